@@ -1,0 +1,51 @@
+# The two commands of the README: `make demo` and `make test`.
+# Both need only Python >= 3.11 with pip and venv, and make; they create .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-full lint bench fuzz clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+$(VENV)/created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "capedjica needs Python >= 3.11; $(PYTHON) is $$($(PYTHON) --version 2>&1). Use: make PYTHON=python3.11 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/installed: $(VENV)/created pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-test
+	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
+	@touch $@
+
+demo: $(VENV)/installed  ## what the paper's own study would release, and what it would cost
+	$(BIN)/capedjica plan --sites 4 --subjects 1024 --components 20 --features 900 --epsilon-per-iteration 0.5
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## style, types, layers and the tests (under 10 minutes on 2 cores)
+	$(BIN)/pytest -n 2
+
+test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt
+	$(BIN)/python -m tests.evidence
+
+bench: $(VENV)/installed-bench  ## speed against peers, measured in one run
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,1 @@
+"""Studies: planning, running, resuming."""
