@@ -36,7 +36,7 @@ class Keystream:
     def fill(self, out: NDArray[np.uint64]) -> None:
         """Overwrite a contiguous array with the next ``out.size`` words."""
         words = out.reshape(-1).view("<u8")
-        buffer = memoryview(words).cast("B")
+        buffer = words.data.cast("B")
         for start in range(0, 8 * words.size, 8 * _CHUNK):
             piece = buffer[start : start + 8 * _CHUNK]
             self._encryptor.update_into(memoryview(_ZEROS)[: len(piece)], piece)

@@ -1,0 +1,1 @@
+"""Speed against peers and against the machine's limit: ``python -m benchmarks [section ...]``."""
