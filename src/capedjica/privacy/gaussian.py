@@ -1,0 +1,129 @@
+r"""The exact privacy curve of a Gaussian release.
+
+A release is *mu-GDP* when telling two neighbouring inputs apart from it is as hard as telling
+N(0, 1) from N(mu, 1). Its exact trade-off (Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022,
+Corollary 2.13) is, with Phi the standard normal distribution function,
+
+.. math:: \delta(\epsilon) = \Phi(-a) - e^{\epsilon}\,\Phi(-b), \qquad
+          a = \frac{\epsilon}{\mu} - \frac{\mu}{2}, \quad b = a + \mu .        (1)
+
+Since :math:`b^2 - a^2 = 2\epsilon`, :math:`e^{\epsilon}\varphi(b) = \varphi(a)`, so with the Mills
+ratio :math:`R(x) = \Phi(-x)/\varphi(x)`
+
+.. math:: \delta(\epsilon) = \varphi(a)\,[R(a) - R(b)]
+                           = \varphi(a) \int_a^b (1 - x R(x))\,dx ,             (2)
+
+which never forms :math:`e^{\epsilon}`. The difference serves when mu >= 1/2, the integral (smooth,
+positive, ten-point Gauss-Legendre) when mu is smaller and the difference would cancel.
+Relative error against 60-digit arithmetic: below 1e-11 for mu in [1e-4, 100], delta in [1e-300, 0.5].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import erfcx, ndtr
+
+from capedjica.privacy import validate
+
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(10)
+_SMALL_MU = 0.5
+# Phi(-40) is far below the smallest positive double, so |a| <= 40 brackets every root.
+_FAR = 40.0
+
+
+def _mills(x: float) -> float:
+    """R(x) = Phi(-x) / phi(x), for x >= 0."""
+    return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
+
+
+def _log_phi(x: float) -> float:
+    return -0.5 * (x * x + math.log(2 * math.pi))
+
+
+def _mills_difference(a: float, mu: float) -> float:
+    """R(a) - R(a + mu), for mu below ``_SMALL_MU`` by the integral of equation (2)."""
+    if mu >= _SMALL_MU:
+        return _mills(a) - _mills(a + mu)
+    x = a + mu * (_NODES + 1) / 2
+    integrand = 1 - x * math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2))
+    return mu / 2 * float(_NODE_WEIGHTS @ integrand)
+
+
+def _log_delta(mu: float, x: float) -> float:
+    """log delta at epsilon = mu * x, for 0 < mu < inf and x >= 0."""
+    a = x - mu / 2
+    if a > 2 * _FAR:
+        return -math.inf
+    if a < -1:  # then mu > 2: R(a) may overflow, Phi(-a) does not, and nothing cancels
+        return math.log(float(ndtr(-a)) - math.exp(_log_phi(a)) * _mills(a + mu))
+    return _log_phi(a) + math.log(_mills_difference(a, mu))
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Smallest delta for which a mu-GDP release is (epsilon, delta)-differentially private, equation (1).
+
+    Parameters
+    ----------
+    mu : float
+        Shift of the adversary's view in standard deviations, at least 0; infinity means no privacy.
+    epsilon : float
+        At least 0.
+
+    Examples
+    --------
+    >>> round(gaussian_delta(1.0, 1.0), 6)
+    0.126937
+    """
+    mu = validate.nonnegative("mu", mu)
+    epsilon = validate.nonnegative("epsilon", epsilon)
+    if mu == 0 or epsilon == math.inf:
+        return 0.0
+    if mu == math.inf:
+        return 1.0
+    return math.exp(_log_delta(mu, epsilon / mu))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Smallest epsilon for which a mu-GDP release is (epsilon, delta)-differentially private.
+
+    It is 0 where delta >= delta(0) = 2 Phi(mu/2) - 1.
+
+    Examples
+    --------
+    >>> round(gaussian_epsilon(1.0, 1e-5), 4)
+    4.3772
+    """
+    mu = validate.nonnegative("mu", mu)
+    delta = validate.probability("delta", delta)
+    if mu == math.inf:
+        return math.inf
+    if mu == 0 or math.log(delta) >= _log_delta(mu, 0.0):
+        return 0.0
+    target = math.log(delta)
+    return mu * _root(lambda x: _log_delta(mu, x) - target, 0.0, mu / 2 + _FAR)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Largest mu for which a mu-GDP release is (epsilon, delta)-differentially private.
+
+    Examples
+    --------
+    >>> round(gaussian_mu(1.0, 1e-5), 4)
+    0.2681
+    """
+    epsilon = validate.positive("epsilon", epsilon)
+    delta = validate.probability("delta", delta)
+    target = math.log(delta)
+    # epsilon = mu a + mu^2/2 at a = 40 and a = -40; the first form avoids sqrt(1600 + 2e) - 40.
+    spread = math.sqrt(_FAR * _FAR + 2 * epsilon)
+    low, high = 2 * epsilon / (_FAR + spread), _FAR + spread
+    return _root(lambda mu: _log_delta(mu, epsilon / mu) - target, low, high)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Root of a monotone function inside a bracket, to the last bits of a double."""
+    return float(brentq(function, low, high, xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=500))
