@@ -1,1 +1,36 @@
-"""What a release costs."""
+"""What a release costs: exact Gaussian differential privacy for everything the adversary sees.
+
+``gaussian`` has the exact trade-off of one release, ``cape`` the exact view in the CAPE scheme and its
+calibration, ``accountants`` the total of many releases, ``paper`` the paper's formulas for reproduction.
+"""
+
+from capedjica.privacy.accountants import (
+    ACCOUNTANTS,
+    Accountant,
+    ExactAccountant,
+    MomentsAccountant,
+    NaiveAccountant,
+    RdpAccountant,
+    Release,
+    StrongAccountant,
+    accountant,
+)
+from capedjica.privacy.cape import Cape, calibrate
+from capedjica.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "Cape",
+    "ExactAccountant",
+    "MomentsAccountant",
+    "NaiveAccountant",
+    "RdpAccountant",
+    "Release",
+    "StrongAccountant",
+    "accountant",
+    "calibrate",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+]

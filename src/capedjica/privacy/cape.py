@@ -109,7 +109,8 @@ class Cape:
         shift = validate.per_site("sensitivities", sensitivities, self.n_sites)
         direct = _ratio(1.0, self.mask_var + self.local_var)
         through_sum = _ratio((self.weights * self._mask_share()) ** 2, self._honest_cover())
-        return np.where(shift == 0, 0.0, shift * np.sqrt(direct + through_sum))
+        with np.errstate(invalid="ignore"):
+            return np.where(shift == 0, 0.0, shift * np.sqrt(direct + through_sum))
 
     def epsilon(self, sensitivities: ArrayLike, delta: float) -> FloatArray:
         """Exact epsilon of one release for one person of each site."""
@@ -144,17 +145,17 @@ class Cape:
         tails = np.append(np.cumsum(cover[::-1])[::-1], 0.0)
         rank = np.arange(self.n_sites)
         k = self.n_colluding
-        honest = np.where(rank >= k, tails[k], cover + tails[min(k + 1, self.n_sites)])
-        result = np.empty_like(honest)
-        result[order] = honest
-        return result
+        honest: FloatArray = np.empty(self.n_sites)
+        honest[order] = np.where(rank >= k, tails[k], cover + tails[k + 1])
+        return honest
 
 
 def _ratio(numerator: ArrayLike, denominator: FloatArray) -> FloatArray:
     """Quotient with x/0 = inf for x > 0 and 0/anything = 0."""
     top = np.broadcast_to(np.asarray(numerator, dtype=np.float64), denominator.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(top == 0, 0.0, top / denominator)
+        quotient: FloatArray = np.where(top == 0, 0.0, top / denominator)
+    return quotient
 
 
 def calibrate(

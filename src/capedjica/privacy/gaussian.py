@@ -54,7 +54,7 @@ def _mills_difference(a: float, mu: float) -> float:
 
 
 def _log_delta(mu: float, x: float) -> float:
-    """log delta at epsilon = mu * x, for 0 < mu < inf and x >= 0."""
+    """Return log delta at epsilon = mu * x, for 0 < mu < inf and x >= 0."""
     a = x - mu / 2
     if a > 2 * _FAR:
         return -math.inf
