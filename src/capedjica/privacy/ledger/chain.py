@@ -1,0 +1,246 @@
+"""The chain as a whole: file, verified entries, sealed messages and signed head, kept in step."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from capedjica.errors import InputError
+from capedjica.privacy.ledger.books import Books
+from capedjica.privacy.ledger.entry import GENESIS_HASH, Detail, Entry, Genesis, Kind, Note, linked
+from capedjica.privacy.ledger.errors import RestoredError, StorageError, TamperedError, WrongKeyError
+from capedjica.privacy.ledger.head import NAME_BYTES, Head, Sign, Verify, read_head, write_atomically
+from capedjica.privacy.ledger.log import Log
+from capedjica.privacy.ledger.vault import Vault
+
+_GIVEN: Final = "the given head"
+
+
+class Chain:
+    """Entries appended one by one, each verified before the books rest on it.
+
+    ``books`` and the tip only ever hold committed entries: what a transaction appends is read back, and
+    verified, by the next one. So a rolled back transaction leaves no trace in memory either.
+
+    Parameters
+    ----------
+    path, head_path : Path
+        The ledger's file, and the second place where its signed head is kept.
+    storage_key : bytes
+        32 secret bytes.
+    sign, verify : callables
+        Of the site's Ed25519 identity.
+    timeout : float
+        Seconds to wait for another process.
+    rebuild_head : bool
+        Whether a missing or unreadable head may be replaced, which is recorded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        head_path: Path,
+        storage_key: bytes,
+        sign: Sign,
+        verify: Verify,
+        timeout: float,
+        rebuild_head: bool,
+    ) -> None:
+        if path == head_path:
+            raise InputError(f"head_path must be a second place, got the ledger's own path {path}")
+        self.path, self.head_path = path, head_path
+        self.books = Books()
+        self._sign, self._verify = sign, verify
+        self._pid, self._lock, self._closed = os.getpid(), threading.RLock(), False
+        self._log = Log(path, timeout)
+        try:
+            self._start(storage_key, rebuild_head)
+        except BaseException:
+            self._log.close()
+            raise
+
+    def _start(self, storage_key: bytes, rebuild_head: bool) -> None:
+        with self._log.transaction():
+            if self._log.is_new:
+                self._create(storage_key)
+            self._log.check_schema()
+        # Only now: a head written before the first commit would outlive a crash that undoes it.
+        with self._log.transaction():
+            self._unlock(storage_key)
+            self._catch_up()
+            rebuilding = rebuild_head and self._head_is_lost()
+            if rebuilding:
+                self.append("head-rebuilt", Note("the head was missing or unreadable"))
+            else:
+                self._check_head_file()
+        with self._log.transaction():
+            self._catch_up()
+            self._write_head()
+
+    def _create(self, storage_key: bytes) -> None:
+        if read_head(self.head_path) is not None:
+            raise RestoredError(
+                f"the ledger {self.path} is missing or empty, but its head {self.head_path} exists; "
+                "put the latest ledger back"
+            )
+        self._log.create()
+        name = os.urandom(NAME_BYTES)
+        self._tip, self._vault = Head(name, 0, GENESIS_HASH), Vault(storage_key, name)
+        # The empty message serves to recognise the storage key.
+        self.append("genesis", Genesis(name.hex()), message=b"")
+
+    def _unlock(self, storage_key: bytes) -> None:
+        """Find the ledger's name in its first entry, and check the key with the message sealed there."""
+        genesis = next(linked(self._log.entries(1), 0, GENESIS_HASH), None)
+        if genesis is None or genesis.kind != "genesis":
+            raise TamperedError("entry 1 of the ledger is missing")
+        name = genesis.read(Genesis).name
+        self._tip, self._vault = Head(name, 0, GENESIS_HASH), Vault(storage_key, name)
+        if self._vault.unseal(self._log.sealed(genesis), genesis.binding()) is None:
+            raise WrongKeyError(f"the storage key is not the one of the ledger {self.path}")
+
+    def close(self) -> None:
+        """Close the file; any use afterwards is an error."""
+        with self._lock:
+            self._closed = True
+            self._log.close()
+
+    def __len__(self) -> int:
+        return self._tip.seq
+
+    # Transactions
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Look at one consistent state of the file, with the books up to date."""
+        with self._exclusive(), self._log.transaction("DEFERRED"):
+            self._catch_up()
+            yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Append in one transaction on up-to-date books; the head follows before this ends."""
+        with self._exclusive():
+            with self._log.transaction():
+                self._settle()
+                yield
+            # Under the lock again, so that the heads of two processes cannot overtake each other.
+            with self._log.transaction():
+                self._settle()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if os.getpid() != self._pid:
+            raise StorageError("a ledger does not survive a fork; open it again in the child process")
+        with self._lock:
+            if self._closed:
+                raise StorageError(f"the ledger {self.path} is closed")
+            yield
+
+    def _settle(self) -> None:
+        self._catch_up()
+        if self._check_head_file() < self._tip.seq:
+            self._write_head()
+
+    def _catch_up(self) -> None:
+        """Verify and enter what was committed since the last look, by whichever process."""
+        entries = self._log.entries(self._tip.seq)
+        if self._tip.seq:
+            last = next(entries, None)
+            if last is None or last.hash != self._tip.hash:
+                raise RestoredError(f"the ledger {self.path} was replaced while in use; nothing was sent")
+        for entry in linked(entries, self._tip.seq, self._tip.hash):
+            self.books.apply(entry)
+            self._tip = Head(self._tip.ledger, entry.seq, entry.hash)
+
+    # Entries; inside a transaction
+
+    def append(
+        self,
+        kind: Kind,
+        detail: Detail,
+        study: bytes | None = None,
+        block: int | None = None,
+        attempt: int | None = None,
+        slot: int | None = None,
+        *,
+        request: bytes | None = None,
+        mu2: float | None = None,
+        message: bytes | None = None,
+    ) -> None:
+        """Append one entry, at most one in a transaction, and its message, sealed."""
+        now, text = time.time_ns() // 1000, msgspec.json.encode(detail).decode()
+        seq, previous = self._tip.seq + 1, self._tip.hash
+        entry = Entry(seq, kind, now, study, block, attempt, slot, request, mu2, text, previous)
+        sealed = None if message is None else self._vault.seal(message, entry.binding())
+        digest = None if sealed is None else hashlib.sha256(sealed).digest()
+        self._log.append(entry.chained(digest), sealed)
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, verified again from the first."""
+        return list(linked(self._log.entries(1), 0, GENESIS_HASH))
+
+    def message(self, entry: Entry) -> bytes:
+        """Return the message of an entry as it was handed out."""
+        message = self._vault.unseal(self._log.sealed(entry), entry.binding())
+        if message is None:
+            raise TamperedError(f"the message of entry {entry.seq} of the ledger cannot be unsealed")
+        return message
+
+    def verify(self) -> int:
+        """Verify file, schema, entries, sealed messages and head; return the number of entries."""
+        self._log.check_file()
+        self._log.check_schema()
+        entries = self.entries()
+        spoken_of = {entry.seq for entry in entries if entry.digest is not None and self._log.sealed(entry)}
+        for seq in self._log.message_numbers() - spoken_of:
+            raise TamperedError(f"message {seq} of the ledger was inserted; no entry speaks of it")
+        self._check_head_file()
+        return len(entries)
+
+    # The head; inside a transaction
+
+    def signed_head(self) -> bytes:
+        """Return the signed head of the chain as it stands."""
+        return self._tip.signed(self._sign, self._verify)
+
+    def compare(self, data: bytes, source: str = _GIVEN) -> int:
+        """Compare the chain with a signed head, and return that head's sequence number."""
+        head = Head.parse(data, self._verify, source)
+        if head.ledger != self._tip.ledger:
+            raise TamperedError(f"the ledger {self.path} is not the one that {source} belongs to")
+        if head.seq > self._tip.seq:
+            raise RestoredError(
+                f"the ledger {self.path} has {self._tip.seq} entries, but {source} was signed at entry "
+                f"{head.seq}: an older copy was restored; put the latest one back"
+            )
+        if self._log.hash_at(head.seq) != head.hash:
+            raise TamperedError(f"entry {head.seq} of the ledger is not the one that {source} was signed for")
+        return head.seq
+
+    def _check_head_file(self) -> int:
+        data, source = read_head(self.head_path), f"its head {self.head_path}"
+        if data is not None:
+            return self.compare(data, source)
+        # The head is first written when the ledger has one entry, so a longer one had it and lost it.
+        if self._tip.seq > 1:
+            raise RestoredError(
+                f"the ledger {self.path} cannot be compared with {source}, which is missing; put it back, "
+                "or accept the ledger as it is with rebuild_head"
+            )
+        return 0
+
+    def _head_is_lost(self) -> bool:
+        data = read_head(self.head_path)
+        return data is None or not Head.readable(data, self._verify)
+
+    def _write_head(self) -> None:
+        write_atomically(self.head_path, self.signed_head())

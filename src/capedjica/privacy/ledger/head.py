@@ -1,0 +1,96 @@
+"""The signed head: how long the ledger is and its last hash, kept in a second place.
+
+The chain alone cannot show that its end is missing. A head signed by the site can: it was true once,
+so a ledger that is shorter, or differs at that entry, is not the one the head was taken from.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from capedjica.errors import InputError
+from capedjica.privacy.ledger.errors import StorageError, TamperedError
+
+Sign = Callable[[bytes], bytes]
+Verify = Callable[[bytes, bytes], bool]
+
+_MAGIC: Final = b"cpdjhd01"
+NAME_BYTES: Final = 16
+_BODY: Final = struct.Struct(f">8s{NAME_BYTES}sQ32s")
+_SIGNATURE_BYTES: Final = 64
+HEAD_BYTES: Final = _BODY.size + _SIGNATURE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The ledger's name, the sequence number of its last entry and that entry's chain hash."""
+
+    ledger: bytes
+    seq: int
+    hash: bytes
+
+    def signed(self, sign: Sign, verify: Verify) -> bytes:
+        """Return the head as 128 bytes: magic, name, number, hash, Ed25519 signature."""
+        body = _BODY.pack(_MAGIC, self.ledger, self.seq, self.hash)
+        signature = sign(body)
+        if len(signature) != _SIGNATURE_BYTES or not verify(body, signature):
+            raise InputError("sign and verify must be two halves of one Ed25519 identity; they do not match")
+        return body + signature
+
+    @classmethod
+    def parse(cls, data: bytes, verify: Verify, source: str) -> Head:
+        """Read a signed head strictly; ``source`` says in the error where it came from."""
+        if len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
+            raise TamperedError(f"{source} is not a ledger head of {HEAD_BYTES} bytes")
+        body, signature = data[: _BODY.size], data[_BODY.size :]
+        if not verify(body, signature):
+            raise TamperedError(f"{source} was not signed by this site")
+        _, ledger, seq, chain_hash = _BODY.unpack(body)
+        return cls(ledger, seq, chain_hash)
+
+    @classmethod
+    def readable(cls, data: bytes, verify: Verify) -> bool:
+        """Whether ``data`` is a head signed by this site."""
+        try:
+            cls.parse(data, verify, "it")
+        except TamperedError:
+            return False
+        return True
+
+
+def read_head(path: Path) -> bytes | None:
+    """Return the content of the head file, None if there is none."""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"cannot read the ledger's head {path}: {error.strerror}") from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace a file so that a crash leaves the old or the new content, durably once this returns."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,316 @@
+"""The ledger of a site: what leaves is recorded and charged first, once, and never beyond the cap."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from capedjica.errors import BudgetExceededError, InputError, ProtocolError
+from capedjica.privacy import validate
+from capedjica.privacy.ledger import checks
+from capedjica.privacy.ledger.books import Slot
+from capedjica.privacy.ledger.chain import Chain
+from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
+from capedjica.privacy.ledger.errors import LedgerError, SlotBurntError
+from capedjica.privacy.ledger.head import Sign, Verify, write_atomically
+from capedjica.privacy.ledger.policy import Cap, Policy, charge
+from capedjica.privacy.ledger.statement import Sent, Summary, Totals, as_json, sent, totals
+
+
+class Ledger:
+    """An append-only, crash-safe record of every release of a site; make one with :meth:`open`.
+
+    A release goes through four states, each durable before the next: nothing; recorded with its charge
+    and its bytes (one transaction); covered by the signed head; handed out. A crash at any moment leaves
+    a charge without a sent message at worst, never a sent message without its charge. The same request
+    again gets the stored bytes, uncharged.
+
+    Masks live in memory only. A block belongs to the *incarnation* (one ``open``) that claimed it; for
+    any other incarnation its unused slots are burnt.
+
+    Objects may be shared between threads. After a fork the child must open its own: it would otherwise
+    hold the same masks as its parent.
+    """
+
+    def __init__(self, chain: Chain, policy: Policy) -> None:
+        self._chain = chain
+        self._policy = policy
+        self._incarnation = os.urandom(16).hex()
+        self._touched: set[Slot] = set()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        storage_key: bytes,
+        sign: Sign,
+        verify: Verify,
+        policy: Policy,
+        head_path: str | os.PathLike[str],
+        timeout: float = 30.0,
+        rebuild_head: bool = False,
+    ) -> Self:
+        """Open a ledger, or start one, and verify all its entries against the chain and the head.
+
+        Parameters
+        ----------
+        path : path
+            The ledger's file; its directory must exist.
+        storage_key : bytes
+            32 secret bytes under which messages are sealed at rest.
+        sign, verify : callables
+            ``sign(data) -> signature`` and ``verify(data, signature) -> bool`` of the site's Ed25519
+            identity; ``verify`` returns False, whatever bytes it is given, rather than raise.
+        policy : Policy
+            What the site allows.
+        head_path : path
+            The second place: where the signed head is kept, best on another disk and outside the backup
+            of the first. A ledger older than its head is refused.
+        timeout : float
+            Seconds to wait for another process that has the ledger.
+        rebuild_head : bool
+            Accept a head that is missing or unreadable and write a new one, which is itself recorded. A
+            readable head that contradicts the ledger is refused all the same.
+        """
+        chain = Chain(
+            Path(path).absolute(),
+            Path(head_path).absolute(),
+            checks.secret_or_hash("storage_key", storage_key),
+            sign,
+            verify,
+            validate.positive("timeout", timeout),
+            rebuild_head,
+        )
+        return cls(chain, policy)
+
+    def close(self) -> None:
+        """Close the file; any use afterwards is an error."""
+        self._chain.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({str(self._chain.path)!r}, {len(self._chain)} entries)"
+
+    # Studies and blocks
+
+    def register_study(self, study: bytes, title: str, cap: Cap) -> None:
+        """Approve a study, by the hash of its description, for at most ``cap``.
+
+        Approving it again in the same words changes nothing. A cap cannot be raised and a revoked
+        approval cannot come back: a changed study is another study.
+        """
+        study, title = checks.secret_or_hash("study", study), checks.text("title", title)
+        most = self._policy.per_study
+        if cap.mu2 > most.mu2:
+            raise BudgetExceededError(
+                f"study '{title}' asks for {cap}; this site allows a study at most {most}"
+            )
+        with self._chain.writing():
+            if study not in self._chain.books.studies:
+                self._chain.append("study", Approval(title, cap.epsilon, cap.delta), study)
+                return
+            known = self._chain.books.approved(study)
+            if (known.title, known.cap) != (title, cap):
+                raise InputError(
+                    f"study {study.hex()[:16]} is already approved as '{known.title}' for {known.cap}, "
+                    f"got '{title}' for {cap}"
+                )
+
+    def revoke(self, study: bytes, reason: str) -> None:
+        """Withdraw the approval of a study: nothing more leaves for it, not even stored bytes."""
+        study, reason = checks.secret_or_hash("study", study), checks.text("reason", reason)
+        with self._chain.writing():
+            self._chain.books.approved(study)
+            self._chain.append("revoke", Note(reason), study)
+
+    def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
+        """Claim a block of masks for this incarnation; numbers must grow, restarts included.
+
+        Raises
+        ------
+        ProtocolError
+            If (block, attempt) is not after every earlier one of the study, or the study not approved.
+        """
+        study = checks.secret_or_hash("study_hash", study_hash)
+        place = checks.natural("block", block), checks.natural("attempt", attempt)
+        with self._chain.writing():
+            self._chain.books.check_claim(study, *place)
+            self._chain.append("claim", Claim(self._incarnation), study, *place)
+
+    # Releases
+
+    def release(
+        self,
+        study: bytes,
+        block: int,
+        attempt: int,
+        slot: int,
+        participants: Collection[str],
+        request_hash: bytes,
+        mu: float,
+        make_message: Callable[[], bytes],
+        summary: Summary,
+    ) -> bytes:
+        r"""Record, charge and return the message that answers a request, or the stored one if it did already.
+
+        Parameters
+        ----------
+        study : bytes
+            Hash of the approved study (32 bytes).
+        block, attempt, slot : int
+            The mask to use, from a block claimed by this incarnation.
+        participants : collection of str
+            The sites of this release.
+        request_hash : bytes
+            Hash of the public state and the query (32 bytes).
+        mu : float
+            What the release costs: :math:`\mu^2` is charged. Infinity for a release without privacy.
+        make_message : callable
+            Draws the noise, uses the mask and returns the bytes. Called at most once for a slot, ever,
+            and only when the charge is within the caps. If it raises, nothing is charged and the slot is
+            burnt, since its mask may have been touched.
+        summary : Summary
+            What the message says, in plain words.
+
+        Returns
+        -------
+        bytes
+            To be sent as they are; recorded, charged and covered by the head before this returns. Where
+            it raises StorageError after the record was made (the head could not be written), the same
+            request will get the recorded bytes.
+        """
+        place = _place(study, block, attempt, slot)
+        request = checks.secret_or_hash("request_hash", request_hash)
+        numbers = checks.natural("summary.numbers", summary.numbers)
+        names = checks.participants(participants)
+        detail = Release(names, checks.text("summary.what", summary.what), numbers)
+        asked = charge(mu)
+        with self._burning(place), self._chain.writing():
+            self._chain.books.approved(place.study)
+            stored = self._chain.books.stored(place, request, names)
+            if stored is not None:
+                return self._chain.message(stored)
+            self._check_fresh(place)
+            self._check_budget(asked, place.study)
+            self._touched.add(place)
+            message = checks.message(make_message())
+            self._chain.append("release", detail, *place, request=request, mu2=asked, message=message)
+        return message
+
+    def record_abort(self, study: bytes, block: int, attempt: int, slot: int, reason: str) -> None:
+        """Note that a release was sent in vain (a site vanished); it stays charged."""
+        place, reason = _place(study, block, attempt, slot), checks.text("reason", reason)
+        with self._chain.writing():
+            if place not in self._chain.books.releases:
+                raise ProtocolError(f"{place} has no release that could be aborted")
+            if place not in self._chain.books.aborted:
+                self._chain.append("abort", Note(reason), *place)
+
+    def _check_fresh(self, place: Slot) -> None:
+        if place in self._touched:
+            raise SlotBurntError(f"{place} is burnt: its mask was touched; a new block is needed")
+        self._chain.books.check_fresh(place, self._incarnation)
+
+    def _check_budget(self, asked: float, study: bytes) -> None:
+        books, policy = self._chain.books, self._policy
+        approved = books.approved(study)
+        cap = min(approved.cap, policy.per_study, key=lambda c: c.mu2)
+        policy.check(asked, approved.charges, cap, str(approved))
+        policy.check(asked, books.all_charges(), policy.total, "this site in total")
+
+    @contextmanager
+    def _burning(self, place: Slot) -> Iterator[None]:
+        """Burn the slot, in an entry of its own, if its mask was touched and no message was recorded."""
+        try:
+            yield
+        except BaseException:
+            if place in self._touched:
+                # Should even this entry fail, the set in memory and the incarnation keep the slot burnt.
+                with suppress(LedgerError):
+                    self._burn(place)
+            raise
+
+    def _burn(self, place: Slot) -> None:
+        with self._chain.writing():
+            books = self._chain.books
+            if place not in books.releases and place not in books.burnt:
+                self._chain.append("burn", Note("no message could be made"), *place)
+
+    # Reading
+
+    @property
+    def head(self) -> bytes:
+        """The signed head as it stands, 128 bytes for others to keep."""
+        with self._chain.reading():
+            return self._chain.signed_head()
+
+    def check_against(self, head: bytes) -> None:
+        """Compare the ledger with one of its own heads that came back from elsewhere.
+
+        Raises
+        ------
+        RestoredError
+            If the head is ahead of the ledger: an older copy was restored.
+        TamperedError
+            If it is not a head of this ledger, or the entry it speaks of is another one.
+        """
+        with self._chain.reading():
+            self._chain.compare(head)
+
+    def verify_chain(self) -> int:
+        """Verify everything from the first entry on, messages and head too; return the number of entries."""
+        with self._chain.reading():
+            return self._chain.verify()
+
+    def entries(self) -> list[Entry]:
+        """Return all entries in order, verified."""
+        with self._chain.reading():
+            return self._chain.entries()
+
+    def totals(self) -> Totals:
+        """Return what was spent, by study and in total."""
+        with self._chain.reading():
+            return totals(self._chain.books, self._policy)
+
+    def outbox(self) -> Iterator[Sent]:
+        """Yield every message that was ever handed out, in order, with what it was and what it cost.
+
+        A message whose process was killed between record and send is among them: whether it left cannot
+        be known, so it counts as sent.
+        """
+        with self._chain.reading():
+            releases = list(self._chain.books.releases.items())
+        for place, entry in releases:
+            with self._chain.reading():
+                item = sent(self._chain.books, place, entry, self._chain.message(entry))
+            yield item
+
+    def export(self, path: str | os.PathLike[str], *, messages: bool = False) -> None:
+        """Write the whole ledger to one JSON file for people; with the plain messages only if asked."""
+        target = Path(path).absolute()
+        if target.resolve() in (self._chain.path.resolve(), self._chain.head_path.resolve()):
+            raise InputError(f"an export must not replace the ledger or its head, got {target}")
+        with self._chain.reading():
+            entries = self._chain.entries()
+            released = [entry for entry in entries if entry.kind == "release"] if messages else []
+            plain = {entry.seq: self._chain.message(entry) for entry in released}
+            spent = totals(self._chain.books, self._policy)
+        write_atomically(target, as_json(entries, spent, plain))
+
+
+def _place(study: bytes, block: int, attempt: int, slot: int) -> Slot:
+    return Slot(
+        checks.secret_or_hash("study", study),
+        checks.natural("block", block),
+        checks.natural("attempt", attempt),
+        checks.natural("slot", slot),
+    )

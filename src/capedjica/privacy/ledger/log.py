@@ -1,0 +1,226 @@
+"""The file: one SQLite database that only ever grows.
+
+A rollback journal (``journal_mode=DELETE``) with ``synchronous=EXTRA`` is used, not a write-ahead log:
+
+- the ledger stays one file, so a copy of it is whole, also on a network drive, where the shared memory
+  of a write-ahead log does not work;
+- ``FULL`` alone syncs the database but not the removal of the journal, so a power cut right after the
+  commit could take it back; ``EXTRA`` syncs the directory too. When COMMIT returns, the entry stays.
+
+Every write runs under ``BEGIN IMMEDIATE``, so what was read before an entry is still true when it is
+written, whoever else has the file open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from capedjica.errors import InputError
+from capedjica.privacy.ledger.entry import COLUMNS, Entry
+from capedjica.privacy.ledger.errors import StorageError, TamperedError
+
+SCHEMA_VERSION: Final = 1
+_APPLICATION_ID: Final = 0x43504A4C
+_OLDEST_SQLITE: Final = (3, 37, 0)  # the first with STRICT tables
+
+_SCHEMA: Final = (
+    """CREATE TABLE entry (
+        seq INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        time_us INTEGER NOT NULL,
+        study BLOB,
+        block INTEGER,
+        attempt INTEGER,
+        slot INTEGER,
+        request BLOB,
+        mu2 REAL CHECK (mu2 >= 0),
+        detail TEXT NOT NULL,
+        previous BLOB NOT NULL,
+        digest BLOB,
+        hash BLOB NOT NULL UNIQUE
+    ) STRICT""",
+    "CREATE TABLE message (seq INTEGER PRIMARY KEY REFERENCES entry (seq), sealed BLOB NOT NULL) STRICT",
+    "CREATE UNIQUE INDEX one_claim ON entry (study, block, attempt) WHERE kind = 'claim'",
+    "CREATE UNIQUE INDEX one_release ON entry (study, block, attempt, slot) WHERE kind = 'release'",
+    *(
+        f"CREATE TRIGGER {table}_{action} BEFORE {action.upper()} ON {table} "
+        "BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"
+        for table in ("entry", "message")
+        for action in ("update", "delete")
+    ),
+    # INSERT OR REPLACE deletes without firing the delete triggers above.
+    *(
+        f"CREATE TRIGGER {table}_append BEFORE INSERT ON {table} "  # noqa: S608
+        f"WHEN NEW.seq <= (SELECT max(seq) FROM {table}) "
+        "BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END"
+        for table in ("entry", "message")
+    ),
+)
+_SETTINGS: Final = (
+    "journal_mode = DELETE",
+    "synchronous = EXTRA",
+    "fullfsync = ON",
+    "foreign_keys = ON",
+    "trusted_schema = OFF",
+    "cell_size_check = ON",
+)
+_REASONS: Final = {
+    sqlite3.SQLITE_BUSY: "it is in use by another process for longer than the timeout",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "it is read-only, or was moved or replaced while in use",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check that its directory exists and is writable",
+    sqlite3.SQLITE_PERM: "access is denied",
+    sqlite3.SQLITE_CORRUPT: "the file is corrupt",
+    sqlite3.SQLITE_NOTADB: "the file is not a ledger",
+    sqlite3.SQLITE_IOERR: "the disk reported an error",
+}
+
+
+class Log:
+    """Rows in and out of the file; what they mean is decided elsewhere.
+
+    Parameters
+    ----------
+    path : Path
+        The file; made readable for its owner only if it does not exist.
+    timeout : float
+        Seconds to wait for another process.
+    """
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise StorageError(f"a ledger needs SQLite 3.37 or newer, this is {sqlite3.sqlite_version}")
+        self.path = path
+        _touch(path)
+        with self._translated():
+            self._connection = sqlite3.connect(
+                path, timeout=timeout, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._translated():
+                self._configure()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _configure(self) -> None:
+        # Text that is not UTF-8 must reach the chain hash, which notices it, and not fail in the driver.
+        self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        for setting in _SETTINGS:
+            self._connection.execute(f"PRAGMA {setting}")
+
+    def close(self) -> None:
+        """Close the file; any use afterwards is an error."""
+        self._connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", None)
+            reason = _REASONS.get(code & 0xFF, str(error)) if code else str(error)
+            raise StorageError(f"cannot use the ledger {self.path}: {reason}; nothing was sent") from error
+
+    @contextmanager
+    def transaction(self, mode: str = "IMMEDIATE") -> Iterator[None]:
+        """Run a block as one transaction: committed as a whole, or rolled back if it raises."""
+        if self._connection.in_transaction:
+            raise StorageError("a message must not use the ledger that is recording it; nothing was sent")
+        with self._translated():
+            self._connection.execute(f"BEGIN {mode}")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the file is an empty database, not yet a ledger."""
+        return self._pragma("application_id") == 0 and not self._schema()
+
+    def create(self) -> None:
+        """Write the schema into an empty database."""
+        for statement in _SCHEMA:
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def check_schema(self) -> None:
+        """Refuse a database that is no ledger, a newer one, or one whose rules were changed."""
+        if self._pragma("application_id") != _APPLICATION_ID:
+            raise InputError(f"{self.path} is an SQLite database but not a ledger")
+        version = self._pragma("user_version")
+        if version > SCHEMA_VERSION:
+            raise InputError(
+                f"the ledger {self.path} has schema {version}, written by a newer program; "
+                f"this one knows schema {SCHEMA_VERSION}"
+            )
+        if version != SCHEMA_VERSION or self._schema() != set(_SCHEMA):
+            raise TamperedError(f"the tables or triggers of the ledger {self.path} were changed")
+
+    def check_file(self) -> None:
+        """Refuse a file whose pages or indexes contradict each other."""
+        findings = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if findings != "ok":
+            raise TamperedError(f"the ledger {self.path} is corrupt: {findings}")
+
+    def _pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def _schema(self) -> set[str]:
+        rows = self._connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        return {sql for (sql,) in rows}
+
+    def append(self, entry: Entry, sealed: bytes | None) -> None:
+        """Add an entry, and the sealed message it is about."""
+        marks = ", ".join("?" * len(COLUMNS))
+        row = [getattr(entry, column) for column in COLUMNS]
+        self._connection.execute(f"INSERT INTO entry VALUES ({marks})", row)  # noqa: S608
+        if sealed is not None:
+            self._connection.execute("INSERT INTO message VALUES (?, ?)", (entry.seq, sealed))
+
+    def entries(self, first: int) -> Iterator[Entry]:
+        """Yield the entries from sequence number ``first`` on, in order, as they stand in the file."""
+        columns = ", ".join(COLUMNS)
+        query = f"SELECT {columns} FROM entry WHERE seq >= ? ORDER BY seq"  # noqa: S608
+        for row in self._connection.execute(query, (first,)):
+            yield Entry(*row)
+
+    def hash_at(self, seq: int) -> bytes | None:
+        """Return the hash of one entry, None if there is no such entry."""
+        row = self._connection.execute("SELECT hash FROM entry WHERE seq = ?", (seq,)).fetchone()
+        return row[0] if row else None
+
+    def sealed(self, entry: Entry) -> bytes:
+        """Return the sealed message of an entry, checked against the entry's digest."""
+        row = self._connection.execute("SELECT sealed FROM message WHERE seq = ?", (entry.seq,)).fetchone()
+        if row is None:
+            raise TamperedError(f"the message of entry {entry.seq} of the ledger was removed")
+        sealed: bytes = row[0]
+        if not isinstance(sealed, bytes) or hashlib.sha256(sealed).digest() != entry.digest:
+            raise TamperedError(f"the message of entry {entry.seq} of the ledger was edited")
+        return sealed
+
+    def message_numbers(self) -> set[int]:
+        """Return the sequence numbers that have a sealed message."""
+        return {seq for (seq,) in self._connection.execute("SELECT seq FROM message")}
+
+    def __repr__(self) -> str:
+        return f"Log({str(self.path)!r})"
+
+
+def _touch(path: Path) -> None:
+    """Create the file for its owner only; SQLite gives its journal the same permissions."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StorageError(f"cannot open the ledger {path}: {error.strerror}") from error

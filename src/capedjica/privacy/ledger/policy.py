@@ -1,0 +1,108 @@
+r"""How much a site may ever spend, and the comparison that enforces it.
+
+A release that shifts the adversary's view by mu standard deviations costs :math:`\mu^2`, and charges add
+up, for adaptively chosen releases too as long as a cap on the sum is enforced. So a cap
+:math:`(\epsilon, \delta)` is a cap on :math:`\sum_i \mu_i^2`, at the largest :math:`\mu` whose exact
+curve :math:`\delta(\epsilon)` stays below it. Charges are rounded up and caps are rounded down, so no
+rounding of this module can make the sum look smaller than it is; the curve itself is accurate to 1e-11.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from capedjica.errors import BudgetExceededError
+from capedjica.privacy import validate
+from capedjica.privacy.gaussian import gaussian_epsilon, gaussian_mu
+
+
+def charge(mu: float) -> float:
+    r"""Return :math:`\mu^2` rounded up; infinity for a release without privacy."""
+    mu = validate.nonnegative("mu", mu)
+    square = mu * mu
+    if square == math.inf or Fraction(square) >= Fraction(mu) ** 2:
+        return square
+    return math.nextafter(square, math.inf)
+
+
+def total(charges: Sequence[float]) -> float:
+    """Return the sum of the charges, correctly rounded; infinity where it leaves the range of a double."""
+    try:
+        return math.fsum(charges)
+    except OverflowError:
+        return math.inf
+
+
+def epsilon_of(mu2: float, delta: float) -> float:
+    r"""Return the epsilon at ``delta`` of charges that add up to :math:`\mu^2`."""
+    return gaussian_epsilon(math.nextafter(math.sqrt(mu2), math.inf) if mu2 else 0.0, delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    r"""The most that may be spent, as a person says it; ``mu2`` is the same in the ledger's currency.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Finite epsilon above 0, delta strictly between 0 and 1.
+    """
+
+    epsilon: float
+    delta: float
+    mu2: float = field(init=False, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:.6g} at delta {self.delta:.3g}"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", validate.positive("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", validate.probability("delta", self.delta))
+        mu = gaussian_mu(self.epsilon, self.delta)
+        square = mu * mu
+        down = square if Fraction(square) <= Fraction(mu) ** 2 else math.nextafter(square, 0.0)
+        object.__setattr__(self, "mu2", down)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What this site allows, whatever the studies ask for.
+
+    Parameters
+    ----------
+    total : Cap
+        For all studies together, ever.
+    per_study : Cap
+        For any single study; a study may be approved for less.
+    allow_non_private : bool
+        Whether releases without privacy (charge infinity) may happen at all. They stay outside the
+        comparison with the caps, which go on to hold for the private releases; the totals show infinity.
+    """
+
+    total: Cap
+    per_study: Cap
+    allow_non_private: bool = False
+
+    def check(self, asked: float, spent: Sequence[float], cap: Cap, whose: str) -> None:
+        """Refuse the charge ``asked`` on top of ``spent`` if the sum exceeds the cap, without tolerance."""
+        if asked == math.inf:
+            return self._check_non_private()
+        counted = [c for c in spent if c < math.inf] if self.allow_non_private else spent
+        if total([*counted, asked]) > cap.mu2:
+            raise BudgetExceededError(_refusal(asked, total(counted), cap, whose))
+        return None
+
+    def _check_non_private(self) -> None:
+        if not self.allow_non_private:
+            raise BudgetExceededError("this site does not allow a release without privacy; nothing was sent")
+
+
+def _refusal(asked: float, spent: float, cap: Cap, whose: str) -> str:
+    ask, before, after = (epsilon_of(mu2, cap.delta) for mu2 in (asked, spent, asked + spent))
+    return (
+        f"{whose} allows {cap} and has spent {before:.6g}; "
+        f"this release asks for {ask:.6g}, which would make {after:.6g}; nothing was charged or sent"
+    )
