@@ -114,6 +114,15 @@ def _exp_minus_python(x: float) -> float:
 _exp_minus = _compile(_exp_minus_python)
 
 
+def _acceptance_python(rest: int, magnitude: int, sigma: float, scale: int) -> float:
+    """Evaluate p of step 3 for u = ``rest``, y = ``magnitude``, t = ``scale``, to `PROBABILITY_ERROR`."""
+    z = magnitude / sigma - sigma / scale
+    return _exp_minus(rest / scale + 0.5 * z * z)  # type: ignore[no-any-return]
+
+
+_acceptance = _compile(_acceptance_python)
+
+
 def _run_trials_python(
     words: NDArray[np.uint64],
     trial: int,
@@ -134,7 +143,6 @@ def _run_trials_python(
     """
     scale = np.int64(1) << scale_bits
     low_bits = np.uint64(scale - 1)
-    offset = sigma / scale
     trials = words.size // _TRIAL_WORDS
     while trial < trials and filled < out.size:
         position = words[_TRIAL_WORDS * trial]
@@ -149,8 +157,7 @@ def _run_trials_python(
             return trial, filled, True
         magnitude = rest + whole * scale
         if magnitude != 0 or not negative:
-            z = magnitude / sigma - offset
-            excess = np.int64(coin >> _UNIT_SHIFT) * _UNIT - _exp_minus(rest / scale + 0.5 * z * z)
+            excess = np.int64(coin >> _UNIT_SHIFT) * _UNIT - _acceptance(rest, magnitude, sigma, scale)
             if -guard <= excess <= guard:
                 return trial, filled, True
             if excess < 0.0:
