@@ -1,0 +1,186 @@
+"""Who a site is: a long-term Ed25519 key, and the card by which its peers know it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NoReturn
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from capedjica.errors import InputError
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
+AGGREGATOR: Final = "aggregator"
+_CARD_PREFIX: Final = "capedjica-site-1"
+
+
+def fingerprint(public_key: bytes) -> str:
+    """Return the SHA-256 of a public key in 13 groups of four letters, to be compared by voice."""
+    text = base64.b32encode(hashlib.sha256(public_key).digest()).decode().rstrip("=").lower()
+    return " ".join(text[i : i + 4] for i in range(0, len(text), 4))
+
+
+@dataclass(frozen=True)
+class PublicIdentity:
+    """A site as its peers know it: a name and the Ed25519 public key pinned out of band.
+
+    Parameters
+    ----------
+    name : str
+        Up to 64 letters, digits, dots, dashes and underscores; "aggregator" is taken.
+    public_key : bytes
+        The 32 bytes of the Ed25519 public key.
+    """
+
+    name: str
+    public_key: bytes
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(NAME_PATTERN, self.name) or self.name == AGGREGATOR:
+            raise InputError(
+                f"site name {self.name[:80]!r} cannot be used: up to 64 letters, digits, '.', '-' and '_', "
+                f"the first a letter or digit, and not {AGGREGATOR!r}"
+            )
+        if len(self.public_key) != KEY_BYTES:
+            raise InputError(
+                f"site {self.name}: a public key has {KEY_BYTES} bytes, got {len(self.public_key)}"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the public key."""
+        return fingerprint(self.public_key)
+
+    @property
+    def card(self) -> str:
+        """One line of text to hand to the peers."""
+        return f"{_CARD_PREFIX} {self.name} {base64.b64encode(self.public_key).decode()}"
+
+    @classmethod
+    def from_card(cls, card: str) -> PublicIdentity:
+        """Read a card; the fingerprint is still to be compared with what the site itself says."""
+        words = card.split()
+        if len(words) != 3 or words[0] != _CARD_PREFIX:
+            raise InputError(f"not a site card: expected '{_CARD_PREFIX} NAME KEY', got {card[:80]!r}")
+        _, name, key = words
+        try:
+            return cls(name, base64.b64decode(key, validate=True))
+        except ValueError as error:
+            raise InputError(f"the card of site {name[:80]!r} cannot be read: {error}") from None
+
+    def verify(self, signature: bytes, data: bytes) -> bool:
+        """Whether ``signature`` is this site's signature of ``data``."""
+        try:
+            self._verifier.verify(signature, data)
+        except InvalidSignature:
+            return False
+        return True
+
+    @cached_property
+    def _verifier(self) -> Ed25519PublicKey:
+        return Ed25519PublicKey.from_public_bytes(self.public_key)
+
+
+class Identity:
+    """The long-term signing key of a site.
+
+    Parameters
+    ----------
+    key : Ed25519PrivateKey
+        Use :meth:`generate` or :meth:`load` rather than the constructor.
+    """
+
+    __slots__ = ("_key", "public_key")
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public_key = key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """Make a new identity from the randomness of the operating system."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Identity:
+        """Read an identity that :meth:`save` wrote; refuse a file that others on the machine can read."""
+        try:
+            with open(path, "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                pem = file.read(1 << 16)
+        except OSError as error:
+            raise InputError(f"identity file {os.fspath(path)} cannot be read: {error.strerror}") from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise InputError(f"identity file {os.fspath(path)} is open to other users: run chmod 600 on it")
+        return cls(_parse(pem, path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the key as unencrypted PKCS #8 with mode 0600: whole or not at all, and never over a file.
+
+        The complete file gets its name by a hard link, which fails when the name is taken.
+        """
+        target = Path(path)
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        try:
+            _write_private(draft, self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+            try:
+                os.link(draft, target)
+            finally:
+                draft.unlink()
+        except FileExistsError:
+            raise InputError(f"identity file {target} exists already and is not overwritten") from None
+        except OSError as error:
+            raise InputError(f"identity file {target} cannot be written: {error.strerror}") from None
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the public key."""
+        return fingerprint(self.public_key)
+
+    def public(self, name: str) -> PublicIdentity:
+        """Return the public half under the name the site goes by."""
+        return PublicIdentity(name, self.public_key)
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the 64 bytes of the signature of ``data``."""
+        return self._key.sign(data)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.fingerprint})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an identity is not pickled or copied: save it to its own file")
+
+
+def _parse(pem: bytes, path: str | os.PathLike[str]) -> Ed25519PrivateKey:
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(f"identity file {os.fspath(path)} is not an unencrypted PEM private key") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InputError(f"identity file {os.fspath(path)} holds another kind of key than Ed25519")
+    return key
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

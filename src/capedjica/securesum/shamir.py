@@ -1,0 +1,117 @@
+"""Shamir's secret sharing over the integers modulo a 257-bit prime.
+
+A secret a_0 of 32 bytes is the value at zero of a random polynomial f(x) = a_0 + a_1 x + ... of degree t - 1;
+the share of the holder at the point x >= 1 is f(x). Any t shares give it back by Lagrange's formula
+
+    a_0 = sum_i w_i f(x_i)  mod p,        w_i = prod_{j != i} x_j / (x_j - x_i)  mod p,
+
+and t - 1 shares fit every secret equally well. The prime p = 2^256 + 297 is the smallest above 2^256, so that
+every string of 32 bytes is a secret. Python's integers do this an order of magnitude faster than field
+arithmetic written in Python, and the weights depend only on who answered: they are computed once per set.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from operator import mul
+from typing import Final
+
+from capedjica.errors import InputError, ProtocolError
+
+PRIME: Final = 2**256 + 297
+SECRET_BYTES: Final = 32
+SHARE_BYTES: Final = 33
+# 16 bytes more than the prime has: reducing them modulo p is within p/2^392 < 2^-135 of uniform.
+_COEFFICIENT_BYTES: Final = 49
+
+
+def split(
+    secret: bytes | bytearray,
+    threshold: int,
+    points: Sequence[int],
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+) -> dict[int, bytes]:
+    """Return one share of ``secret`` for each point; any ``threshold`` of them recover it.
+
+    Parameters
+    ----------
+    secret : bytes
+        32 bytes.
+    threshold : int
+        Number of shares that recover the secret, at most the number of points.
+    points : sequence of int
+        Where the polynomial is evaluated: distinct and at least 1.
+    random_bytes : callable
+        Source of the coefficients; anything but the default is for test vectors only.
+    """
+    if len(secret) != SECRET_BYTES:
+        raise InputError(f"a shared secret has {SECRET_BYTES} bytes, got {len(secret)}")
+    if not 1 <= threshold <= len(points):
+        raise InputError(f"threshold must lie between 1 and the {len(points)} points, got {threshold}")
+    _check_points(points)
+    coefficients = [int.from_bytes(secret), *_random_coefficients(threshold - 1, random_bytes)]
+    return evaluate(coefficients, points)
+
+
+def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> dict[int, bytes]:
+    """Return the encoded values of a polynomial at ``points``; its constant term comes first."""
+    descending = coefficients[::-1]
+    shares = {}
+    for point in points:
+        value = 0
+        # Points are small, so the value grows by a few bits a step: one reduction at the end is cheapest.
+        for coefficient in descending:
+            value = value * point + coefficient
+        shares[point] = (value % PRIME).to_bytes(SHARE_BYTES)
+    return shares
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes:
+    """Return the secret through the ``shares`` (point to share); all of those given are used.
+
+    Shares that do not belong together give another secret or, as every 32-byte value is below the prime
+    but not the reverse, a ProtocolError; a caller checks the result against a commitment.
+    """
+    weights = lagrange_weights(tuple(shares))
+    value: int = sum(map(mul, weights, decode_shares(shares.values()))) % PRIME
+    if value >> (8 * SECRET_BYTES):
+        raise ProtocolError("the shares do not belong to one secret")
+    return value.to_bytes(SECRET_BYTES)
+
+
+def decode_shares(shares: Iterable[bytes]) -> list[int]:
+    """Return the field elements that shares encode, refusing anything that is not one."""
+    encoded = list(shares)
+    values = list(map(int.from_bytes, encoded))
+    if set(map(len, encoded)) - {SHARE_BYTES} or max(values, default=0) >= PRIME:
+        raise ProtocolError(f"a share is {SHARE_BYTES} bytes below the prime 2^256 + 297; one given is not")
+    return values
+
+
+@lru_cache(maxsize=128)
+def lagrange_weights(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the weights w_i that turn values at ``points`` into the value at zero."""
+    _check_points(points)
+    return tuple(_lagrange_weight(point, points) for point in points)
+
+
+def _lagrange_weight(point: int, points: tuple[int, ...]) -> int:
+    numerator, denominator = 1, 1
+    for other in points:
+        if other != point:
+            numerator *= other
+            denominator *= other - point
+    return numerator * pow(denominator, -1, PRIME) % PRIME
+
+
+def _check_points(points: Sequence[int]) -> None:
+    if not points or min(points) < 1 or len(set(points)) != len(points):
+        raise InputError("the points of a secret sharing must be distinct integers of at least 1")
+
+
+def _random_coefficients(count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
+    width = _COEFFICIENT_BYTES
+    pool = random_bytes(width * count)
+    return [int.from_bytes(pool[i : i + width]) % PRIME for i in range(0, width * count, width)]
