@@ -1,5 +1,109 @@
-"""The command line."""
+"""The command line: ``capedjica`` or ``python -m capedjica``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import capedjica
+from capedjica.errors import CapedjicaError, InputError
+
+app = typer.Typer(
+    name="capedjica",
+    help="Joint analysis of brain scans across hospitals: no scan leaves its hospital, and privacy is exact.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; a mistake of the user's is one line on standard error and an exit code."""
+    try:
+        app()
+    except CapedjicaError as error:
+        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"capedjica: {error}")
+        sys.exit(error.exit_code)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"capedjica {capedjica.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise InputError(f"{name} must be whole numbers separated by commas, got {text!r}") from None
+
+
+@app.command()
+def plan(
+    sites: Annotated[int, typer.Option(help="Number of sites, S.")] = 4,
+    subjects: Annotated[
+        str, typer.Option(help="Subjects in all, or one number per site: 26,175,60.")
+    ] = "1024",
+    components: Annotated[int, typer.Option(help="Components to estimate, R.")] = 20,
+    features: Annotated[int, typer.Option(help="Voxels or regions of the data, D.")] = 900,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Total privacy budget of all stages; the noise is found.")
+    ] = None,
+    epsilon_per_iteration: Annotated[
+        float | None,
+        typer.Option(help="The paper's epsilon_i instead: its noise is taken, the total is found."),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    colluding: Annotated[
+        str,
+        typer.Option(help="Sites that may side with the aggregator, S_C; 'third' is max(1, ceil(S/3)-1)."),
+    ] = "third",
+    iterations: Annotated[int, typer.Option(help="Most iterations of the gradient descent, J.")] = 1000,
+    mask: Annotated[
+        str, typer.Option(help="'uniform' (as wide as the ring) or 'paper' (Gaussian).")
+    ] = "uniform",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what a study will release, how noisy it will be and what it costs, before anything is computed.
+
+    Give --epsilon to find the noise, or --epsilon-per-iteration to find the total epsilon of the paper's.
+    """
+    from capedjica.study import planning
+    from capedjica.study.plan_text import show_plan
+
+    if (epsilon is None) == (epsilon_per_iteration is None):
+        given = "neither" if epsilon is None else "both"
+        raise InputError(f"give either --epsilon or --epsilon-per-iteration, got {given}")
+    setting = planning.Setting(
+        subjects=planning.spread_subjects(_numbers("subjects", subjects), sites),
+        n_components=components,
+        n_features=features,
+        delta=delta,
+        n_colluding=int(colluding) if colluding.lstrip("-").isdigit() else colluding,
+        n_iterations=iterations,
+        mask=planning.parse_mask(mask),
+    )
+    if epsilon is not None:
+        result = planning.plan_for_epsilon(setting, epsilon)
+    else:
+        assert epsilon_per_iteration is not None
+        result = planning.plan_for_noise(setting, epsilon_per_iteration)
+    if as_json:
+        typer.echo(json.dumps(result.as_dict(), indent=2))
+    else:
+        show_plan(result, Console(highlight=False))

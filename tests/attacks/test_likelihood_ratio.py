@@ -20,7 +20,7 @@ N_SAMPLES = 1000
 
 
 def transcripts(rng, count, n_sites, n_colluding, tau):
-    """What the adversary sees of ``count`` runs on data of zero: honest messages, T, and T less its own masks."""
+    """What the adversary sees of ``count`` runs on data of zero: honest messages, T, T less its own masks."""
     masks = rng.normal(0, tau, (count, n_sites))
     local = rng.normal(0, tau / math.sqrt(n_sites), (count, n_sites))
     published = masks.sum(axis=1)
@@ -71,7 +71,7 @@ def test_measured_shift_is_the_exact_mu_and_above_theorem_1(n_sites, n_colluding
 
 
 def test_theorem_1_is_broken_at_epsilon_below_one():
-    """S=30, S_C=9: P[L > eps | with] - e^eps P[L > eps | without] exceeds Theorem 1's delta (odds below 1e-6)."""
+    """S=30, S_C=9: P[L > eps | with] - e^eps P[L > eps | without] exceeds Theorem 1's delta (4.9 errors)."""
     n_sites, n_colluding, tau, epsilon, count = 30, 9, 0.115, 0.95, 4_000_000
     scores, shift = attack(n_sites, n_colluding, tau, count, seed=95)
     threshold = epsilon / shift + shift / 2

@@ -1,4 +1,4 @@
-"""Independent ways to the same numbers: arbitrary precision, joint covariances, brute force, linear programs."""
+"""Independent ways to the same numbers: arbitrary precision, joint covariances, brute force."""
 
 from __future__ import annotations
 

@@ -41,6 +41,11 @@ def test_theorem_1_says_nothing_below_mu_z():
     assert paper.cape_delta(0.02, 0.15, 1000, 30, 9) == 1
 
 
+def test_theorem_1_is_refused_beyond_its_collusion_bound():
+    with pytest.raises(InputError, match=r"n_colluding must be at most ceil\(S/3\) - 1 = 3; got 4"):
+        paper.cape_delta(0.5, 1.0, 1000, 10, 4)
+
+
 def test_gaussian_mechanism_is_loose_and_then_wrong():
     assert paper.gaussian_mechanism_tau(2.0, 0.5, 1e-5) == pytest.approx(
         1.378 * 2 / gaussian_mu(0.5, 1e-5), rel=1e-3

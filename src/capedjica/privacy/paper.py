@@ -40,6 +40,11 @@ def _gaussian_mechanism_delta(sensitivity: float, epsilon: float, tau: float) ->
     return min(1.0, 1.25 * math.exp(-((epsilon * tau / sensitivity) ** 2) / 2))
 
 
+def theorem_1_most_colluding(n_sites: int) -> int:
+    """S_C = ceil(S/3) - 1, the most colluding sites that Theorem 1 is stated for."""
+    return math.ceil(n_sites / 3) - 1
+
+
 def cape_mu_z(tau: float, n_samples: int, n_sites: int, n_colluding: int) -> float:
     r"""Mean of the privacy loss of CAPE, Theorem 1, equation (1) of the paper.
 
@@ -54,6 +59,8 @@ def cape_mu_z(tau: float, n_samples: int, n_sites: int, n_colluding: int) -> flo
     """
     validate.positive("tau", tau)
     s, c = n_sites, validate.colluding(n_colluding, n_sites)
+    if c > theorem_1_most_colluding(s):
+        raise InputError(f"n_colluding must be at most ceil(S/3) - 1 = {theorem_1_most_colluding(s)}; got {c}")
     spread = (s - c + 2) / (s - c) + (9 * c**2 / (s - c)) / (s * (1 + s) - 3 * c**2)
     return s**3 / (2 * tau**2 * n_samples**2 * (1 + s)) * spread
 

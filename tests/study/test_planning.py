@@ -1,0 +1,149 @@
+"""The planner's numbers follow from the privacy core, and its answers answer."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capedjica.errors import InputError
+from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
+from capedjica.study.plan_text import round_up
+from capedjica.study.planning import Setting, plan_for_epsilon, plan_for_noise, spread_subjects
+
+PAPER = Setting(subjects=(256,) * 4)
+
+
+def test_total_is_the_epsilon_asked_for_and_never_more():
+    for epsilon in (0.1, 1.0, 2.0, 30.0):
+        for mask in ("uniform", "paper"):
+            total = plan_for_epsilon(Setting(subjects=(26, 175, 60, 31), mask=mask), epsilon).epsilon["exact"]
+            assert epsilon * (1 - 1e-9) < total <= epsilon
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(2, 400), min_size=3, max_size=9),
+    st.floats(0.1, 20),
+    st.sampled_from(["uniform", "paper"]),
+)
+def test_noise_and_mu_of_each_stage_belong_together(subjects, epsilon, mask):
+    """Recompute mu from the printed noise with Cape, every site contributing equally."""
+    setting = Setting(subjects=tuple(subjects), mask=mask)
+    for stage in plan_for_epsilon(setting, epsilon).stages:
+        local = [stage.noise**2 / len(subjects) / w**2 for w in setting.weights]
+        masks = math.inf if mask == "uniform" else [len(subjects) * x for x in local]
+        cape = Cape(masks, local, setting.weights)
+        shifts = [stage.spread * stage.clip / m for m in subjects]
+        assert cape.mu(shifts).max() == pytest.approx(stage.mu, rel=1e-9)
+
+
+def test_the_papers_setting():
+    """Golden: M=1024, S=4, R=20, D=900, J=1000, epsilon_i=0.5, delta=1e-5."""
+    plan = plan_for_noise(PAPER, 0.5)
+    w = plan.stages[1]
+    assert w.noise == pytest.approx(60 / 1024 / 0.5 * math.sqrt(2 * math.log(125)))
+    assert plan.epsilon["exact"] == pytest.approx(69.18, abs=0.01)
+    assert plan.epsilon["rdp"] == pytest.approx(74.42, abs=0.01)
+    assert plan.epsilon_gradient["exact"] < plan.epsilon["exact"]
+    assert plan.paper_says["rdp_corrected_output_only"] < plan.epsilon_gradient["rdp"]
+    assert math.isnan(plan.paper_says["theorem_2_total"])
+    assert plan.as_dict()["paper_says"]["theorem_2_total"] is None
+
+
+def test_both_directions_agree():
+    there = plan_for_noise(PAPER, 0.5)
+    shares = [s.n_releases * s.mu**2 for s in there.stages]
+    back = plan_for_epsilon(PAPER, there.epsilon["exact"])
+    assert sum(shares) == pytest.approx(sum(s.n_releases * s.mu**2 for s in back.stages))
+
+
+def test_comparison_is_what_the_mechanisms_cost():
+    plan = plan_for_epsilon(PAPER, 2.0)
+    mu = gaussian_mu(2.0, 1e-5)
+    assert plan.comparison["cape, uniform masks"]["epsilon_at_equal_noise"] == pytest.approx(2.0)
+    for name, factor in {"pooled": 3 / 4, "conventional": 3, "local, largest site": 12}.items():
+        row = plan.comparison[name]
+        assert row["variance_at_equal_epsilon"] == pytest.approx(factor)
+        assert row["epsilon_at_equal_noise"] == pytest.approx(gaussian_epsilon(mu * math.sqrt(factor), 1e-5))
+
+
+def test_subjects_needed_reach_their_epsilon_at_the_same_noise():
+    plan = plan_for_epsilon(PAPER, 2.0)
+    for row in plan.subjects_needed:
+        scaled = gaussian_mu(2.0, 1e-5) * 1024 / row["subjects"]
+        assert gaussian_epsilon(scaled, 1e-5) <= row["epsilon"] * (1 + 1e-9)
+        fewer = gaussian_mu(2.0, 1e-5) * 1024 / (row["subjects"] - 1)
+        assert gaussian_epsilon(fewer, 1e-5) > row["epsilon"]
+
+
+def test_one_more_site_equals_planning_with_it():
+    plan = plan_for_epsilon(PAPER, 2.0)
+    larger = Setting(subjects=(256,) * 5, n_colluding=1)
+    noise = plan_for_epsilon(larger, 2.0).stages[0].noise / plan.stages[0].noise
+    assert plan.one_more_site["noise_at_equal_epsilon"] == pytest.approx(noise)
+    assert plan_for_epsilon(larger, plan.one_more_site["epsilon_at_equal_noise"]).stages[
+        0
+    ].noise == pytest.approx(plan.stages[0].noise)
+
+
+def test_more_colluders_cost_more_and_match_a_plan_of_their_own():
+    plan = plan_for_epsilon(Setting(subjects=(50,) * 10), 2.0)
+    epsilons = [row["epsilon"] for row in plan.colluding]
+    assert epsilons == sorted(epsilons)
+    for row in plan.colluding:
+        other = plan_for_epsilon(Setting(subjects=(50,) * 10, n_colluding=row["n_colluding"]), row["epsilon"])
+        assert other.stages[0].noise == pytest.approx(plan.stages[0].noise)
+        assert 2 * row["least_threshold"] > 10 + row["n_colluding"]
+
+
+def test_two_sites_are_told_that_they_gain_nothing():
+    plan = plan_for_epsilon(Setting(subjects=(50, 50)), 2.0)
+    assert "nothing is gained" in plan.warnings[0]
+    assert plan.comparison["conventional"]["variance_at_equal_epsilon"] == pytest.approx(1)
+
+
+def test_subjects_are_spread_evenly():
+    assert spread_subjects([10], 4) == (3, 3, 2, 2)
+    assert spread_subjects([5, 6, 7], 3) == (5, 6, 7)
+
+
+@given(st.floats(1e-12, 1e12), st.integers(2, 6))
+def test_rounding_never_understates(value, digits):
+    assert float(round_up(value, digits)) >= value * (1 - 1e-15)
+    assert float(round_up(value, digits)) <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Setting(subjects=(5,)), "sites must be at least 2, got 1"),
+        (lambda: Setting(subjects=(5, 0)), "subjects of site 1 must be a whole number of at least 1, got 0"),
+        (
+            lambda: Setting(subjects=(5, 5), n_components=1),
+            "components must be a whole number of at least 2, got 1",
+        ),
+        (
+            lambda: Setting(subjects=(5, 5), n_features=10),
+            "components must be at most the features, 10; got 20",
+        ),
+        (
+            lambda: Setting(subjects=(5, 5), n_iterations=0),
+            "iterations must be a whole number of at least 1, got 0",
+        ),
+        (lambda: Setting(subjects=(5, 5), delta=1), "delta must lie strictly between 0 and 1, got 1"),
+        (lambda: Setting(subjects=(5, 5), mask="none"), "mask must be 'uniform' or 'paper', got 'none'"),
+        (
+            lambda: Setting(subjects=(5, 5), n_colluding=2),
+            "n_colluding must be less than the number of sites, 2",
+        ),
+        (lambda: spread_subjects([3], 4), "subjects must be a whole number of at least 4, got 3"),
+        (lambda: spread_subjects([3, 4], 3), "subjects must be one number or one per site, 3; got 2 numbers"),
+        (lambda: spread_subjects([3], 1), "sites must be a whole number of at least 2, got 1"),
+        (lambda: plan_for_epsilon(PAPER, 0), "epsilon must be a finite number above 0, got 0"),
+        (lambda: plan_for_noise(PAPER, -1), "epsilon_per_iteration must be a finite number above 0, got -1"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
