@@ -13,10 +13,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Final
 
 from capedjica.errors import BudgetExceededError
 from capedjica.privacy import validate
 from capedjica.privacy.gaussian import gaussian_epsilon, gaussian_mu
+
+_ABSURD_MU: Final = 1e6
 
 
 def charge(mu: float) -> float:
@@ -37,8 +40,13 @@ def total(charges: Sequence[float]) -> float:
 
 
 def epsilon_of(mu2: float, delta: float) -> float:
-    r"""Return the epsilon at ``delta`` of charges that add up to :math:`\mu^2`."""
-    return gaussian_epsilon(math.nextafter(math.sqrt(mu2), math.inf) if mu2 else 0.0, delta)
+    r"""Return the epsilon at ``delta`` of charges that add up to :math:`\mu^2`.
+
+    Absurd charges, asked for by mistake, get the upper bound :math:`\epsilon = \mu^2/2 + 40\mu`: there
+    :math:`\delta(\epsilon) \le \Phi(-\epsilon/\mu + \mu/2) = \Phi(-40)`, less than any double above 0.
+    """
+    mu = math.nextafter(math.sqrt(mu2), math.inf) if mu2 else 0.0
+    return gaussian_epsilon(mu, delta) if mu < _ABSURD_MU else mu2 / 2 + 40 * mu
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,12 @@ class Policy:
     allow_non_private: bool = False
 
     def check(self, asked: float, spent: Sequence[float], cap: Cap, whose: str) -> None:
-        """Refuse the charge ``asked`` on top of ``spent`` if the sum exceeds the cap, without tolerance."""
+        """Refuse the charge ``asked`` on top of ``spent`` if the exact sum exceeds the cap."""
         if asked == math.inf:
             return self._check_non_private()
         counted = [c for c in spent if c < math.inf] if self.allow_non_private else spent
-        if total([*counted, asked]) > cap.mu2:
+        # fsum rounds the exact sum once, so the sign of this one is the sign of the exact difference.
+        if total([*counted, asked, -cap.mu2]) > 0:
             raise BudgetExceededError(_refusal(asked, total(counted), cap, whose))
         return None
 
