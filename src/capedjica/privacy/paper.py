@@ -59,8 +59,9 @@ def cape_mu_z(tau: float, n_samples: int, n_sites: int, n_colluding: int) -> flo
     """
     validate.positive("tau", tau)
     s, c = n_sites, validate.colluding(n_colluding, n_sites)
-    if c > theorem_1_most_colluding(s):
-        raise InputError(f"n_colluding must be at most ceil(S/3) - 1 = {theorem_1_most_colluding(s)}; got {c}")
+    most = theorem_1_most_colluding(s)
+    if c > most:
+        raise InputError(f"n_colluding must be at most ceil(S/3) - 1 = {most} for Theorem 1; got {c}")
     spread = (s - c + 2) / (s - c) + (9 * c**2 / (s - c)) / (s * (1 + s) - 3 * c**2)
     return s**3 / (2 * tau**2 * n_samples**2 * (1 + s)) * spread
 

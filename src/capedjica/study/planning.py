@@ -300,7 +300,7 @@ def _paper_says(setting: Setting, stages: list[Stage]) -> dict[str, float]:
 
 
 def _theorem_1_epsilon(ratio: float, n_sites: int, n_colluding: int, delta: float) -> float:
-    """Return epsilon at which Theorem 1 gives delta; NaN where it says nothing (epsilon >= 1, too many colluding).
+    """Return epsilon at which Theorem 1 gives delta, or NaN beyond its ranges of epsilon and S_C.
 
     ``ratio`` is tau_pool over the sensitivity of the mean; in the paper's units tau = ratio, N = S.
     """

@@ -1,0 +1,80 @@
+"""Every command and every example of the documentation is run."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import capedjica
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(language):
+    for page in PAGES:
+        for number, block in enumerate(
+            re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        ):
+            yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+def commands():
+    for parameter in blocks("bash"):
+        for line in parameter.values[0].splitlines():
+            if line.strip():
+                yield pytest.param(
+                    shlex.split(line, comments=True), id=f"{parameter.id}: {line.split('#')[0].strip()}"
+                )
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_command(command, tmp_path):
+    if (
+        command[0] == "make"
+    ):  # run by continuous integration; here: the target exists and its steps can be listed
+        subprocess.run(["make", "--dry-run", *command[1:]], cwd=ROOT, check=True, capture_output=True)
+        return
+    assert command[0] == "capedjica", f"no way to test {command}"
+    subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("code", list(blocks("python")))
+def test_example(code, capsys):
+    exec(compile(code, "example", "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+        if not target.startswith(("http", "mailto")):
+            assert (page.parent / target).exists(), target
+
+
+def modules():
+    return [
+        info.name
+        for info in pkgutil.walk_packages(capedjica.__path__, "capedjica.")
+        if "__main__" not in info.name
+    ]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_project_speaks_of_the_project_alone():
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    forbidden = re.compile("|".join(["/wo" + "rk/", r"\.\./sha" + "red", "/ro" + "ot/"]))
+    for name in tracked:
+        if name.endswith((".py", ".md", ".toml", ".txt", ".json", ".cff")) and (ROOT / name).exists():
+            assert not forbidden.search((ROOT / name).read_text("utf-8")), name
