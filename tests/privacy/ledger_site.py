@@ -67,11 +67,13 @@ class Site:
         try:
             connection.execute("PRAGMA synchronous = OFF")
             connection.execute("PRAGMA ignore_check_constraints = ON")
+            connection.execute("BEGIN IMMEDIATE")
             for statement in triggers:
                 connection.execute(f"DROP TRIGGER {statement.split()[2]}")
             yield connection
             for statement in triggers:
                 connection.execute(statement)
+            connection.execute("COMMIT")
         finally:
             connection.close()
 

@@ -99,7 +99,7 @@ class Chain:
 
     def _unlock(self, storage_key: bytes) -> None:
         """Find the ledger's name in its first entry, and check the key with the message sealed there."""
-        genesis = next(linked(self._log.entries(1), 0, GENESIS_HASH), None)
+        genesis = next(linked(self._log.entries(), 0, GENESIS_HASH), None)
         if genesis is None or genesis.kind != "genesis":
             raise TamperedError("entry 1 of the ledger is missing")
         name = genesis.read(Genesis).name
@@ -152,11 +152,13 @@ class Chain:
 
     def _catch_up(self) -> None:
         """Verify and enter what was committed since the last look, by whichever process."""
-        entries = self._log.entries(self._tip.seq)
+        entries = self._log.entries(self._tip.seq or None)
         if self._tip.seq:
             last = next(entries, None)
-            if last is None or last.hash != self._tip.hash:
-                raise RestoredError(f"the ledger {self.path} was replaced while in use; nothing was sent")
+            if last is None or (last.seq, last.hash) != (self._tip.seq, self._tip.hash):
+                raise RestoredError(
+                    f"entry {self._tip.seq} of {self.path} was replaced while in use; nothing was sent"
+                )
         for entry in linked(entries, self._tip.seq, self._tip.hash):
             self.books.apply(entry)
             self._tip = Head(self._tip.ledger, entry.seq, entry.hash)
@@ -186,7 +188,7 @@ class Chain:
 
     def entries(self) -> list[Entry]:
         """Return all entries, verified again from the first."""
-        return list(linked(self._log.entries(1), 0, GENESIS_HASH))
+        return list(linked(self._log.entries(), 0, GENESIS_HASH))
 
     def message(self, entry: Entry) -> bytes:
         """Return the message of an entry as it was handed out."""

@@ -126,7 +126,7 @@ def linked(entries: Iterable[Entry], seq: int, previous: bytes) -> Iterator[Entr
     for entry in entries:
         seq += 1
         if entry.seq != seq:
-            raise TamperedError(f"entry {seq} of the ledger is missing")
+            raise TamperedError(f"entry {seq} of the ledger is missing; entry {entry.seq} is in its place")
         if entry.chain_hash() != entry.hash:
             raise TamperedError(f"entry {seq} of the ledger was edited or moved")
         if entry.previous != previous:

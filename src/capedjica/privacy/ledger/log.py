@@ -16,13 +16,13 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from capedjica.errors import InputError
-from capedjica.privacy.ledger.entry import COLUMNS, Entry
+from capedjica.privacy.ledger.entry import COLUMNS, Entry, Value
 from capedjica.privacy.ledger.errors import StorageError, TamperedError
 
 SCHEMA_VERSION: Final = 1
@@ -103,8 +103,7 @@ class Log:
                 path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
         try:
-            with self._translated():
-                self._configure()
+            self._configure()
         except BaseException:
             self._connection.close()
             raise
@@ -113,7 +112,7 @@ class Log:
         # Text that is not UTF-8 must reach the chain hash, which notices it, and not fail in the driver.
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         for setting in _SETTINGS:
-            self._connection.execute(f"PRAGMA {setting}")
+            self._execute(f"PRAGMA {setting}")
 
     def close(self) -> None:
         """Close the file; any use afterwards is an error."""
@@ -123,24 +122,28 @@ class Log:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", None)
-            reason = _REASONS.get(code & 0xFF, str(error)) if code else str(error)
+        # The driver cannot decode SQLite's own message where that quotes a damaged schema.
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+            reason = _REASONS.get(code & 0xFF, " ".join(str(error).split()))
             raise StorageError(f"cannot use the ledger {self.path}: {reason}; nothing was sent") from error
+
+    def _execute(self, sql: str, values: Sequence[Value] = ()) -> list[Any]:
+        with self._translated():
+            return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def transaction(self, mode: str = "IMMEDIATE") -> Iterator[None]:
         """Run a block as one transaction: committed as a whole, or rolled back if it raises."""
         if self._connection.in_transaction:
             raise StorageError("a message must not use the ledger that is recording it; nothing was sent")
-        with self._translated():
-            self._connection.execute(f"BEGIN {mode}")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            finally:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+        self._execute(f"BEGIN {mode}")
+        try:
+            yield
+            self._execute("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self._execute("ROLLBACK")
 
     @property
     def is_new(self) -> bool:
@@ -150,9 +153,9 @@ class Log:
     def create(self) -> None:
         """Write the schema into an empty database."""
         for statement in _SCHEMA:
-            self._connection.execute(statement)
-        self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._execute(statement)
+        self._execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def check_schema(self) -> None:
         """Refuse a database that is no ledger, a newer one, or one whose rules were changed."""
@@ -169,50 +172,50 @@ class Log:
 
     def check_file(self) -> None:
         """Refuse a file whose pages or indexes contradict each other."""
-        findings = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        findings = self._execute("PRAGMA integrity_check(1)")[0][0]
         if findings != "ok":
             raise TamperedError(f"the ledger {self.path} is corrupt: {findings}")
 
     def _pragma(self, name: str) -> int:
-        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+        return int(self._execute(f"PRAGMA {name}")[0][0])
 
     def _schema(self) -> set[str]:
-        rows = self._connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        rows = self._execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
         return {sql for (sql,) in rows}
 
     def append(self, entry: Entry, sealed: bytes | None) -> None:
         """Add an entry, and the sealed message it is about."""
         marks = ", ".join("?" * len(COLUMNS))
         row = [getattr(entry, column) for column in COLUMNS]
-        self._connection.execute(f"INSERT INTO entry VALUES ({marks})", row)  # noqa: S608
+        self._execute(f"INSERT INTO entry VALUES ({marks})", row)  # noqa: S608
         if sealed is not None:
-            self._connection.execute("INSERT INTO message VALUES (?, ?)", (entry.seq, sealed))
+            self._execute("INSERT INTO message VALUES (?, ?)", (entry.seq, sealed))
 
-    def entries(self, first: int) -> Iterator[Entry]:
-        """Yield the entries from sequence number ``first`` on, in order, as they stand in the file."""
-        columns = ", ".join(COLUMNS)
+    def entries(self, first: int | None = None) -> Iterator[Entry]:
+        """Yield the entries, or those from number ``first`` on, in order, as they stand in the file."""
+        columns, lowest = ", ".join(COLUMNS), -(1 << 63) if first is None else first
         query = f"SELECT {columns} FROM entry WHERE seq >= ? ORDER BY seq"  # noqa: S608
-        for row in self._connection.execute(query, (first,)):
+        for row in self._execute(query, (lowest,)):
             yield Entry(*row)
 
     def hash_at(self, seq: int) -> bytes | None:
         """Return the hash of one entry, None if there is no such entry."""
-        row = self._connection.execute("SELECT hash FROM entry WHERE seq = ?", (seq,)).fetchone()
-        return row[0] if row else None
+        rows = self._execute("SELECT hash FROM entry WHERE seq = ?", (seq,))
+        return rows[0][0] if rows else None
 
     def sealed(self, entry: Entry) -> bytes:
         """Return the sealed message of an entry, checked against the entry's digest."""
-        row = self._connection.execute("SELECT sealed FROM message WHERE seq = ?", (entry.seq,)).fetchone()
-        if row is None:
+        rows = self._execute("SELECT sealed FROM message WHERE seq = ?", (entry.seq,))
+        if not rows:
             raise TamperedError(f"the message of entry {entry.seq} of the ledger was removed")
-        sealed: bytes = row[0]
+        sealed: bytes = rows[0][0]
         if not isinstance(sealed, bytes) or hashlib.sha256(sealed).digest() != entry.digest:
             raise TamperedError(f"the message of entry {entry.seq} of the ledger was edited")
         return sealed
 
     def message_numbers(self) -> set[int]:
         """Return the sequence numbers that have a sealed message."""
-        return {seq for (seq,) in self._connection.execute("SELECT seq FROM message")}
+        return {seq for (seq,) in self._execute("SELECT seq FROM message")}
 
     def __repr__(self) -> str:
         return f"Log({str(self.path)!r})"
