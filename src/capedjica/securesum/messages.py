@@ -141,11 +141,19 @@ def header(parameters: SumParameters, sender: str) -> tuple[int, bytes, bytes, i
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of a message of the aggregator, or of a site's message before it is signed."""
+    """Return the bytes of a message of the aggregator."""
     return _encoder.encode(message)
 
 
-def sign(payload: bytes, identity: Identity) -> bytes:
+def encode_payload(message: Message) -> bytearray:
+    """Return the bytes of a site's message before it is signed."""
+    # Room for the vector from the start: a buffer that grows would take half as much again.
+    payload = bytearray(len(message.words) + _BYTES_PER_SITE if isinstance(message, MaskedInput) else 0)
+    _encoder.encode_into(message, payload)
+    return payload
+
+
+def sign(payload: bytearray, identity: Identity) -> bytes:
     """Return the payload of a site's message followed by the site's signature of it."""
     return b"".join((payload, identity.sign(_signed_bytes(payload))))
 
@@ -228,5 +236,5 @@ def _short(value: object) -> str:
     return value.hex()[:16] + "…" if isinstance(value, bytes) else str(value)
 
 
-def _signed_bytes(payload: bytes | memoryview) -> bytes:
+def _signed_bytes(payload: bytearray | memoryview) -> bytes:
     return framed(b"capedjica/securesum/signature", hashlib.sha256(payload).digest())

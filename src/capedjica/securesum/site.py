@@ -52,7 +52,7 @@ from capedjica.securesum.messages import (
     SurvivorList,
     Unmasking,
     check_distinct_keys,
-    encode,
+    encode_payload,
     header,
     read_aggregator_message,
     read_site_message,
@@ -224,7 +224,7 @@ class SiteSum:
         self._secrets, self._vector = None, None
 
     def _sign(self, message: Message) -> bytes:
-        return sign(encode(message), self._identity)
+        return sign(encode_payload(message), self._identity)
 
     def _header(self) -> tuple[int, bytes, bytes, int, int, str]:
         return header(self.parameters, self.name)
@@ -332,7 +332,7 @@ class SiteSum:
             ) from None
         return bytearray(plain[: shamir.SHARE_BYTES]), bytearray(plain[shamir.SHARE_BYTES :])
 
-    def _masked_input(self, dealers: Iterable[str], secret: _Secrets) -> bytes:
+    def _masked_input(self, dealers: Iterable[str], secret: _Secrets) -> bytearray:
         """Return the encoded masked input; the array itself is gone when the signed copy is made."""
         assert self._vector is not None, "the vector is kept until it was masked"
         private = X25519PrivateKey.from_private_bytes(secret.mask_secret)
@@ -346,7 +346,7 @@ class SiteSum:
                 signed.append(pairwise_mask(shared, self.parameters, self.name, peer))
         masked = self._vector.astype("<u8")
         apply_masks(masked, added, subtracted)
-        return encode(MaskedInput(*self._header(), masked.data.cast("B")))
+        return encode_payload(MaskedInput(*self._header(), masked.data.cast("B")))
 
     # Round 4
 
