@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from capedjica.securesum import AggregatorSum, Identity, MemoryBlockRegister, Roster, SiteSum, SumParameters
+from capedjica.securesum import Identity, MemoryBlockRegister, Roster, SiteSum, SumParameters
 
 STUDY = bytes(range(32))
 ROUNDS = 5
@@ -77,15 +77,3 @@ def carry(sites, aggregator, lost: Mapping[str, int] = {}, up_to=ROUNDS):
             if lost.get(name, ROUNDS + 1) > number
         }
     return outgoing
-
-
-def requests_and_answers(consortium):
-    """Run a whole sum; return the sites, the aggregator, each round's answers and each round's requests."""
-    sites, aggregator = consortium.sites(), AggregatorSum(consortium.parameters)
-    answers, requests = [{name: site.start() for name, site in sites.items()}], []
-    for _ in range(ROUNDS):
-        for data in answers[-1].values():
-            aggregator.receive(data)
-        requests.append(aggregator.advance())
-        answers.append({name: sites[name].receive(data) for name, data in requests[-1].items()})
-    return sites, aggregator, answers[:-1], requests[:-1]
