@@ -23,7 +23,13 @@ from capedjica.errors import InputError
 from capedjica.securesum import noise
 from capedjica.securesum.discrete_gaussian import log_normaliser
 from capedjica.securesum.lazy_uniform import LazyUniform, exp_minus_bounds
-from capedjica.securesum.noise import GUARD, PROBABILITY_ERROR, NoiseSource, total_variation_bound
+from capedjica.securesum.noise import (
+    GUARD,
+    PROBABILITY_ERROR,
+    NoiseSource,
+    stream_delta,
+    total_variation_bound,
+)
 from capedjica.securesum.stream import Keystream
 
 SIGMAS = [5e-324, 0.01, 0.3, 0.5, 0.7072, 1.0, 1.4143, 10.0, 1e3, 1e6, 1e9, 2.0**40]
@@ -138,6 +144,18 @@ def test_stream_bound_grows_with_the_square() -> None:
     assert total_variation_bound(0) == 0.0
     assert total_variation_bound(2_000_000) == 2_000_000**2 / 2**122
     assert total_variation_bound(10**12) < 1e-12
+    assert total_variation_bound(2**62) == 1.0
+
+
+def test_stream_counts_once_for_each_neighbour() -> None:
+    """Two laws at distance rho from ideals that are equal: epsilon = 0 leaves delta = 2 rho, no less."""
+    rho = total_variation_bound(10**9)
+    assert stream_delta(10**9, 0.0) == pytest.approx(2 * rho, rel=1e-12)
+    assert stream_delta(10**9, 3.0) == pytest.approx((1 + math.exp(3)) * rho, rel=1e-12)
+    assert stream_delta(0, 3.0) == 0.0
+    assert stream_delta(10**9, 1e4) == 1.0
+    with pytest.raises(InputError, match="epsilon"):
+        stream_delta(1, math.nan)
 
 
 def test_samples_and_words_have_the_stated_types() -> None:

@@ -230,21 +230,47 @@ def total_variation_bound(count: int) -> float:
 
     .. math:: TV \le n^2 / 2^{122} .
 
-    That a magnitude exceeds 63 bits (probability below :math:`e^{-2^{44}}`) fits there as well. Add the
-    result to delta; that AES-256 under a secret key cannot be told from a random permutation remains an
-    assumption, the computational one on which masks and keys rest too.
+    That a magnitude exceeds 63 bits (probability below :math:`e^{-2^{44}}`) fits there as well. That AES-256
+    under a secret key cannot be told from a random permutation remains an assumption, the computational one
+    on which masks and keys rest too.
+
+    Parameters
+    ----------
+    count : int
+        All samples and uniform words drawn from one source; the bounds of several sources add up.
+
+    Returns
+    -------
+    float
+        The total-variation distance, at most. What it does to delta is `stream_delta`.
+    """
+    return min(1.0, float(_checked_count(count)) ** 2 * 2.0**-122)
+
+
+def stream_delta(count: int, epsilon: float) -> float:
+    r"""Return what the stream adds to delta at a given epsilon.
+
+    With :math:`\rho` from `total_variation_bound`, the laws :math:`P, Q` of two neighbours and their ideals
+    :math:`P', Q'`: :math:`P(E) \le P'(E) + \rho \le e^\varepsilon Q'(E) + \delta + \rho \le e^\varepsilon
+    Q(E) + \delta + (1 + e^\varepsilon) \rho`. So it is :math:`1 + e^\varepsilon` times the distance, not the
+    distance itself.
 
     Parameters
     ----------
     count : int
         All samples and uniform words drawn from one source.
+    epsilon : float
+        The epsilon at which delta is stated.
 
     Returns
     -------
     float
-        A number to add to delta.
+        A number to add to delta, for each source whose noise the guarantee rests on.
     """
-    return float(_checked_count(count)) ** 2 * 2.0**-122
+    if not 0 <= epsilon < math.inf:
+        raise InputError(f"epsilon must be a finite number >= 0, got {epsilon!r}")
+    distance = total_variation_bound(count)
+    return min(1.0, distance + math.exp(min(0.0, epsilon + math.log(distance)))) if distance else 0.0
 
 
 class NoiseSource:
@@ -295,6 +321,9 @@ class NoiseSource:
     def discrete_gaussian(self, sigma: float, count: int) -> NDArray[np.int64]:
         """Return ``count`` independent integers with P(k) proportional to exp(-k^2 / (2 sigma^2)), exactly.
 
+        The time this takes depends on what is drawn, a little more for larger magnitudes. It never depends on
+        data, but who can time a draw of very few samples to nanoseconds learns something about them.
+
         Parameters
         ----------
         sigma : float
@@ -331,7 +360,8 @@ def _rekey_all() -> None:
         source._rekey_after_fork()
 
 
-os.register_at_fork(after_in_child=_rekey_all)
+if hasattr(os, "register_at_fork"):  # a system without it has no fork either
+    os.register_at_fork(after_in_child=_rekey_all)
 
 
 def _seeded_key(seed: int, purpose: str) -> bytes:
