@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from capedjica.errors import CapedjicaError
 from capedjica.privacy.ledger import (
     HEAD_BYTES,
+    LedgerError,
     RestoredError,
     SlotBurntError,
     StorageError,
@@ -172,6 +173,19 @@ def test_crude_changes_are_told_when_opening(site, sql, told):
     with site.raw() as raw:
         raw.execute(sql)
     with pytest.raises(TamperedError, match=told):
+        site.open()
+
+
+@pytest.mark.parametrize("seq", range(1, 9))
+def test_an_entry_with_a_hash_made_to_fit_breaks_the_link_to_the_next(site, seq):
+    """The last entry is as it was, so the head says nothing; the links do."""
+    with site.raw() as raw:
+        entry = Entry(*raw.execute("SELECT * FROM entry WHERE seq = ?", (seq,)).fetchone())
+        forged = replace(entry, time_us=entry.time_us + 1).chained(entry.digest)
+        values = (forged.time_us, forged.hash, seq)
+        raw.execute("UPDATE entry SET time_us = ?, hash = ? WHERE seq = ?", values)
+    told = rf"entry {seq + 1} .* does not follow entry {seq}\b" if seq < 8 else "entry 8 .* head"
+    with pytest.raises(LedgerError, match=told if seq > 1 else "key"):
         site.open()
 
 
