@@ -120,6 +120,7 @@ def machine() -> dict[str, str]:
     return {
         "cpu": _cpu_name(),
         "cores": str(os.cpu_count()),
+        "load": f"{os.getloadavg()[0]:.1f}",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **packages,
