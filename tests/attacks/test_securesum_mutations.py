@@ -1,6 +1,5 @@
 """Random and altered bytes against every party in every round: refused, and nothing changed."""
 
-import hashlib
 import random
 
 import msgspec
@@ -10,6 +9,7 @@ import pytest
 from capedjica.errors import ProtocolError
 from capedjica.securesum import AggregatorSum
 from capedjica.securesum.messages import sign
+from tests.attacks.party_state import aggregator_state, site_state
 from tests.securesum.consortium import Consortium
 
 KINDS = [
@@ -103,30 +103,6 @@ def anything(rng):
             [rng.randbytes(9)] * 3,
             rng.choice(KINDS),
         ]
-    )
-
-
-def digest(*parts):
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def site_state(site):
-    held = site._secrets
-    secrets = [(name, getattr(held, name)) for name in held.__slots__] if held else None
-    vector = None if site._vector is None else site._vector.tobytes()
-    return digest(
-        repr(site), secrets, vector, site._keys, site._dealers, site._survivors, site._answered, site._answer
-    )
-
-
-def aggregator_state(aggregator):
-    return digest(
-        repr(aggregator),
-        aggregator.waiting_for,
-        aggregator._total.tobytes(),
-        [sorted(held) for held in (aggregator._keys, aggregator._deals, aggregator._answered)],
-        aggregator._survivors,
-        aggregator._shares,
     )
 
 

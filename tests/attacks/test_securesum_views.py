@@ -117,7 +117,7 @@ def test_at_most_one_sum_of_all_honest_survivors_is_learnt(n_sites, n_colluding,
 @pytest.mark.full
 @pytest.mark.parametrize(("n_sites", "n_colluding", "threshold"), [*CASES, (10, 3, 7), (13, 4, 9)])
 def test_at_most_one_sum_of_all_honest_survivors_is_learnt_in_many_attacks(n_sites, n_colluding, threshold):
-    for adversary in attacks(n_sites, n_colluding, threshold, seeds=1000):
+    for adversary in attacks(n_sites, n_colluding, threshold, seeds=3000 // n_sites):
         check_nothing_but_one_sum(adversary)
 
 

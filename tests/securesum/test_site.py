@@ -1,8 +1,10 @@
 """What a site refuses, and that a refusal leaves it able to go on."""
 
 import copy
+import inspect
 import os
 import pickle
+import secrets
 import threading
 
 import msgspec
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError, ProtocolError
-from capedjica.securesum import AggregatorSum, Identity, MemoryBlockRegister, SiteSum
+from capedjica.securesum import AggregatorSum, Identity, MemoryBlockRegister, SiteSum, shamir
 from capedjica.securesum.identity import AGGREGATOR
 from capedjica.securesum.messages import (
     Advertisement,
@@ -112,6 +114,11 @@ def test_start_repeats_its_bytes_until_it_is_answered():
     halfway.accepts()
     with pytest.raises(ProtocolError, match="started this sum before"):
         halfway.site.start()
+
+
+def test_secrets_come_from_the_operating_system_unless_a_vector_is_made():
+    for function in (SiteSum, shamir.split):
+        assert inspect.signature(function).parameters["random_bytes"].default is secrets.token_bytes
 
 
 # Round 1: the list of keys
