@@ -42,7 +42,9 @@ def test_theorem_1_says_nothing_below_mu_z():
 
 
 def test_theorem_1_is_refused_beyond_its_collusion_bound():
-    with pytest.raises(InputError, match=r"n_colluding must be at most ceil\(S/3\) - 1 = 3 for Theorem 1; got 4"):
+    with pytest.raises(
+        InputError, match=r"n_colluding must be at most ceil\(S/3\) - 1 = 3 for Theorem 1; got 4"
+    ):
         paper.cape_delta(0.5, 1.0, 1000, 10, 4)
 
 

@@ -112,12 +112,16 @@ class Books:
     def check_claim(self, study: bytes, block: int, attempt: int) -> None:
         """Refuse a block that is not strictly after all earlier ones of its study."""
         self.approved(study)
-        last = max(self._claims[study], default=(-1, -1))
+        last = self.last_claim(study)
         if (block, attempt) <= last:
             raise ProtocolError(
                 f"block {block}, attempt {attempt} of study {study.hex()[:16]} is not after block {last[0]}, "
                 f"attempt {last[1]}, which this site already used; block numbers only grow"
             )
+
+    def last_claim(self, study: bytes) -> tuple[int, int]:
+        """Return the last (block, attempt) claimed for a study, (-1, -1) if there is none."""
+        return max(self._claims[study], default=(-1, -1))
 
     def stored(self, slot: Slot, request: bytes, participants: tuple[str, ...]) -> Entry | None:
         """Return the release that already answered this very request, None if the slot is unused."""

@@ -16,7 +16,7 @@ from capedjica.privacy.ledger.chain import Chain
 from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
 from capedjica.privacy.ledger.errors import LedgerError, SlotBurntError
 from capedjica.privacy.ledger.head import Sign, Verify, write_atomically
-from capedjica.privacy.ledger.policy import Cap, Policy, charge
+from capedjica.privacy.ledger.policy import Cap, Policy, charge, total
 from capedjica.privacy.ledger.statement import Sent, Summary, Totals, as_json, sent, totals
 
 
@@ -280,6 +280,16 @@ class Ledger:
         """Return what was spent, by study and in total."""
         with self._chain.reading():
             return totals(self._chain.books, self._policy)
+
+    def spent(self, study: bytes) -> float:
+        r"""Return the sum of the charges, :math:`\mu^2`, of a study approved at this site."""
+        with self._chain.reading():
+            return total(self._chain.books.approved(study).charges)
+
+    def last_block(self, study: bytes) -> int:
+        """Return the number of the last block that was claimed for a study, -1 if there is none."""
+        with self._chain.reading():
+            return self._chain.books.last_claim(study)[0]
 
     def outbox(self) -> Iterator[Sent]:
         """Yield every message that was ever handed out, in order, with what it was and what it cost.

@@ -1,0 +1,153 @@
+"""A whole study in one process: every site and the aggregator, on the protocol's real bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
+from capedjica.errors import InputError
+from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
+from capedjica.mechanisms.site import Site, SitePolicy, Statistics
+from capedjica.privacy import validate
+from capedjica.privacy.ledger import Cap, Policy
+from capedjica.privacy.ledger.memory import memory_ledger
+from capedjica.privacy.statement import Charge, PrivacyStatement
+from capedjica.securesum import Identity, Roster
+from capedjica.securesum.noise import NoiseSource
+
+
+class EmbeddedStudy:
+    """Sites, ledgers and an aggregator in this process.
+
+    Parameters
+    ----------
+    title : str
+        For people.
+    subjects : dict
+        Number of subjects of each site, by name.
+    statistics : dict
+        What yields the subjects' vectors at each site, by name.
+    stages : sequence of Stage
+        Everything that may be asked.
+    epsilon : float or dict, optional
+        Total budget, for all sites or by name; None for ``mechanism="none"``.
+    delta : float
+        Of the total guarantee.
+    mechanism, mask, n_colluding, weights
+        See :class:`capedjica.mechanisms.contract.Contract`.
+    insecure_noise_seed : int, optional
+        Reproducible noise that protects nobody; the result says so.
+    carrier : callable
+        What becomes of each message (:class:`capedjica.engines.inprocess.InProcessEngine`).
+    """
+
+    def __init__(
+        self,
+        title: str,
+        subjects: Mapping[str, int],
+        statistics: Mapping[str, Statistics],
+        stages: Sequence[Stage],
+        *,
+        epsilon: float | Mapping[str, float] | None,
+        delta: float,
+        mechanism: MechanismName = "cape",
+        mask: MaskName = "uniform",
+        n_colluding: int | str = "third",
+        weights: Mapping[str, float] | None = None,
+        insecure_noise_seed: int | None = None,
+        carrier: Carrier = faithful,
+    ) -> None:
+        names = list(subjects)
+        identities = {name: Identity.generate() for name in names}
+        self.contract = Contract(
+            title=title,
+            roster=_roster(identities, n_colluding, mechanism),
+            subjects=tuple(subjects[name] for name in names),
+            stages=tuple(stages),
+            epsilon=_budgets(epsilon, names, mechanism),
+            delta=delta,
+            mechanism=mechanism,
+            mask=mask,
+            weights=tuple(weights[name] for name in names) if weights else (),
+            insecure_noise=insecure_noise_seed is not None,
+        )
+        self._seed = insecure_noise_seed
+        self.sites = {name: self._site(name, identities[name], statistics[name]) for name in names}
+        self.engine = InProcessEngine(self.sites, carrier)
+        curator = self._noise("aggregator") if mechanism == "pooled" else None
+        self.aggregator = Aggregator(self.contract, self.engine.exchange, curator)
+
+    def _noise(self, purpose: str) -> NoiseSource:
+        return NoiseSource(insecure_noise_seed=self._seed, purpose=purpose)
+
+    def _site(self, name: str, identity: Identity, statistics: Statistics) -> Site:
+        contract = self.contract
+        cap = _cap(contract, name)
+        ledger = memory_ledger(Policy(total=cap, per_study=cap, allow_non_private=not contract.protects))
+        ledger.register_study(contract.hash, contract.title, cap)
+        policy = SitePolicy(allow_unprotected=True)
+        return Site(contract, name, identity, ledger, statistics, self._noise(name), policy)
+
+    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+        """Return the private mean of a stage's query over all subjects of the participants."""
+        return self.aggregator.mean(stage, state)
+
+    @property
+    def privacy(self) -> PrivacyStatement:
+        """What was guaranteed and what was spent so far."""
+        contract = self.contract
+        caps = dict(zip(contract.roster.names, contract.epsilon, strict=False))
+        charges = tuple(
+            Charge(release.label, max(release.mu.values(), default=0.0), release.noise, release.aborted)
+            for release in self.aggregator.releases
+        )
+        return PrivacyStatement(
+            epsilon=max(caps.values(), default=math.inf),
+            delta=contract.delta,
+            mu=max(contract.total_mu.values()),
+            releases=charges,
+            site_epsilon=caps,
+            mechanism=contract.mechanism,
+            n_sites=len(contract.subjects),
+            n_colluding=contract.roster.n_colluding,
+            secure=not contract.insecure_noise,
+        )
+
+
+def _cap(contract: Contract, name: str) -> Cap:
+    """Return the site's budget; a study without privacy has none, and charges infinity instead."""
+    if not contract.epsilon:
+        return Cap(1.0, contract.delta)
+    return Cap(contract.epsilon[contract.roster.names.index(name)], contract.delta)
+
+
+def _roster(identities: Mapping[str, Identity], n_colluding: int | str, mechanism: str) -> Roster:
+    n_sites = len(identities)
+    colluding = validate.colluding(n_colluding, n_sites) if n_sites > 1 else 0
+    if mechanism == "cape" and n_sites < 2:
+        raise InputError("mechanism 'cape' hides a site among others: it needs at least two sites, got 1")
+    threshold = max(2 * n_sites // 3 + 1, (n_sites + colluding) // 2 + 1)
+    return Roster(tuple(identities[name].public(name) for name in identities), threshold, colluding)
+
+
+def _budgets(
+    epsilon: float | Mapping[str, float] | None, names: Sequence[str], mechanism: str
+) -> tuple[float, ...]:
+    if mechanism == "none":
+        if epsilon is not None:
+            raise InputError(f"mechanism 'none' gives no privacy: epsilon must not be given, got {epsilon}")
+        return ()
+    if epsilon is None:
+        raise InputError(f"epsilon must be given for mechanism '{mechanism}'")
+    if isinstance(epsilon, Mapping):
+        if set(epsilon) != set(names):
+            raise InputError(
+                f"epsilon must name the sites {', '.join(names)}; got {', '.join(map(str, epsilon))}"
+            )
+        return tuple(validate.positive(f"epsilon of site {name}", epsilon[name]) for name in names)
+    return (validate.positive("epsilon", epsilon),) * len(names)

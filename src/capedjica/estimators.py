@@ -1,0 +1,170 @@
+"""The Python face of the package: arrays in, private results out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import MaskName, MechanismName, Query, Stage
+from capedjica.privacy import validate
+from capedjica.privacy.statement import PrivacyStatement
+
+Sites = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class PrivateMean:
+    """A mean with noise on it, and what it cost.
+
+    Attributes
+    ----------
+    value : array
+        The mean of the clipped vectors, plus noise.
+    noise : float
+        Standard deviation of the noise on each number.
+    privacy : PrivacyStatement
+        The guarantee.
+    """
+
+    value: NDArray[np.float64]
+    noise: float
+    privacy: PrivacyStatement
+
+
+def private_mean(
+    X: Sites,
+    clip: float,
+    epsilon: float | Mapping[str, float] | None = None,
+    delta: float = 1e-5,
+    mechanism: MechanismName = "cape",
+    *,
+    n_colluding: int | str = "third",
+    mask: MaskName = "uniform",
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    insecure_noise_seed: int | None = None,
+) -> PrivateMean:
+    """Mean over all subjects of all sites, each subject's vector clipped to the norm ``clip``.
+
+    Runs the whole protocol in this process, with the bytes that sites would exchange.
+
+    Parameters
+    ----------
+    X : list of sites, or dict from name to site
+        A site is a sequence of subjects or an array (subjects, ...); a subject is an array of numbers, all of
+        one shape. A subject with NaN or infinity contributes zero.
+    clip : float
+        Longest vector a subject may contribute; longer ones are shortened.
+    epsilon : float or dict from name to float, optional
+        Privacy budget, for all sites or for each; not for ``mechanism="none"``.
+    delta : float
+        The delta of the guarantee.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}
+        How the mean is made private.
+    n_colluding : int or "third"
+        Sites that may side with the aggregator.
+    mask : {"uniform", "paper"}
+        Kind of masks.
+    weights : dict or sequence, optional
+        Weights of the sites, adding up to 1; by default their share of the subjects.
+    insecure_noise_seed : int, optional
+        Reproducible noise for experiments: the result is marked as not private.
+
+    Returns
+    -------
+    PrivateMean
+        ``.value``, ``.noise`` and ``.privacy``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from capedjica import private_mean
+    >>> hospitals = {"north": np.ones((40, 3)), "south": np.ones((25, 3)), "west": np.ones((60, 3))}
+    >>> result = private_mean(hospitals, clip=2.0, epsilon=5.0, n_colluding=1)
+    >>> result.value.shape
+    (3,)
+    """
+    sites, shape = _stack_sites(X)
+    validate.positive("clip", clip)
+    study = EmbeddedStudy(
+        "private mean",
+        {name: len(rows) for name, rows in sites.items()},
+        {name: partial(_all_at_once, rows) for name, rows in sites.items()},
+        [Stage(Query("mean of the subjects' vectors", int(np.prod(shape)), clip))],
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        mask=mask,
+        n_colluding=n_colluding,
+        weights=_named_weights(weights, list(sites)),
+        insecure_noise_seed=insecure_noise_seed,
+    )
+    value = study.mean(0).reshape(shape)
+    return PrivateMean(value, study.aggregator.releases[-1].noise, study.privacy)
+
+
+def _all_at_once(rows: NDArray[np.float64], stage: int, state: bytes) -> list[NDArray[np.float64]]:
+    return [rows]
+
+
+def name_sites(X: Sites) -> dict[str, Any]:
+    """Return sites by name; a list gets the names site-1, site-2, ..."""
+    if isinstance(X, Mapping):
+        sites = {str(name): site for name, site in X.items()}
+    elif isinstance(X, str | bytes) or not hasattr(X, "__len__"):
+        raise InputError(f"X must be a list of sites or a dict from name to site, got {type(X).__name__}")
+    else:
+        sites = {f"site-{number}": site for number, site in enumerate(X, start=1)}
+    if not sites:
+        raise InputError("X holds no sites")
+    for name, site in sites.items():
+        if not hasattr(site, "__len__") or not len(site):
+            raise InputError(f"site {name} has no subjects")
+    return sites
+
+
+def _stack_sites(X: Sites) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+    """Return one array (subjects, numbers) per site, and the shape of one subject."""
+    named = name_sites(X)
+    first_name, first = next(iter(named.items()))
+    shape = np.shape(first[0])
+    return {name: _stack(name, site, shape, first_name) for name, site in named.items()}, shape
+
+
+def _stack(name: str, site: Sequence[ArrayLike], shape: tuple[int, ...], first: str) -> NDArray[np.float64]:
+    rows = np.empty((len(site), int(np.prod(shape))))
+    for number, subject in enumerate(site):
+        try:
+            values = np.asarray(subject, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"site {name}, subject {number}: not an array of numbers") from None
+        if values.shape != shape:
+            raise InputError(
+                f"site {name}, subject {number} has shape {values.shape}; site {first}, subject 0 has {shape}"
+            )
+        rows[number] = values.reshape(-1)
+    return rows
+
+
+def _named_weights(
+    weights: Mapping[str, float] | Sequence[float] | None, names: list[str]
+) -> Mapping[str, float] | None:
+    if weights is None:
+        return None
+    if isinstance(weights, Mapping):
+        if set(weights) != set(names):
+            raise InputError(
+                f"weights must name the sites {', '.join(names)}; got {', '.join(map(str, weights))}"
+            )
+        return weights
+    if len(weights) != len(names):
+        raise InputError(
+            f"weights must hold one number for each of the {len(names)} sites, got {len(weights)}"
+        )
+    return dict(zip(names, weights, strict=True))

@@ -1,0 +1,365 @@
+"""The aggregator's side of private means: it drives, adds up, and is trusted with nothing.
+
+It talks to the sites through one function, ``exchange``: messages by site in, answers of those that answered
+in time out. What carries them (a function call, a network) is not its business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.errors import BudgetExceededError, InputError, ProtocolError
+from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.messages import (
+    VERSION,
+    Answer,
+    Ask,
+    Begin,
+    Hello,
+    Question,
+    Refusal,
+    Reply,
+    SlotPlan,
+    Status,
+    Sum,
+    SumAnswer,
+    encode,
+    read_reply,
+)
+from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
+from capedjica.securesum import AggregatorSum, SumParameters
+from capedjica.securesum.noise import NoiseSource
+from capedjica.securesum.ring import lift
+
+Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+_Answer = TypeVar("_Answer", bound=Reply)
+
+# Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
+BLOCK_WORDS: Final = 1 << 21
+BLOCK_SLOTS: Final = 1 << 12
+# How often those are asked again whose answer to a release did not arrive.
+REPEATS: Final = 1
+# How often a release is tried again after sites were lost.
+MAX_ATTEMPTS: Final = 20
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release as it happened.
+
+    Attributes
+    ----------
+    label : str
+        Of the query.
+    mu : dict
+        What it cost one subject of each site that answered, as the sites themselves computed it.
+    participants : tuple of str
+        The sites it was meant for.
+    aborted : bool
+        Whether it was given up because a participant did not answer; it stays charged.
+    noise : float
+        Standard deviation of the noise on each number of the mean.
+    delta : float
+        What the grid added to delta.
+    """
+
+    label: str
+    mu: Mapping[str, float]
+    participants: tuple[str, ...]
+    aborted: bool
+    noise: float
+    delta: float
+
+
+class Aggregator:
+    """Runs the releases of a contract, one private mean at a time.
+
+    Parameters
+    ----------
+    contract : Contract
+        What all parties agreed on.
+    exchange : callable
+        Sends bytes to sites by name and returns the answers that came back in time.
+    noise : NoiseSource, optional
+        For ``mechanism="pooled"``, where the aggregator is the trusted curator who adds the noise.
+    """
+
+    def __init__(self, contract: Contract, exchange: Exchange, noise: NoiseSource | None = None) -> None:
+        if contract.mechanism == "pooled" and noise is None:
+            raise InputError("mechanism 'pooled' needs the curator's source of noise")
+        self.contract = contract
+        self.releases: list[Release] = []
+        self.refusals: dict[str, str] = {}
+        self._exchange, self._noise = exchange, noise
+        self._done = [0] * len(contract.stages)
+        self._aborted: list[tuple[int, int]] = []
+        self._heads: dict[str, bytes] = {}
+        self._block: _OpenBlock | None = None
+
+    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+        """Return the private mean of a stage's query over all subjects of the participants.
+
+        Parameters
+        ----------
+        stage : int
+            Index of the stage in the contract.
+        state : bytes
+            The public state on which the subjects' vectors depend.
+
+        Raises
+        ------
+        ProtocolError
+            If too few sites are left, naming the missing.
+        BudgetExceededError
+            If the stage was asked for more often than agreed, or the budget does not allow it.
+        """
+        if self._done[stage] >= self.contract.stages[stage].count:
+            raise BudgetExceededError(
+                f"'{self._query(stage).label}' was agreed on {self.contract.stages[stage].count} times; "
+                "it cannot be asked once more"
+            )
+        for _ in range(MAX_ATTEMPTS):
+            if self._block is None or not self._block.serves(stage):
+                self._block = self._open_block(stage)
+            if self._block is not None:
+                value = self._ask(self._block, stage, state)
+                if value is not None:
+                    self._done[stage] += 1
+                    return value
+                self._block = None
+        raise ProtocolError(f"'{self._query(stage).label}' failed {MAX_ATTEMPTS} times: {self._blame()}")
+
+    def _query(self, stage: int) -> Query:
+        return self.contract.stages[stage].query
+
+    def _header(self) -> tuple[int, bytes]:
+        return VERSION, self.contract.hash
+
+    # Talking
+
+    def _ask_all(self, questions: Mapping[str, Question], expected: type[_Answer]) -> dict[str, _Answer]:
+        """Return the answers of the expected kind; a refusal or a broken message is as good as none."""
+        replies = self._exchange({name: encode(question) for name, question in questions.items()})
+        answers: dict[str, _Answer] = {}
+        for name in questions:
+            if name in replies:
+                self._take(name, replies[name], expected, answers)
+            else:
+                self.refusals[name] = "no answer"
+        return answers
+
+    def _take(self, name: str, data: bytes, expected: type[_Answer], answers: dict[str, _Answer]) -> None:
+        try:
+            reply = read_reply(data, self.contract)
+        except ProtocolError as error:
+            self.refusals[name] = str(error)
+            return
+        if reply.sender != name:
+            self.refusals[name] = f"an answer in the name of site {reply.sender}"
+        elif isinstance(reply, Refusal):
+            self.refusals[name] = reply.reason
+        elif isinstance(reply, expected):
+            answers[name] = reply
+            self.refusals.pop(name, None)
+        else:
+            self.refusals[name] = f"answered with {type(reply).__name__}, expected {expected.__name__}"
+
+    def _blame(self) -> str:
+        return (
+            "; ".join(f"{name}: {reason}" for name, reason in sorted(self.refusals.items()))
+            or "nobody refused"
+        )
+
+    # Blocks
+
+    def _open_block(self, stage: int) -> _OpenBlock | None:
+        """Make a block for the coming releases; None if sites were lost on the way: try again."""
+        present = self._greet()
+        slots = self._coming_slots(stage, max(status.spent for status in present.values()))
+        number = 1 + max(status.block for status in present.values())
+        invited = self.contract.roster.in_order(present)
+        begin = Begin(*self._header(), number, list(invited), slots)
+        first = self._ask_all(dict.fromkeys(invited, begin), SumAnswer)
+        if self.contract.mechanism != "cape":
+            participants = self.contract.roster.in_order(first)
+            return _OpenBlock(self.contract, begin, participants, None) if participants else None
+        return self._sum_masks(begin, first)
+
+    def _greet(self) -> dict[str, Status]:
+        """Return the sites that are there; refuse to go on with too few."""
+        roster = self.contract.roster
+        wanted = (self.contract.alone,) if self.contract.mechanism == "local" else roster.names
+        present = self._ask_all(
+            {name: Hello(*self._header(), self._aborted, self._heads.get(name, b"")) for name in wanted},
+            Status,
+        )
+        needed = roster.threshold if self.contract.mechanism == "cape" else 1
+        if len(present) < needed:
+            missing = ", ".join(name for name in wanted if name not in present)
+            raise ProtocolError(
+                f"{len(present)} sites answered, {needed} are needed; missing: {missing} ({self._blame()})"
+            )
+        self._aborted = []
+        return present
+
+    def _coming_slots(self, stage: int, spent: float) -> list[SlotPlan]:
+        """Return the slots for this stage and those after it, what is left of the budget spread over them."""
+        left = [
+            (index, agreed.share / agreed.count)
+            for index, agreed in enumerate(self.contract.stages)
+            for _ in range(agreed.count - self._done[index])
+        ]
+        shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / math.fsum(share for _, share in left))
+        if shrink <= 0:
+            raise BudgetExceededError("the budget of this study is spent; nothing more was asked for")
+        coming = [(index, share) for index, share in left if index >= stage]
+        slots: list[SlotPlan] = []
+        words = 0
+        for index, share in coming[:BLOCK_SLOTS]:
+            words += self._query(index).size
+            if slots and words > BLOCK_WORDS:
+                break
+            slots.append(SlotPlan(index, share * shrink))
+        return slots
+
+    def _sum_masks(self, begin: Begin, first: dict[str, SumAnswer]) -> _OpenBlock | None:
+        """Run the secure sum of the masks; the block is usable only if all its survivors are still there."""
+        length = sum(self._query(slot.stage).size for slot in begin.slots)
+        total = AggregatorSum(SumParameters(begin.hash, self.contract.roster, length, begin.block))
+        answers = first
+        try:
+            while True:
+                for name, answer in answers.items():
+                    self._feed(total, name, answer.data)
+                questions = total.advance()
+                if total.done:
+                    break
+                answers = self._ask_all(
+                    {name: Sum(*self._header(), begin.block, data) for name, data in questions.items()},
+                    SumAnswer,
+                )
+        except ProtocolError as error:
+            self.refusals.setdefault("secure sum", str(error))
+            return None
+        if any(name not in answers for name in total.survivors):
+            return None
+        return _OpenBlock(self.contract, begin, total.survivors, total.result)
+
+    def _feed(self, total: AggregatorSum, name: str, data: bytes) -> None:
+        try:
+            total.receive(data)
+        except ProtocolError as error:
+            self.refusals[name] = str(error)
+
+    # Releases
+
+    def _ask(self, block: _OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
+        """Ask for one release; None, with what was sent charged, if a participant did not answer."""
+        slot = block.take(stage)
+        agreed = block.begin.slots[slot]
+        plan = block.plan(agreed)
+        ask = Ask(*self._header(), block.begin.block, slot, list(plan.participants), agreed, state)
+        answers = self._ask_until_complete(plan.participants, ask)
+        sound = {name: answer for name, answer in answers.items() if self._fits(answer, ask, plan)}
+        aborted = len(sound) < len(plan.participants)
+        self.releases.append(
+            Release(
+                label=plan.query.label,
+                mu={name: answer.mu for name, answer in answers.items()},
+                participants=plan.participants,
+                aborted=aborted,
+                noise=plan.output_std,
+                delta=plan.grid_delta,
+            )
+        )
+        self._heads |= {name: answer.head for name, answer in sound.items()}
+        if aborted:
+            self._aborted.append((block.begin.block, slot))
+            return None
+        return self._combine(block, slot, plan, [answer.words for answer in sound.values()])
+
+    def _ask_until_complete(self, participants: tuple[str, ...], ask: Ask) -> dict[str, Answer]:
+        """Ask, and ask those again whose answer got lost: they repeat it as it was, uncharged."""
+        answers: dict[str, Answer] = {}
+        for _ in range(1 + REPEATS):
+            missing = [name for name in participants if name not in answers]
+            if missing:
+                answers |= self._ask_all(dict.fromkeys(missing, ask), Answer)
+        return answers
+
+    def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
+        if (answer.block, answer.slot) != (ask.block, ask.slot) or len(answer.words) != 8 * plan.query.size:
+            self.refusals[answer.sender] = "an answer to another release than the one asked for"
+            return False
+        if not math.isclose(answer.mu, plan.mu[answer.sender], rel_tol=1e-9):
+            self.refusals[answer.sender] = f"claims mu {answer.mu:.6g}, planned {plan.mu[answer.sender]:.6g}"
+            return False
+        return True
+
+    def _combine(
+        self, block: _OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]
+    ) -> NDArray[np.float64]:
+        """Add up, take the masks off, and return to real numbers."""
+        total = np.zeros(plan.query.size, dtype=np.uint64)
+        for part in parts:
+            total += np.frombuffer(part, dtype="<u8")
+        total -= block.masks(slot)
+        if plan.curator_noise:
+            assert self._noise is not None
+            total += self._noise.discrete_gaussian(plan.curator_noise, plan.query.size).view(np.uint64)
+        return lift(total) * np.float64(plan.step / plan.n_subjects)
+
+
+class _OpenBlock:
+    """The slots of a block that are still to be used, and the sum of each one's masks."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        begin: Begin,
+        participants: tuple[str, ...],
+        total: NDArray[np.uint64] | None,
+    ) -> None:
+        self.begin = begin
+        self._contract, self._participants, self._total = contract, participants, total
+        self._edges = np.concatenate(
+            [[0], np.cumsum([contract.stages[slot.stage].query.size for slot in begin.slots])]
+        )
+        self._next = 0
+        self._plans: dict[SlotPlan, ReleasePlan] = {}
+
+    def serves(self, stage: int) -> bool:
+        """Whether a slot for this stage is left; slots of earlier stages are passed over for good."""
+        return any(slot.stage == stage for slot in self.begin.slots[self._next :])
+
+    def take(self, stage: int) -> int:
+        """Use up the next slot for this stage."""
+        while self.begin.slots[self._next].stage != stage:
+            self._next += 1
+        self._next += 1
+        return self._next - 1
+
+    def plan(self, slot: SlotPlan) -> ReleasePlan:
+        """Return what every participant does in a slot."""
+        if slot not in self._plans:
+            self._plans[slot] = plan_release(
+                self._contract,
+                self._contract.stages[slot.stage].query,
+                slot.fraction,
+                self._participants,
+                tuple(self.begin.invited),
+            )
+        return self._plans[slot]
+
+    def masks(self, slot: int) -> NDArray[np.uint64]:
+        """Return the sum of a slot's masks; zero where the mechanism has none."""
+        size = self._edges[slot + 1] - self._edges[slot]
+        if self._total is None:
+            return np.zeros(size, dtype=np.uint64)
+        return self._total[self._edges[slot] : self._edges[slot + 1]]

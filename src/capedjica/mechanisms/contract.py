@@ -1,0 +1,191 @@
+"""What every party of a study agreed on before anything is computed, and from which all else follows."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from capedjica.errors import InputError
+from capedjica.privacy import gaussian_mu, validate
+from capedjica.securesum import Roster
+
+MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
+MaskName = Literal["uniform", "paper"]
+MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
+MASKS: Final[tuple[str, ...]] = get_args(MaskName)
+
+# Part of delta that covers what the grid and the stream add (securesum.discrete_gaussian, securesum.noise).
+RESERVED_DELTA: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class Query:
+    r"""What is asked of every subject: a vector v with \|v\| <= clip.
+
+    Parameters
+    ----------
+    label : str
+        In plain words, for people and ledgers: "gradient of W".
+    size : int
+        Number of coordinates.
+    clip : float
+        C, the largest norm; longer vectors are shortened to it.
+    spread : float
+        How far two subjects' vectors can be apart, in units of C: 2, or sqrt(2) if all v are positive
+        semidefinite matrices. One subject moves a sum over subjects by at most spread C.
+    """
+
+    label: str
+    size: int
+    clip: float
+    spread: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            raise InputError("a query needs a label")
+        validate.count(f"size of '{self.label}'", self.size)
+        validate.positive(f"clip of '{self.label}'", self.clip)
+        if not 1 <= self.spread <= 2:
+            raise InputError(f"spread of '{self.label}' must lie between 1 and 2, got {self.spread}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A query that is put ``count`` times and may use ``share`` of the budget (of mu^2) in all."""
+
+    query: Query
+    count: int = 1
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        validate.count(f"count of '{self.query.label}'", self.count)
+        validate.positive(f"share of '{self.query.label}'", self.share)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The public values of a study.
+
+    Parameters
+    ----------
+    title : str
+        For people.
+    roster : Roster
+        The sites in order with their pinned keys, threshold and S_C.
+    subjects : tuple of int
+        M_s, enrolled at each site, in the order of the roster.
+    stages : tuple of Stage
+        Everything that may be asked, in the order in which it will be; shares add up to at most 1.
+    epsilon : tuple of float
+        Total budget of each site, for all stages together; () for ``mechanism="none"``.
+    delta : float
+        Of each site's total guarantee.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}
+        How a mean is made private.
+    mask : {"uniform", "paper"}
+        Masks as wide as the ring, or the paper's Gaussian ones.
+    weights : tuple of float, optional
+        Weights of the sites; by default their share of the subjects.
+    local_site : str, optional
+        The site that works alone under ``mechanism="local"``; by default the largest.
+    insecure_noise : bool
+        Whether noise comes from a seed. Part of the contract, so that no site takes part unknowingly.
+    """
+
+    title: str
+    roster: Roster
+    subjects: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    epsilon: tuple[float, ...]
+    delta: float
+    mechanism: MechanismName = "cape"
+    mask: MaskName = "uniform"
+    weights: tuple[float, ...] = ()
+    local_site: str = ""
+    insecure_noise: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise InputError(f"mechanism must be one of {', '.join(MECHANISMS)}; got {self.mechanism!r}")
+        if self.mask not in MASKS:
+            raise InputError(f"mask must be 'uniform' or 'paper', got {self.mask!r}")
+        self._check_sites()
+        self._check_stages()
+        self._check_budget()
+
+    def _check_sites(self) -> None:
+        names = self.roster.names
+        if len(self.subjects) != len(names):
+            raise InputError(
+                f"subjects must hold one number for each of {len(names)} sites, got {len(self.subjects)}"
+            )
+        for name, size in zip(names, self.subjects, strict=True):
+            if size < 1:
+                raise InputError(f"site {name} has no subjects")
+        if self.weights:
+            if len(self.weights) != len(names):
+                raise InputError(f"weights must hold one number for each of {len(names)} sites")
+            validate.weights(self.weights)
+            validate.positive_per_site("weights", self.weights, len(names))
+        if self.local_site and self.local_site not in names:
+            raise InputError(f"local_site must be one of {', '.join(names)}; got {self.local_site!r}")
+
+    def _check_stages(self) -> None:
+        if not self.stages:
+            raise InputError("a contract needs at least one stage")
+        total = math.fsum(stage.share for stage in self.stages)
+        if total > 1 + 1e-9:
+            raise InputError(f"the shares of the stages must add up to at most 1, got {total:.9g}")
+
+    def _check_budget(self) -> None:
+        validate.probability("delta", self.delta)
+        if self.mechanism == "none":
+            if self.epsilon:
+                raise InputError("mechanism 'none' gives no privacy, so epsilon must not be given")
+            return
+        if len(self.epsilon) != len(self.subjects):
+            raise InputError(f"epsilon must hold one number for each of {len(self.subjects)} sites")
+        for epsilon in self.epsilon:
+            validate.positive("epsilon", epsilon)
+
+    @cached_property
+    def hash(self) -> bytes:
+        """SHA-256 of everything above."""
+        plain = {field: getattr(self, field) for field in self.__dataclass_fields__ if field != "roster"}
+        content = msgspec.msgpack.encode({"roster": self.roster.hash, **plain}, order="deterministic")
+        return hashlib.sha256(b"capedjica/contract/1" + content).digest()
+
+    @cached_property
+    def enrolled(self) -> Mapping[str, int]:
+        """M_s by the name of the site."""
+        return dict(zip(self.roster.names, self.subjects, strict=True))
+
+    @cached_property
+    def total_mu(self) -> Mapping[str, float]:
+        """The mu that each site's budget stands for; infinite without privacy.
+
+        It leaves ``RESERVED_DELTA`` of delta for what the grid and the stream add.
+        """
+        if self.mechanism == "none":
+            return dict.fromkeys(self.roster.names, math.inf)
+        delta = self.delta * (1 - RESERVED_DELTA)
+        return {
+            name: gaussian_mu(epsilon, delta)
+            for name, epsilon in zip(self.roster.names, self.epsilon, strict=True)
+        }
+
+    @cached_property
+    def alone(self) -> str:
+        """The site that works alone under ``mechanism="local"``."""
+        return self.local_site or max(self.roster.names, key=lambda name: self.enrolled[name])
+
+    @property
+    def protects(self) -> bool:
+        """Whether even the aggregator learns no more than the guarantee: not for pooled, none and seeds."""
+        return self.mechanism not in ("pooled", "none") and not self.insecure_noise

@@ -1,0 +1,164 @@
+"""What aggregator and sites say to each other around the secure sum: exact bytes, read strictly.
+
+The aggregator asks, a site answers; there are no other messages.
+
+==============  ============================  ==================================================
+aggregator      site                          meaning
+==============  ============================  ==================================================
+:class:`Hello`  :class:`Status`               who is there, which block numbers are used up, how much is spent
+:class:`Begin`  :class:`SumAnswer`            a block of slots; the site's first message of the secure sum
+:class:`Sum`    :class:`SumAnswer`            the further rounds of the secure sum
+:class:`Ask`    :class:`Answer`               one release: y_s
+(any)           :class:`Refusal`              why not, in words that depend on nothing private
+==============  ============================  ==================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from capedjica.errors import ProtocolError
+from capedjica.mechanisms.contract import Contract
+
+VERSION: Final = 1
+MAX_SLOTS: Final = 1 << 16
+# Room for names, numbers and hashes in a message beside its vector or state.
+_OVERHEAD: Final = 1 << 16
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+
+
+class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """What every message is bound to: the version and the contract."""
+
+    version: Count
+    contract: Hash
+
+
+class SlotPlan(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One slot of a block: which stage's query it serves and which part of the budget it may use."""
+
+    stage: Annotated[int, Meta(ge=0, le=1 << 16)]
+    fraction: Fraction
+
+
+class Hello(Message, frozen=True):
+    """Ask who is there; tell each site the releases it made in vain and the last head it sent."""
+
+    aborted: Annotated[list[tuple[Count, Count]], Meta(max_length=MAX_SLOTS)]
+    head: Annotated[bytes, Meta(max_length=256)]
+
+
+class Begin(Message, frozen=True):
+    """A new block: its number, those invited, and its slots."""
+
+    block: Count
+    invited: Annotated[list[Name], Meta(max_length=1 << 12)]
+    slots: Annotated[list[SlotPlan], Meta(min_length=1, max_length=MAX_SLOTS)]
+
+    @property
+    def hash(self) -> bytes:
+        """What the secure sum of this block is bound to, so that all its sites mean the same block."""
+        return hashlib.sha256(b"capedjica/block/1" + encode(self)).digest()
+
+
+class Sum(Message, frozen=True):
+    """The aggregator's message of the next round of the secure sum."""
+
+    block: Count
+    data: bytes
+
+
+class Ask(Message, frozen=True):
+    """One release: the slot, the participants that were agreed on, and the public state."""
+
+    block: Count
+    slot: Count
+    participants: Annotated[list[Name], Meta(max_length=1 << 12)]
+    plan: SlotPlan
+    state: bytes
+
+    @property
+    def hash(self) -> bytes:
+        """The request as the ledger knows it."""
+        return hashlib.sha256(b"capedjica/ask/1" + encode(self)).digest()
+
+
+class Status(Message, frozen=True):
+    """A site is there: the last block it claimed (-1 for none) and the part of its budget that is spent."""
+
+    sender: Name
+    block: Annotated[int, Meta(ge=-1, le=2**62)]
+    spent: Annotated[float, Meta(ge=0)]
+
+
+class SumAnswer(Message, frozen=True):
+    """A site's message of the secure sum; empty where the mechanism needs none."""
+
+    sender: Name
+    block: Count
+    data: bytes
+
+
+class Answer(Message, frozen=True):
+    """One site's part of a release: its mu, its ledger's head and y_s as little-endian words."""
+
+    sender: Name
+    block: Count
+    slot: Count
+    mu: Annotated[float, Meta(ge=0)]
+    head: Annotated[bytes, Meta(max_length=256)]
+    words: bytes
+
+
+class Refusal(Message, frozen=True):
+    """A site does not do what was asked; the reason names nothing private."""
+
+    sender: Name
+    reason: Annotated[str, Meta(max_length=1000)]
+
+
+Question = Hello | Begin | Sum | Ask
+Reply = Status | SumAnswer | Answer | Refusal
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_questions: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Question)
+_replies: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
+_Kind = TypeVar("_Kind")
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message."""
+    return _encoder.encode(message)
+
+
+def read_question(data: bytes, contract: Contract) -> Question:
+    """Return the aggregator's message, or raise ProtocolError whatever the bytes."""
+    return _read(_questions, data, contract)
+
+
+def read_reply(data: bytes, contract: Contract) -> Reply:
+    """Return a site's message, or raise ProtocolError whatever the bytes."""
+    message = _read(_replies, data, contract)
+    contract.roster.site(message.sender)
+    return message
+
+
+def _read(decoder: msgspec.msgpack.Decoder[_Kind], data: bytes, contract: Contract) -> _Kind:
+    try:
+        message = decoder.decode(data)
+    except (ValueError, RecursionError):  # every error of the decoder is a ValueError
+        raise ProtocolError(f"a message of {len(data)} bytes cannot be read") from None
+    assert isinstance(message, Message)
+    if message.version != VERSION:
+        raise ProtocolError(f"a message has version {message.version}, expected {VERSION}")
+    if message.contract != contract.hash:
+        raise ProtocolError("a message belongs to another study than the one agreed on")
+    return message

@@ -1,0 +1,377 @@
+"""A site's side of private means: bytes in, bytes out, every release recorded and charged before it leaves.
+
+The site computes the noise, the clip, the weights and its own mu from the contract and from the participants
+that t sites agreed on. From the aggregator it takes only the public state that its statistics depend on, the
+order of the releases, and the part of the budget that each may use; all sites of a block agree on the
+latter, because the secure sum that makes their masks is bound to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
+from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.messages import (
+    VERSION,
+    Answer,
+    Ask,
+    Begin,
+    Hello,
+    Question,
+    Refusal,
+    Reply,
+    SlotPlan,
+    Status,
+    Sum,
+    SumAnswer,
+    encode,
+    read_question,
+)
+from capedjica.mechanisms.release import ReleasePlan, plan_release
+from capedjica.mechanisms.subjects import Vectors, sum_subjects
+from capedjica.privacy.ledger import SlotBurntError, Summary
+from capedjica.securesum import Identity, SiteSum, SumParameters
+from capedjica.securesum.noise import NoiseSource
+
+MAX_BLOCK_WORDS: Final = 1 << 24
+_log = logging.getLogger("capedjica.site")
+
+Statistics = Callable[[int, bytes], Iterable[Vectors]]
+
+
+class SiteLedger(Protocol):
+    """What a site needs of its ledger (:class:`capedjica.privacy.ledger.Ledger`)."""
+
+    def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
+        """Claim a block of masks, once."""
+
+    def release(
+        self,
+        study: bytes,
+        block: int,
+        attempt: int,
+        slot: int,
+        participants: tuple[str, ...],
+        request_hash: bytes,
+        mu: float,
+        make_message: Callable[[], bytes],
+        summary: Summary,
+    ) -> bytes:
+        """Record, charge and return a message; or return the stored one."""
+
+    def record_abort(self, study: bytes, block: int, attempt: int, slot: int, reason: str) -> None:
+        """Note that a release was made in vain."""
+
+    def last_block(self, study: bytes) -> int:
+        """Return the last block claimed, -1 if none."""
+
+    def spent(self, study: bytes) -> float:
+        """Return the mu^2 charged to a study."""
+
+    def check_against(self, head: bytes) -> None:
+        """Compare with one of the ledger's own heads that came back."""
+
+    @property
+    def head(self) -> bytes:
+        """The signed head."""
+
+
+@dataclass(frozen=True)
+class SitePolicy:
+    """What the site allows besides the caps of its ledger.
+
+    Parameters
+    ----------
+    allow_unprotected : bool
+        Whether to take part where the aggregator sees more than the guarantee (``pooled``, ``none``) or
+        noise can be guessed (seeds); the ledger then charges infinity.
+    """
+
+    allow_unprotected: bool = False
+
+
+class Site:
+    """One site of a study.
+
+    Parameters
+    ----------
+    contract : Contract
+        What the site approved.
+    name : str
+        Its name in the roster.
+    identity : Identity
+        Its long-term key.
+    ledger : SiteLedger
+        Where everything is recorded; the contract must be registered there.
+    statistics : callable
+        ``statistics(stage, state)`` yields the subjects' vectors, a few subjects at a time.
+    noise : NoiseSource
+        Of the private noise and the masks.
+    policy : SitePolicy
+        What the site allows.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        name: str,
+        identity: Identity,
+        ledger: SiteLedger,
+        statistics: Statistics,
+        noise: NoiseSource,
+        policy: SitePolicy = SitePolicy(),  # noqa: B008 (immutable)
+    ) -> None:
+        contract.roster.site(name)
+        if not contract.protects and not policy.allow_unprotected:
+            raise InputError(
+                f"site {name} does not take part in '{contract.title}': its policy does not allow mechanism "
+                f"'{contract.mechanism}'{' with seeded noise' if contract.insecure_noise else ''}"
+            )
+        if noise.secure == contract.insecure_noise:
+            raise InputError(
+                f"site {name}: the noise source and the contract disagree on whether noise is seeded"
+            )
+        self.contract, self.name = contract, name
+        self.n_zero = 0
+        self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
+        self._block: _Block | None = None
+
+    def handle(self, data: bytes) -> bytes:
+        """Return the answer to a message of the aggregator: always bytes, whatever the message."""
+        try:
+            return self._answer(read_question(data, self.contract))
+        except ProtocolError as error:
+            reason = str(error)
+        except BudgetExceededError:
+            reason = f"the budget of site {self.name} does not allow it"
+            _log.warning("refused: budget", exc_info=True)
+        except CapedjicaError:
+            reason = f"site {self.name} cannot answer; its own log says why"
+            _log.exception("refused")
+        except Exception:
+            reason = f"site {self.name} cannot answer; its own log says why"
+            _log.exception("unexpected error")
+        return self._reply(Refusal(*self._header(), reason[:1000]))
+
+    def _header(self) -> tuple[int, bytes, str]:
+        return VERSION, self.contract.hash, self.name
+
+    def _reply(self, message: Reply) -> bytes:
+        return encode(message)
+
+    def _answer(self, question: Question) -> bytes:
+        match question:
+            case Hello():
+                return self._reply(self._status(question))
+            case Begin():
+                return self._reply(SumAnswer(*self._header(), question.block, self._begin(question)))
+            case Sum():
+                data = self._current(question.block).receive(question.data)
+                return self._reply(SumAnswer(*self._header(), question.block, data))
+            case Ask():
+                return self._release(question)
+
+    # Blocks
+
+    def _status(self, hello: Hello) -> Status:
+        study = self.contract.hash
+        if hello.head:
+            self._ledger.check_against(hello.head)
+        for block, slot in hello.aborted:
+            self._record_abort(block, slot)
+        cap = self.contract.total_mu[self.name] ** 2
+        spent = self._ledger.spent(study)
+        part = 0.0 if cap == math.inf or not self.contract.protects else spent / cap
+        return Status(*self._header(), self._ledger.last_block(study), part)
+
+    def _record_abort(self, block: int, slot: int) -> None:
+        try:
+            self._ledger.record_abort(self.contract.hash, block, 0, slot, "a site did not answer")
+        except ProtocolError:
+            # This site never made that release: nothing to note, whatever the aggregator says.
+            return
+
+    def _begin(self, begin: Begin) -> bytes:
+        if self._block is not None and self._block.begin == begin:
+            return self._block.first_message
+        self._check(begin)
+        block = _Block(self, begin)
+        if self._block is not None:
+            self._block.wipe()
+        self._block = block
+        return block.first_message
+
+    def _check(self, begin: Begin) -> None:
+        invited, roster = tuple(begin.invited), self.contract.roster
+        if roster.in_order(invited) != invited or self.name not in invited:
+            raise ProtocolError(f"site {self.name}: the invited sites are not sites of the roster in order")
+        if any(slot.stage >= len(self.contract.stages) for slot in begin.slots):
+            raise ProtocolError(f"site {self.name}: a slot serves a stage that was not agreed on")
+        if math.fsum(slot.fraction for slot in begin.slots) > 1 + 1e-9:
+            raise ProtocolError(
+                f"site {self.name}: the slots of a block would use more than the whole budget"
+            )
+        if sum(self.query(slot).size for slot in begin.slots) > MAX_BLOCK_WORDS:
+            raise ProtocolError(
+                f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
+            )
+
+    def query(self, slot: SlotPlan) -> Query:
+        """Return the query that a slot serves."""
+        return self.contract.stages[slot.stage].query
+
+    def _current(self, block: int) -> _Block:
+        if self._block is None or self._block.begin.block != block:
+            raise ProtocolError(f"site {self.name} does not hold block {block}; a new block is needed")
+        return self._block
+
+    # Releases
+
+    def _release(self, ask: Ask) -> bytes:
+        query = self._asked_query(ask)
+        mu, make_message = self._fresh_answer(ask)
+        return self._ledger.release(
+            self.contract.hash,
+            ask.block,
+            0,
+            ask.slot,
+            tuple(ask.participants),
+            ask.hash,
+            mu,
+            make_message,
+            Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size),
+        )
+
+    def _asked_query(self, ask: Ask) -> Query:
+        if ask.plan.stage >= len(self.contract.stages):
+            raise ProtocolError(f"site {self.name}: a release serves a stage that was not agreed on")
+        return self.query(ask.plan)
+
+    def _fresh_answer(self, ask: Ask) -> tuple[float, Callable[[], bytes]]:
+        """Return the charge and what makes the message; without the mask only stored bytes can be had."""
+        block = self._block
+        if block is None or block.begin.block != ask.block or ask.slot in block.used:
+            return 0.0, self._burnt
+        block.check(ask)
+        plan = block.plan(ask.plan)
+        total, self.n_zero = sum_subjects(
+            self._statistics(ask.plan.stage, ask.state), plan, self.name, self.contract.enrolled[self.name]
+        )
+        head = self._ledger.head
+
+        def make_message() -> bytes:
+            words = block.use(ask.slot)
+            words += total.view(np.uint64)
+            words += self._draw(plan.noise[self.name], plan.query.size).view(np.uint64)
+            return encode(
+                Answer(*self._header(), ask.block, ask.slot, plan.mu[self.name], head, words.tobytes())
+            )
+
+        return plan.mu[self.name] if self.contract.protects else math.inf, make_message
+
+    def _burnt(self) -> bytes:
+        raise SlotBurntError(f"site {self.name} no longer holds the mask of this slot; a new block is needed")
+
+    def _draw(self, scale: float, size: int) -> NDArray[np.int64]:
+        return self._noise.discrete_gaussian(scale, size) if scale else np.zeros(size, dtype=np.int64)
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}, {self.contract.title!r})"
+
+
+class _Block:
+    """The masks of one block, in memory only, and the secure sum that publishes their total."""
+
+    def __init__(self, site: Site, begin: Begin) -> None:
+        self.begin = begin
+        self.used: set[int] = set()
+        self._site = site
+        self._plans: dict[SlotPlan, ReleasePlan] = {}
+        sizes = [site.query(slot).size for slot in begin.slots]
+        self._edges = np.concatenate([[0], np.cumsum(sizes)])
+        contract = site.contract
+        if contract.mechanism == "cape":
+            self._masks = self._make_masks(tuple(begin.invited))
+            parameters = SumParameters(begin.hash, contract.roster, int(self._edges[-1]), begin.block)
+            register = _Claim(site._ledger, contract.hash)
+            self._sum: SiteSum | None = SiteSum(parameters, site._identity, site.name, self._masks, register)
+            self.first_message = self._sum.start()
+        else:
+            self._masks, self._sum, self.first_message = np.zeros(self._edges[-1], np.uint64), None, b""
+            site._ledger.claim(contract.hash, begin.block, 0)
+
+    def _make_masks(self, invited: tuple[str, ...]) -> NDArray[np.uint64]:
+        """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
+        site, contract = self._site, self._site.contract
+        if contract.mask == "uniform":
+            return site._noise.uniform(int(self._edges[-1]))
+        scales = {
+            slot: plan_release(contract, site.query(slot), slot.fraction, invited).mask[site.name]
+            for slot in set(self.begin.slots)
+        }
+        parts = [site._draw(scales[slot], site.query(slot).size) for slot in self.begin.slots]
+        return np.concatenate(parts).view(np.uint64)
+
+    def receive(self, data: bytes) -> bytes:
+        """Return the site's answer in the secure sum."""
+        if self._sum is None:
+            raise ProtocolError(f"site {self._site.name}: this mechanism has no secure sum")
+        return self._sum.receive(data)
+
+    def check(self, ask: Ask) -> None:
+        """Refuse a release that is not the one this block was made for."""
+        name, participants = self._site.name, tuple(ask.participants)
+        if ask.slot >= len(self.begin.slots) or self.begin.slots[ask.slot] != ask.plan:
+            raise ProtocolError(
+                f"site {name}: slot {ask.slot} of block {ask.block} was not agreed on as it is asked"
+            )
+        if name not in participants or self._site.contract.roster.in_order(participants) != participants:
+            raise ProtocolError(f"site {name}: the participants are not sites of the roster in order")
+        if self._sum is not None and participants != self._sum.survivors:
+            raise ProtocolError(f"site {name}: the participants are not those that were agreed on")
+        self._participants = participants
+
+    def plan(self, slot: SlotPlan) -> ReleasePlan:
+        """Return what every participant does in a slot."""
+        if slot not in self._plans:
+            self._plans[slot] = plan_release(
+                self._site.contract,
+                self._site.query(slot),
+                slot.fraction,
+                self._participants,
+                tuple(self.begin.invited),
+            )
+        return self._plans[slot]
+
+    def use(self, slot: int) -> NDArray[np.uint64]:
+        """Return the mask of a slot and forget it."""
+        self.used.add(slot)
+        mask = self._masks[self._edges[slot] : self._edges[slot + 1]]
+        taken = mask.copy()
+        mask[:] = 0
+        return taken
+
+    def wipe(self) -> None:
+        """Forget everything."""
+        self._masks[:] = 0
+        self.used.update(range(len(self.begin.slots)))
+        if self._sum is not None:
+            self._sum.wipe()
+
+
+class _Claim:
+    """The ledger as the register of a secure sum that is bound to a block rather than to the study."""
+
+    def __init__(self, ledger: SiteLedger, study: bytes) -> None:
+        self._ledger, self._study = ledger, study
+
+    def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
+        self._ledger.claim(self._study, block, attempt)

@@ -1,0 +1,119 @@
+"""What a result cost, in numbers for programs and in words for people."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from capedjica.privacy.gaussian import gaussian_epsilon
+
+_AGAINST = {
+    "cape": "an aggregator that sees every message, together with any {n_colluding} of the {n_sites} sites",
+    "conventional": "an aggregator that sees every message, together with all other sites",
+    "local": "anyone who sees the result of the one site that was used",
+    "pooled": "anyone who sees the result, but NOT the curator: it held all data and is trusted",
+    "none": "nobody",
+}
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One release.
+
+    Attributes
+    ----------
+    label : str
+        What was released.
+    mu : float
+        The largest over the sites of its exact cost.
+    noise : float
+        Standard deviation of the noise on each number.
+    aborted : bool
+        Sent, then given up because a site was lost; it counts all the same.
+    """
+
+    label: str
+    mu: float
+    noise: float
+    aborted: bool = False
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """The guarantee of a result.
+
+    Attributes
+    ----------
+    epsilon : float
+        The guarantee: the cap fixed before the run, for all releases together. Stopping early depends on
+        data, so what was spent by then (``spent_epsilon``) is shown beside it, never instead of it.
+    delta : float
+        The delta that belongs to it.
+    mu : float
+        The same cap as a shift of the adversary's view in standard deviations.
+    releases : tuple of Charge
+        Everything that was released, in order.
+    site_epsilon : dict
+        The cap of each site; ``epsilon`` is the largest.
+    mechanism : str
+        How means were made private.
+    n_sites, n_colluding : int
+        The sites of the study, and how many of them may side with the aggregator.
+    secure : bool
+        False if the noise came from a seed: then nothing here is a guarantee.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    releases: tuple[Charge, ...]
+    site_epsilon: Mapping[str, float]
+    mechanism: str
+    n_sites: int
+    n_colluding: int
+    secure: bool = True
+
+    @property
+    def spent_mu(self) -> float:
+        """The mu of what was released so far."""
+        return math.sqrt(math.fsum(release.mu**2 for release in self.releases))
+
+    @property
+    def spent_epsilon(self) -> float:
+        """The epsilon of what was released so far; for information, not the guarantee."""
+        return gaussian_epsilon(self.spent_mu, self.delta)
+
+    def epsilon_of(self, *labels: str) -> float:
+        """Epsilon of the releases with these labels alone; for comparison with other accounts."""
+        mu2 = math.fsum(release.mu**2 for release in self.releases if release.label in labels)
+        return gaussian_epsilon(math.sqrt(mu2), self.delta)
+
+    def __str__(self) -> str:
+        return "\n".join([*self._headline(), *self._lines()])
+
+    def _headline(self) -> list[str]:
+        if not self.secure:
+            return [
+                "NOT PRIVATE: the noise came from a seed (insecure_noise_seed), so it can be taken off again."
+            ]
+        if self.epsilon == math.inf:
+            return ["NOT PRIVATE: no noise was added."]
+        against = _AGAINST[self.mechanism].format(n_colluding=self.n_colluding, n_sites=self.n_sites)
+        return [
+            f"Each subject is protected with epsilon = {self.epsilon:.6g}, delta = {self.delta:g}",
+            f"(mu = {self.mu:.4g}) against {against}.",
+        ]
+
+    def _lines(self) -> list[str]:
+        counts = Counter((release.label, release.aborted) for release in self.releases)
+        lines = [
+            f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
+            for (label, aborted), count in counts.items()
+        ]
+        if 0 < self.spent_mu < math.inf:
+            lines.append(
+                f"  Spent by the end: epsilon = {self.spent_epsilon:.4g} of the {self.epsilon:.4g} allowed."
+            )
+        return lines
