@@ -198,18 +198,30 @@ def _sample(stream: Keystream, sigma: float, count: int, guard: float = GUARD) -
     while filled < count:
         # Between 0.29 and 0.48 of the trials succeed.
         trials = min(_CHUNK_TRIALS, 16 + 3 * (count - filled))
-        words = stream.words(_TRIAL_WORDS * trials)
-        trial, filled, undecided = _run_trials(words, 0, sigma, scale_bits, guard, out, filled)
-        while undecided:
-            start = _TRIAL_WORDS * trial
-            sample = _decide_exactly(
-                words[start : start + _TRIAL_WORDS], sigma, scale_bits, lambda: int(stream.words(1)[0])
-            )
-            if sample is not None:
-                out[filled] = sample
-                filled += 1
-            trial, filled, undecided = _run_trials(words, trial + 1, sigma, scale_bits, guard, out, filled)
+        filled = _fill(out, filled, stream, trials, sigma, scale_bits, guard)
     return out
+
+
+def _fill(
+    out: NDArray[np.int64],
+    filled: int,
+    stream: Keystream,
+    trials: int,
+    sigma: float,
+    scale_bits: int,
+    guard: float,
+) -> int:
+    """Run ``trials`` fresh trials, those that the kernel leaves undecided exactly; return the places filled."""
+    words = stream.words(_TRIAL_WORDS * trials)
+    trial, filled, undecided = _run_trials(words, 0, sigma, scale_bits, guard, out, filled)
+    while undecided:
+        own = words[_TRIAL_WORDS * trial : _TRIAL_WORDS * (trial + 1)]
+        sample = _decide_exactly(own, sigma, scale_bits, lambda: int(stream.words(1)[0]))
+        if sample is not None:
+            out[filled] = sample
+            filled += 1
+        trial, filled, undecided = _run_trials(words, trial + 1, sigma, scale_bits, guard, out, filled)
+    return filled
 
 
 def total_variation_bound(count: int) -> float:
