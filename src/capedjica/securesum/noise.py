@@ -52,14 +52,14 @@ import threading
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Final, NoReturn, cast
+from typing import Final, NoReturn
 
-import numba
 import numpy as np
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from capedjica.compiled import compiled
 from capedjica.errors import InputError
 from capedjica.securesum.lazy_uniform import LazyUniform, exp_minus_bounds
 from capedjica.securesum.stream import KEY_BYTES, Keystream
@@ -90,16 +90,6 @@ _DECAY: Final = np.array([exp_minus_bounds(Fraction(k), 64)[0] for k in range(1,
 _EXP_WHOLE: Final = np.array([_exp_minus_double(Fraction(i)) for i in range(_CERTAIN_REJECTION)])
 _EXP_STEP: Final = np.array([_exp_minus_double(Fraction(j, _STEPS)) for j in range(_STEPS)])
 
-_Kernel = Callable[..., Any]
-
-
-def _compile(function: Callable[..., Any]) -> _Kernel:
-    """Compile a kernel, keeping the machine code on disk where some cache directory can be written."""
-    try:
-        return cast(_Kernel, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # what numba raises when no cache directory is writable
-        return cast(_Kernel, numba.njit(nogil=True)(function))
-
 
 def _exp_minus_python(x: float) -> float:
     """Evaluate exp(-x), x >= 0, to a relative error below 7 * 2^-53; 0 from x = 32 on."""
@@ -111,16 +101,18 @@ def _exp_minus_python(x: float) -> float:
     return float(_EXP_WHOLE[index // _STEPS] * _EXP_STEP[index % _STEPS] * series)
 
 
-_exp_minus = _compile(_exp_minus_python)
+_exp_minus = compiled(_exp_minus_python)
 
 
-def _acceptance_python(rest: int, magnitude: int, sigma: float, scale: int) -> float:
+def _acceptance_python(
+    rest: int | np.int64, magnitude: int | np.int64, sigma: float, scale: int | np.int64
+) -> float:
     """Evaluate p of step 3 for u = ``rest``, y = ``magnitude``, t = ``scale``, to `PROBABILITY_ERROR`."""
     z = magnitude / sigma - sigma / scale
-    return _exp_minus(rest / scale + 0.5 * z * z)  # type: ignore[no-any-return]
+    return _exp_minus(rest / scale + 0.5 * z * z)
 
 
-_acceptance = _compile(_acceptance_python)
+_acceptance = compiled(_acceptance_python)
 
 
 def _run_trials_python(
@@ -167,7 +159,7 @@ def _run_trials_python(
     return trial, filled, False
 
 
-_run_trials = _compile(_run_trials_python)
+_run_trials = compiled(_run_trials_python)
 
 
 def _decide_exactly(
@@ -211,7 +203,7 @@ def _fill(
     scale_bits: int,
     guard: float,
 ) -> int:
-    """Run ``trials`` fresh trials, those that the kernel leaves undecided exactly; return the places filled."""
+    """Run fresh trials, exactly those that the kernel leaves undecided; return the places filled."""
     words = stream.words(_TRIAL_WORDS * trials)
     trial, filled, undecided = _run_trials(words, 0, sigma, scale_bits, guard, out, filled)
     while undecided:
