@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
@@ -154,6 +154,27 @@ def test_threads_that_ask_the_same_get_one_message(ledger):
     assert answers == made * 8
 
 
+def test_ledgers_started_at_the_same_moment_are_one(site):
+    opened, failures = [], []
+
+    def start() -> None:
+        try:
+            opened.append(site.open())
+        except LedgerError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    begin(opened[0])
+    assert {ledger.verify_chain() for ledger in opened} == {3}
+    for ledger in opened:
+        ledger.close()
+
+
 # Blocks
 
 
@@ -220,6 +241,7 @@ def test_a_study_cannot_be_approved_beyond_the_policy(ledger):
 # Charges and caps
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e160))
 def test_a_charge_is_the_square_rounded_up(mu):
     mu2 = charge(mu)
@@ -227,6 +249,7 @@ def test_a_charge_is_the_square_rounded_up(mu):
     assert mu2 == math.inf or Fraction(math.nextafter(mu2, 0.0)) < Fraction(mu) ** 2 or mu2 == 0.0
 
 
+@settings(deadline=None)
 @given(st.floats(1e-3, 50), st.sampled_from([1e-3, 1e-5, 1e-9]))
 def test_a_cap_never_allows_more_than_it_says(epsilon, delta):
     cap = Cap(epsilon, delta)
@@ -236,6 +259,7 @@ def test_a_cap_never_allows_more_than_it_says(epsilon, delta):
     assert gaussian_delta(math.sqrt(cap.mu2) * (1 + 1e-9), epsilon) > delta
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 30) | st.floats(1e5, 1e7))
 def test_the_epsilon_shown_is_not_below_the_exact_one(mu):
     assert epsilon_of(charge(mu), DELTA) >= gaussian_epsilon(mu, DELTA) * (1 - 1e-14)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -42,6 +42,7 @@ class SiteLife(RuleBasedStateMachine):
         self.burnt: set[tuple] = set()
         self.revoked: set[bytes] = set()
         self.aborted: set[tuple] = set()
+        self.lagging_head: bytes | None = None
         self.ledger: Ledger
         self.start()
 
@@ -157,8 +158,6 @@ class SiteLife(RuleBasedStateMachine):
         self.life += 1
         self.start()
 
-    lagging_head: bytes | None = None
-
     @invariant()
     def books_agree(self) -> None:
         totals = self.ledger.totals()
@@ -177,10 +176,11 @@ class SiteLife(RuleBasedStateMachine):
         self.ledger.verify_chain()
 
 
+UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 TestSiteLife = SiteLife.TestCase
-TestSiteLife.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestSiteLife.settings = settings(max_examples=30, stateful_step_count=30, **UNHURRIED)
 
 
 @pytest.mark.full
 class TestLongSiteLife(SiteLife.TestCase):
-    settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
+    settings = settings(max_examples=400, stateful_step_count=60, **UNHURRIED)

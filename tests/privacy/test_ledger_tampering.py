@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import random
-import re
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capedjica.errors import CapedjicaError
@@ -380,6 +380,7 @@ def open_ledger(tmp_path_factory):
         yield begin(ledger)
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=2 * HEAD_BYTES) | st.integers(0, HEAD_BYTES - 1))
 def test_no_bytes_but_a_head_pass_for_one(open_ledger, data):
     if isinstance(data, int):
@@ -440,16 +441,29 @@ def test_a_truncated_file_is_refused(site):
 
 # The encoding under the chain
 
-_VALUES = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+# Few and short values, so that moved boundaries and exchanged types come up.
+_VALUES = (
+    st.none()
+    | st.integers(-1, 1)
+    | st.sampled_from([0.0, -0.0, 1.0, math.inf])
+    | st.text("a\0", max_size=2)
+    | st.binary(max_size=2)
+)
 
 
-@given(st.lists(_VALUES, max_size=5), st.lists(_VALUES, max_size=5))
+@settings(deadline=None, max_examples=300)
+@given(st.lists(_VALUES, max_size=3), st.lists(_VALUES, max_size=3))
 def test_different_fields_never_encode_alike(one, two):
     def exact(values: list[Any]) -> list[Any]:
         return [(type(v), repr(v)) for v in values]
 
-    def storable(values: list[Any]) -> bool:
-        return not any(isinstance(v, str) and re.search("[\ud800-\udfff]", v) for v in values)
+    assert (encode(tuple(one)) == encode(tuple(two))) == (exact(one) == exact(two))
 
-    if storable(one) and storable(two):
-        assert (encode(tuple(one)) == encode(tuple(two))) == (exact(one) == exact(two))
+
+def test_the_encoding_of_schema_1_stays_as_it_is():
+    detail = '{"participants":["a"],"what":"x","numbers":1}'
+    entry = Entry(7, "release", 17 * 10**14, b"\1" * 32, 2, 1, 5, b"\2" * 32, 0.25, detail, b"\3" * 32)
+    bound = hashlib.sha256(entry.binding()).hexdigest()
+    assert bound == "adb22f36fc0a123e653c9efdff8c37ce894082229714d890b8fac1f6c1951931"
+    linked = entry.chained(b"\4" * 32).hash.hex()
+    assert linked == "5bbbced8487ed1e02db8d27fd376dcbf7f91c978cfca6de5ca9c1f80e7845a5a"
