@@ -122,6 +122,16 @@ def test_grid_delta_holds_for_sums_of_discrete_gaussians(sigmas: list[float]) ->
             assert delta <= gaussian_delta(shift / scale, epsilon) + bound
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 2.5])
+def test_grid_deltas_of_two_releases_add_up(epsilon: float) -> None:
+    first, second = pmf(2.0, 90), pmf(3.0, 130)
+    p, q = np.outer(first[1:], second[2:]), np.outer(first[:-1], second[:-2])
+    mu = math.hypot(1 / 2.0, 2 / 3.0)
+    added = grid_delta(1 / 2.0, [2.0], 1) + grid_delta(2 / 3.0, [3.0], 1)
+    assert hockey_stick(p, q, epsilon) <= gaussian_delta(mu, epsilon) + added
+    assert hockey_stick(p, q, epsilon) <= gaussian_delta(mu, epsilon) + grid_delta(mu, [2.0], 2)
+
+
 def test_closeness_of_a_sum_is_what_equation_two_says() -> None:
     """At sigma = 0.6 the ratio of a sum of two to a discrete Gaussian is visible, and inside the bound."""
     sigma, reach = 0.6, 40
