@@ -1,0 +1,46 @@
+"""How a kernel becomes machine code, and how one pass over the subjects uses every core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar, cast
+
+import numba
+
+_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
+
+# Sums may be reordered, so that they vectorise. NaN and infinity keep their meaning: the kernels rely on
+# them to recognise a subject that cannot be used.
+_OPTIONS: Final[dict[str, Any]] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"reassoc", "contract", "nsz"},
+}
+_PARTS_PER_THREAD: Final = 4
+
+
+def compiled(function: _Kernel) -> _Kernel:
+    """Compile a kernel, keeping the machine code on disk where some cache directory can be written."""
+    try:
+        return cast(_Kernel, numba.njit(cache=True, **_OPTIONS)(function))
+    except RuntimeError:  # what numba raises when no cache directory is writable
+        return cast(_Kernel, numba.njit(**_OPTIONS)(function))
+
+
+def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:
+    """Call ``kernel(first, last)`` on consecutive ranges of subjects, from as many threads as cores.
+
+    Plain threads around code that releases the interpreter lock, rather than numba's own parallel loops:
+    those end the whole process when two threads enter them at once (workqueue) or after a fork (OpenMP),
+    and a site must survive both. ``NUMBA_NUM_THREADS`` limits the threads, as it does for numba.
+    """
+    threads = min(numba.config.NUMBA_NUM_THREADS, n_subjects)  # type: ignore[attr-defined]
+    if threads <= 1:
+        kernel(0, n_subjects)
+        return
+    parts = min(threads * _PARTS_PER_THREAD, n_subjects)
+    edges = [n_subjects * part // parts for part in range(parts + 1)]
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(kernel, edges[:-1], edges[1:]):
+            pass

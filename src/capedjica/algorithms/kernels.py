@@ -1,0 +1,500 @@
+r"""Fused kernels: one pass over a site's subjects, one row of statistics per subject.
+
+Data are float32. A kernel walks through a subject in tiles of up to 256 time points, held transposed
+(components, time) so that every inner loop runs along contiguous time, and nothing larger than a tile is
+ever stored. Sums within a tile are float32, sums over tiles and everything after them float64.
+
+**Total functions.** A statistic is defined whatever a subject holds: one with a NaN, an infinity, no time
+point, or values so large that its squared norms overflow float32 (about 1e19) yields a row of zeros.
+The work done depends on the shapes alone, never on the values.
+
+**Names.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
+:math:`z_n = W x_n + b` the source estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from capedjica.algorithms.compiled import compiled, over_subjects
+from capedjica.errors import InputError
+from capedjica.privacy import validate
+
+Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
+FloatArray = Float32Array | Float64Array
+
+TANH_ERROR: Final = 1e-6
+"""Largest error of the kernels' tanh, absolute and relative (`_tanh`)."""
+
+_TILE: Final = 256
+_VECTORS: Final = 32  # floats in four AVX registers, one step of an unrolled loop: tiles end on a multiple
+_ROWS: Final = 4  # matrices are padded with zeros to a multiple of this, so blocked loops have no remainder
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSubjects:
+    """The subjects of one site, one after the other in a single array; scan lengths may differ.
+
+    Attributes
+    ----------
+    samples : ndarray of float32, shape (total_time, R)
+        All time points, C-contiguous.
+    offsets : ndarray of int64, shape (n_subjects + 1,)
+        Subject m is ``samples[offsets[m]:offsets[m + 1]]``.
+    """
+
+    samples: Float32Array
+    offsets: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        samples, offsets = self.samples, self.offsets
+        if samples.dtype != np.float32 or samples.ndim != 2 or not samples.flags.c_contiguous:
+            raise InputError("samples must be a C-contiguous float32 array (total_time, features)")
+        # The kernels do not check indices, so nothing may point outside the samples.
+        if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 2:
+            raise InputError("offsets must be an int64 vector, one more than there are subjects")
+        if offsets[0] != 0 or offsets[-1] != len(samples) or (np.diff(offsets) < 0).any():
+            raise InputError(f"offsets must grow from 0 to the {len(samples)} time points of samples")
+
+    @classmethod
+    def from_list(cls, subjects: Sequence[ArrayLike]) -> PackedSubjects:
+        """Pack a list of (time, R) arrays; NaN, infinity and empty (0, R) subjects are kept as they are."""
+        arrays = [_as_samples(subject, f"subject {m}") for m, subject in enumerate(subjects)]
+        if not arrays:
+            raise InputError("subjects must hold at least one subject, got none")
+        width = arrays[0].shape[1]
+        for m, array in enumerate(arrays):
+            if array.shape[1] != width:
+                raise InputError(
+                    f"subject {m} must have {width} features like subject 0, got {array.shape[1]}"
+                )
+        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
+        return cls(np.ascontiguousarray(np.concatenate(arrays)), offsets)
+
+    @property
+    def n_subjects(self) -> int:
+        """Number of subjects, the unusable ones included."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of one time point, R."""
+        return int(self.samples.shape[1])
+
+    def __repr__(self) -> str:
+        return f"PackedSubjects(n_subjects={self.n_subjects}, n_features={self.n_features})"
+
+
+def _as_samples(subject: ArrayLike, name: str) -> Float32Array:
+    """Return one subject as a float32 (time, features) array; what overflows float32 becomes infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            array = np.asarray(subject, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be an array of numbers (time, features)") from None
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise InputError(f"{name} must be an array (time, features), got shape {array.shape}")
+    return array
+
+
+@compiled
+def _tanh(x: np.float32) -> np.float32:
+    r"""Rational tanh, :math:`x P(x^2) / Q(x^2)` for \|x\| <= 7.5 and constant beyond; NaN stays NaN.
+
+    Minimax fit of degrees 3 and 4: relative error 8.4e-8 inside, 1 - tanh(7.5) = 6.2e-7 beyond, and less
+    than 3e-7 of float32 rounding, together below `TANH_ERROR`.
+    """
+    limit = np.float32(7.5)
+    x = limit if x > limit else x
+    x = -limit if x < -limit else x
+    s = x * x
+    p = np.float32(1.194996306887495e-05)
+    p = np.float32(0.002997918401988882) + s * p
+    p = np.float32(0.12968865697362597) + s * p
+    p = np.float32(0.9999999169475775) + s * p
+    q = np.float32(2.6293859118080206e-07)
+    q = np.float32(0.0002453777618239168) + s * q
+    q = np.float32(0.024006010381138188) + s * q
+    q = np.float32(0.4630212885367674) + s * q
+    return x * p / (np.float32(1) + s * q)
+
+
+@compiled
+def _load(samples: Float32Array, first: int, last: int, tile: Float32Array) -> int:
+    """Transpose time points first..last into the tile; return its width, padded with zeros."""
+    width = (last - first + _VECTORS - 1) // _VECTORS * _VECTORS
+    for t in range(last - first):
+        for r in range(samples.shape[1]):
+            tile[r, t] = samples[first + t, r]
+    for t in range(last - first, width):
+        for r in range(samples.shape[1]):
+            tile[r, t] = 0
+    return width
+
+
+@compiled
+def _multiply(matrix: FloatArray, tile: FloatArray, offset: FloatArray, out: FloatArray, width: int) -> None:
+    """Set out to matrix @ tile + offset; blocks of 2 x 4 coefficients let arithmetic hide the loads."""
+    for i in range(0, matrix.shape[0], 2):
+        for t in range(width):
+            out[i, t] = offset[i]
+            out[i + 1, t] = offset[i + 1]
+        for j in range(0, matrix.shape[1], 4):
+            a0, a1, a2, a3 = matrix[i, j], matrix[i, j + 1], matrix[i, j + 2], matrix[i, j + 3]
+            b0, b1, b2, b3 = (
+                matrix[i + 1, j],
+                matrix[i + 1, j + 1],
+                matrix[i + 1, j + 2],
+                matrix[i + 1, j + 3],
+            )
+            for t in range(width):
+                x0, x1, x2, x3 = tile[j, t], tile[j + 1, t], tile[j + 2, t], tile[j + 3, t]
+                out[i, t] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
+                out[i + 1, t] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
+
+
+@compiled
+def _add_outer(left: Float32Array, right: Float32Array, total: Float64Array, width: int) -> None:
+    """Add left @ right' over the tile to total, by blocks of 4 x 2 dot products along time."""
+    zero = np.float32(0)
+    for i in range(0, total.shape[0], 4):
+        for j in range(0, total.shape[1], 2):
+            s00, s01, s10, s11, s20, s21, s30, s31 = zero, zero, zero, zero, zero, zero, zero, zero
+            for t in range(width):
+                r0, r1 = right[j, t], right[j + 1, t]
+                s00 += left[i, t] * r0
+                s01 += left[i, t] * r1
+                s10 += left[i + 1, t] * r0
+                s11 += left[i + 1, t] * r1
+                s20 += left[i + 2, t] * r0
+                s21 += left[i + 2, t] * r1
+                s30 += left[i + 3, t] * r0
+                s31 += left[i + 3, t] * r1
+            total[i, j] += s00
+            total[i, j + 1] += s01
+            total[i + 1, j] += s10
+            total[i + 1, j + 1] += s11
+            total[i + 2, j] += s20
+            total[i + 2, j + 1] += s21
+            total[i + 3, j] += s30
+            total[i + 3, j + 1] += s31
+
+
+@compiled
+def _clip_factors(
+    z: Float32Array, v: Float32Array, y: Float32Array, c: Float32Array, d: Float32Array, scales: Float32Array
+) -> np.float32:
+    """Fill y, c, d of `infomax_statistics` from z and v = WW'z; return the sum of equation (2)."""
+    norm_w, clip_g, clip_h = scales[0], scales[1], scales[2]
+    zv = np.zeros_like(c)
+    c[:] = norm_w
+    d[:] = 0
+    for i in range(0, z.shape[0], 2):
+        for t in range(len(c)):
+            y0, y1 = -_tanh(np.float32(0.5) * z[i, t]), -_tanh(np.float32(0.5) * z[i + 1, t])
+            y[i, t], y[i + 1, t] = y0, y1
+            c[t] += np.float32(2) * (y0 * v[i, t] + y1 * v[i + 1, t])
+            zv[t] += z[i, t] * v[i, t] + z[i + 1, t] * v[i + 1, t]
+            d[t] += y0 * y0 + y1 * y1
+    check = np.float32(0)
+    for t in range(len(c)):
+        squared = c[t] + d[t] * zv[t]
+        check += squared
+        c[t] = clip_g / np.sqrt(squared if squared > clip_g * clip_g else clip_g * clip_g)
+        d[t] = clip_h / np.sqrt(d[t] if d[t] > clip_h * clip_h else clip_h * clip_h)
+    return check
+
+
+@compiled
+def _add_clipped(
+    y: Float32Array,
+    z: Float32Array,
+    c: Float32Array,
+    d: Float32Array,
+    moments: Float64Array,
+    bias_gradient: Float64Array,
+) -> None:
+    """Add sum c_n (I + y_n z_n') to ``moments`` and sum d_n y_n to ``bias_gradient``; scales y by c."""
+    total = np.float32(0)
+    for t in range(len(c)):
+        total += c[t]
+    for i in range(len(bias_gradient)):
+        gradient = np.float32(0)
+        for t in range(len(c)):
+            gradient += d[t] * y[i, t]
+            y[i, t] *= c[t]
+        bias_gradient[i] += gradient
+        moments[i, i] += total
+    _add_outer(y, z, moments, len(c))
+
+
+@compiled
+def _clip(row: Float64Array, bound: float) -> None:
+    """Scale the row to a norm of at most ``bound``."""
+    norm = np.sqrt(np.sum(row * row))
+    if norm > bound:
+        row *= bound / norm
+
+
+@compiled
+def _infomax_range(
+    first: int,
+    last: int,
+    samples: Float32Array,
+    offsets: NDArray[np.int64],
+    matrices: Float32Array,
+    bias: Float32Array,
+    scales: Float32Array,
+    unmixing: Float64Array,
+    bounds: Float64Array,
+    out: Float64Array,
+) -> None:
+    """Fill the rows of subjects first..last of `infomax_statistics`; matrices are W and WW', padded."""
+    size, padded = samples.shape[1], len(bias)
+    # Four arrays, not the planes of one: the compiler must see that they do not overlap.
+    x = np.zeros((padded, _TILE), np.float32)
+    z, v, y, factors = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), np.zeros_like(x[:2])
+    moments, gradient = np.zeros_like(unmixing), np.zeros_like(unmixing)
+    bias_gradient, none, none64 = np.zeros(padded), np.zeros(padded, np.float32), np.zeros(padded)
+    for m in range(first, last):
+        moments[:] = 0
+        bias_gradient[:] = 0
+        check = 0.0
+        for start in range(offsets[m], offsets[m + 1], _TILE):
+            stop = min(start + _TILE, offsets[m + 1])
+            width = _load(samples, start, stop, x)
+            _multiply(matrices[0], x, bias, z, width)
+            _multiply(matrices[1], z, none, v, width)
+            c, d = factors[0, :width], factors[1, :width]
+            check += float(_clip_factors(z, v, y, c, d, scales))
+            c[stop - start :] = 0
+            d[stop - start :] = 0
+            _add_clipped(y, z, c, d, moments, bias_gradient)
+        out[m] = 0
+        length = offsets[m + 1] - offsets[m]
+        if length > 0 and np.isfinite(check):
+            _multiply(moments, unmixing, none64, gradient, padded)
+            for i in range(size):
+                for j in range(size):
+                    out[m, i * size + j] = gradient[i, j] / length
+                out[m, size * size + i] = bias_gradient[i] / length
+            _clip(out[m, : size * size], bounds[0])
+            _clip(out[m, size * size :], bounds[1])
+
+
+@compiled
+def _skew_range(
+    first: int,
+    last: int,
+    samples: Float32Array,
+    offsets: NDArray[np.int64],
+    unmixing: Float32Array,
+    out: Float64Array,
+) -> None:
+    """Fill the rows of subjects first..last of `skew_statistics`; the unmixing matrix is padded."""
+    size, padded = samples.shape[1], len(unmixing)
+    x = np.zeros((padded, _TILE), np.float32)
+    z, y, none = np.zeros_like(x), np.zeros_like(x), np.zeros(padded, np.float32)
+    moments = np.zeros((padded, padded))
+    for m in range(first, last):
+        moments[:] = 0
+        for start in range(offsets[m], offsets[m + 1], _TILE):
+            width = _load(samples, start, min(start + _TILE, offsets[m + 1]), x)
+            _multiply(unmixing, x, none, z, width)
+            for i in range(padded):
+                for t in range(width):
+                    y[i, t] = _tanh(z[i, t])
+            _add_outer(y, z, moments, width)
+        length = max(offsets[m + 1] - offsets[m], 1)
+        entry, check = 0, 0.0
+        for i in range(size):
+            for j in range(i + 1, size):
+                out[m, entry] = (moments[i, j] - moments[j, i]) / length
+                check += out[m, entry]
+                entry += 1
+        if not np.isfinite(check):
+            out[m] = 0
+
+
+def _square(name: str, matrix: ArrayLike, size: int) -> Float64Array:
+    """Return a (size, size) matrix of float64."""
+    array = np.asarray(matrix, dtype=np.float64)
+    if array.shape != (size, size):
+        raise InputError(f"{name} must be a ({size}, {size}) matrix like the data, got shape {array.shape}")
+    return array
+
+
+def _pad(array: Float64Array) -> Float64Array:
+    """Return a C-contiguous copy with zeros up to a multiple of `_ROWS` in every direction."""
+    return np.pad(array, [(0, -n % _ROWS) for n in array.shape])
+
+
+def _single(array: ArrayLike) -> Float32Array:
+    """Return the array as float32; what overflows becomes infinite, and then every row is zero."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(array).astype(np.float32)
+
+
+def infomax_statistics(
+    packed: PackedSubjects, W: ArrayLike, b: ArrayLike, clip_g: float, clip_h: float
+) -> Float64Array:
+    r"""Mean clipped Infomax gradient of every subject, lines 6 to 9 of the paper's Algorithm 4.
+
+    With :math:`y_n = 1 - 2 \sigma(z_n) = -\tanh(z_n / 2)`, time point n contributes
+
+    .. math:: G_n = c_n (I + y_n z_n') W, \qquad h_n = d_n y_n,                             (1)
+
+    where :math:`c_n = \min(1, B_G / \|(I + y_n z_n') W\|_F)` and :math:`d_n = \min(1, B_h / \|y_n\|)`, so
+    :math:`\|G_n\| \le B_G` and :math:`\|h_n\| \le B_h`. No R x R matrix is built per time point, since
+
+    .. math:: \|(I + y z') W\|_F^2 = \|W\|_F^2 + 2 y' W W' z + \|y\|^2 \, z' W W' z,        (2)
+
+    and the mean over the subject's **own** T points, which bounds it whatever its length, is
+
+    .. math:: \bar G = \frac1T \Bigl(\sum_n c_n I + \sum_n c_n y_n z_n'\Bigr) W, \qquad
+              \bar h = \frac1T \sum_n d_n y_n.                                            (3)
+
+    Both parts are clipped once more in float64, so that rounding cannot lift them above their bounds.
+
+    Parameters
+    ----------
+    packed : PackedSubjects
+        Projected data, R features.
+    W : array_like of shape (R, R)
+        Unmixing matrix.
+    b : array_like of shape (R,)
+        Bias.
+    clip_g, clip_h : float
+        The bounds B_G and B_h.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_subjects, R * R + R)
+        Row m holds the mean gradient of W (row by row), then that of b. Within 1e-5 of exact arithmetic,
+        relative to the norm of the row, as long as :math:`\|W\|_F` is within a few hundred times B_G.
+    """
+    size = packed.n_features
+    unmixing = _square("W", W, size)
+    bias = np.asarray(b, dtype=np.float64)
+    if bias.shape != (size,):
+        raise InputError(f"b must hold {size} numbers like the data, got shape {bias.shape}")
+    bounds = np.array([validate.positive("clip_g", clip_g), validate.positive("clip_h", clip_h)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram, norm_w = unmixing @ unmixing.T, np.sum(unmixing**2)
+    matrices = _single([_pad(unmixing), _pad(gram)])
+    scales = _single([norm_w, *bounds])
+    out = np.empty((packed.n_subjects, size * size + size))
+
+    def fill(first: int, last: int) -> None:
+        _infomax_range(
+            first,
+            last,
+            packed.samples,
+            packed.offsets,
+            matrices,
+            _single(_pad(bias)),
+            scales,
+            _pad(unmixing),
+            bounds,
+            out,
+        )
+
+    over_subjects(fill, packed.n_subjects)
+    return out
+
+
+def skew_statistics(packed: PackedSubjects, W: ArrayLike) -> Float64Array:
+    r"""Skew-symmetric part of every subject's :math:`E = \frac1T \sum_n \tanh(z_n) z_n'`, with z = W x.
+
+    This is the gradient of the likelihood along rotations of W; it vanishes at the solution.
+
+    Parameters
+    ----------
+    packed : PackedSubjects
+        Whitened data, R features.
+    W : array_like of shape (R, R)
+        Unmixing matrix, usually orthogonal.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_subjects, R * (R - 1) / 2)
+        Row m holds :math:`E_{ij} - E_{ji}` for i < j, in the order of ``numpy.triu_indices(R, 1)``; not
+        clipped. Within 1e-5 of exact arithmetic, relative to the norm of :math:`E`.
+    """
+    size = packed.n_features
+    unmixing = _single(_pad(_square("W", W, size)))
+    out = np.empty((packed.n_subjects, size * (size - 1) // 2))
+
+    def fill(first: int, last: int) -> None:
+        _skew_range(first, last, packed.samples, packed.offsets, unmixing, out)
+
+    over_subjects(fill, packed.n_subjects)
+    return out
+
+
+def second_moments(subject: ArrayLike, clip: float) -> Float32Array:
+    r"""Mean of the clipped outer products of one subject, :math:`\frac1T \sum_n \tilde x_n \tilde x_n'`.
+
+    :math:`\tilde x_n = x_n \min(1, B / \|x_n\|)` with B = ``clip``, so the Frobenius norm is at most
+    :math:`B^2` (float32 rounding may add a relative T / 2^24, which quantisation clips away).
+
+    Parameters
+    ----------
+    subject : array_like of shape (time, D)
+        One subject; with a NaN, an infinity or no time point the result is zero.
+    clip : float
+        Largest norm of one time point.
+
+    Returns
+    -------
+    ndarray of float32, shape (D, D)
+        Symmetric to the last bit.
+    """
+    bound = validate.positive("clip", clip)
+    samples = _as_samples(subject, "subject")
+    norms = np.sqrt(np.einsum("td,td->t", samples, samples, dtype=np.float64))
+    if len(norms) == 0 or not np.isfinite(norms).all():
+        return np.zeros((samples.shape[1],) * 2, dtype=np.float32)
+    factors = bound / np.maximum(norms, bound) / np.sqrt(len(norms))
+    clipped = samples * factors.astype(np.float32)[:, np.newaxis]
+    moments: Float32Array = clipped.T @ clipped
+    return moments
+
+
+def mean_second_moments(subjects: Iterable[ArrayLike], clip: float) -> Float64Array:
+    """Mean of `second_moments` over the subjects of a site, unusable ones counted as zero.
+
+    Subjects are taken one at a time (a generator will do), so that memory is bounded by one subject and
+    two D x D matrices; the sum over subjects is float64.
+
+    Parameters
+    ----------
+    subjects : iterable of array_like of shape (time, D)
+        At least one subject.
+    clip : float
+        Largest norm of one time point.
+
+    Returns
+    -------
+    ndarray of float64, shape (D, D)
+    """
+    total: Float64Array | None = None
+    count = 0
+    for count, subject in enumerate(subjects, start=1):
+        moments = second_moments(subject, clip)
+        if total is None:
+            total = np.zeros(moments.shape)
+        if moments.shape != total.shape:
+            raise InputError(
+                f"subject {count - 1} must have {len(total)} features like subject 0, got {len(moments)}"
+            )
+        total += moments
+    if total is None:
+        raise InputError("subjects must hold at least one subject, got none")
+    return total / count
