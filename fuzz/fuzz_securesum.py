@@ -1,16 +1,15 @@
 """Coverage-guided fuzzing of every party of the secure sum in every round.
 
-Run by ``make fuzz``, or ``python -m fuzz.fuzz_securesum --seconds 60`` where atheris is installed; other arguments
-go to libFuzzer. The first byte of an input chooses a party and a round, the rest is the message. What goes
-to the aggregator is signed with a site's own key first, so that the search gets past the signature: it then
-plays a site that lies. A finding is any exception but ProtocolError, or a refusal that changed something.
+Run by ``make fuzz``, or ``python -m fuzz.fuzz_securesum --seconds 60`` where atheris is installed; other
+arguments go to libFuzzer. The first byte of an input chooses a party and a round, the rest is the message.
+What goes to the aggregator is signed with a site's own key first, so that the search gets past the signature:
+it plays a site that lies. A finding is any exception but ProtocolError, or a refusal that changed something.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 import atheris
@@ -91,16 +90,17 @@ def one_input(data: bytes) -> None:
 
 
 def main() -> None:
-    """Fuzz for a bounded time, beginning from the genuine messages."""
+    """Fuzz for a bounded time, from the genuine messages and what earlier runs in this environment found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=int, default=60)
     options, others = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as corpus:
-        for index, target in enumerate(TARGETS):
-            Path(corpus, str(index)).write_bytes(bytes([index]) + target.seed)
-        limits = [f"-max_total_time={options.seconds}", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"]
-        atheris.Setup([sys.argv[0], *limits, *others, corpus], one_input)
-        atheris.Fuzz()
+    corpus = Path(sys.prefix, "fuzz-corpus-securesum")
+    corpus.mkdir(exist_ok=True)
+    for index, target in enumerate(TARGETS):
+        Path(corpus, f"genuine-{index}").write_bytes(bytes([index]) + target.seed)
+    limits = [f"-max_total_time={options.seconds}", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"]
+    atheris.Setup([sys.argv[0], *limits, *others, str(corpus)], one_input)
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":

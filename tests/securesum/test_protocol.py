@@ -126,6 +126,26 @@ def test_a_masked_input_looks_uniform_and_fresh():
     assert len(np.unique(np.concatenate(seen))) == 2000
 
 
+def test_bytes_on_the_wire():
+    """Per site, for S <= 15 sites with names of n bytes, all answering, and L >= 8192 words.
+
+    Sent 8L + S (191 + 4n) + 803 + 4n, received S (490 + 4n) + 296 - n: the overhead grows with S alone.
+    """
+    for n_sites, length in ((3, 8192), (5, 10_000), (5, 20_000)):
+        consortium, n = Consortium(n_sites, length), len("site-000")
+        sites, aggregator = consortium.sites(), AggregatorSum(consortium.parameters)
+        answers, sent, received = {name: site.start() for name, site in sites.items()}, 0, 0
+        while not aggregator.done:
+            sent += sum(map(len, answers.values()))
+            for data in answers.values():
+                aggregator.receive(data)
+            requests = aggregator.advance()
+            received += sum(map(len, requests.values()))
+            answers = {name: sites[name].receive(data) for name, data in requests.items()}
+        assert sent == n_sites * (8 * length + n_sites * (191 + 4 * n) + 803 + 4 * n)
+        assert received == n_sites * (n_sites * (490 + 4 * n) + 296 - n)
+
+
 def peak_memory_of_masking(length):
     """Peak bytes allocated while a site answers the round of masked input, beyond its own vector."""
     consortium = Consortium(3, length)

@@ -13,6 +13,7 @@ import pytest
 
 from capedjica.errors import InputError, ProtocolError
 from capedjica.securesum import AggregatorSum, Identity, MemoryBlockRegister, SiteSum, shamir
+from capedjica.securesum import site as site_module
 from capedjica.securesum.identity import AGGREGATOR
 from capedjica.securesum.messages import (
     Advertisement,
@@ -345,6 +346,22 @@ def test_two_threads_cannot_get_two_answers():
             thread.join()
         assert len(answers) == 1
         assert len(refusals) == len(requests) - 1
+
+
+@pytest.mark.parametrize(("rounds", "wiping"), [(2, "wipe_keys"), (4, "wipe")])
+def test_an_interruption_while_wiping_leaves_no_round_to_repeat(monkeypatch, rounds, wiping):
+    """Were the round open, the next answer would be made with secrets that are zero."""
+    halfway = Halfway(rounds)
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(site_module._Secrets, wiping, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        halfway.site.receive(halfway.request)
+    with pytest.raises(ProtocolError, match=r"in the round of|not running"):
+        halfway.site.receive(halfway.altered(**reordered(halfway.message)))
+    halfway.aggregator.receive(halfway.site.receive(halfway.request))
 
 
 def test_a_forked_copy_answers_nothing(monkeypatch):

@@ -100,7 +100,7 @@ class AggregatorSum:
             if sender not in self._expected:
                 raise ProtocolError(f"site {sender} is out of this sum: it did not answer an earlier round")
             take(self, message)
-            self._answered[sender] = data if expected in _RELAYED else b""
+            self._answered[sender] = bytes(data) if expected in _RELAYED else b""
 
     def advance(self) -> dict[str, bytes]:
         """Close the round and return the next message for each site still taking part.

@@ -159,7 +159,7 @@ class Identity:
         return PublicIdentity(name, self.public_key)
 
     def sign(self, data: bytes) -> bytes:
-        """Return the 64 bytes of the signature of ``data``."""
+        """Return the 64 bytes of the signature of ``data``, which begins with a label of what is signed."""
         return self._key.sign(data)
 
     def __repr__(self) -> str:

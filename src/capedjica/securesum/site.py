@@ -120,9 +120,10 @@ class SiteSum:
     name : str
         The site's name in the roster.
     vector : array of uint64
-        The site's summand; not copied, so it must stay as it is until the masked input is made.
+        The site's summand, fresh for every attempt: if it went into two sums with different survivors, their
+        difference would show it. Not copied, so it must stay as it is until the masked input is made.
     register : BlockRegister
-        Where (block, attempt) is claimed before the first message.
+        Where (block, attempt) is claimed before the first message; one for all runs of this identity.
     random_bytes : callable
         Source of all secrets; anything but the default is for test vectors only.
     """
@@ -179,7 +180,8 @@ class SiteSum:
             p = self.parameters
             self._register.claim(p.study_hash, p.block, p.attempt)
             self._secrets = _Secrets(self._random_bytes)
-            return self._commit(b"", self._advertise(self._secrets))
+            self._commit(b"", self._advertise(self._secrets))
+            return self._answer
 
     def receive(self, data: bytes) -> bytes:
         """Return the answer to a message of the aggregator, or raise ProtocolError and stay as before."""
@@ -192,7 +194,9 @@ class SiteSum:
                 raise ProtocolError(f"site {self.name} expects no message: its sum is not running")
             expected, answer = _REQUESTS[self._round - 1]
             message = read_aggregator_message(data, self.parameters, expected)
-            return self._commit(digest, answer(self, message, self._secrets))
+            self._commit(digest, answer(self, message, self._secrets))
+            self._drop_what_was_used(self._secrets)
+            return self._answer
 
     def wipe(self) -> None:
         """Overwrite the secrets and leave the sum; after this the site answers nothing, not even a repeat."""
@@ -213,10 +217,17 @@ class SiteSum:
         if os.getpid() != self._process:
             raise ProtocolError(f"site {self.name}: a sum is continued only by the process that began it")
 
-    def _commit(self, request: bytes, answer: bytes) -> bytes:
+    def _commit(self, request: bytes, answer: bytes) -> None:
         self._answered, self._answer = request, answer
         self._round += 1
-        return answer
+
+    def _drop_what_was_used(self, secret: _Secrets) -> None:
+        """Wipe after the round is committed: an interruption in between must not leave a round to repeat."""
+        if self._round == _MASKED:
+            secret.wipe_keys()
+            self._vector = None
+        elif self.done:
+            self._forget()
 
     def _forget(self) -> None:
         if self._secrets is not None:
@@ -252,7 +263,7 @@ class SiteSum:
         answer = self._sign(self._shared_keys(envelopes, shares, secret))
         self._keys = keys
         secret.shares[self.name] = shares[self.name]
-        secret.unseal.update(unseal)
+        secret.unseal = unseal
         return answer
 
     def _read_keys(self, request: KeyList) -> dict[str, Advertisement]:
@@ -318,8 +329,6 @@ class SiteSum:
         answer = sign(self._masked_input(dealers, secret), self._identity)
         self._dealers = dealers
         secret.shares.update(shares)
-        secret.wipe_keys()
-        self._vector = None
         return answer
 
     def _open(self, dealer: str, envelope: bytes, secret: _Secrets) -> tuple[bytearray, bytearray]:
@@ -363,15 +372,13 @@ class SiteSum:
     def _unmask(self, request: AgreementList, secret: _Secrets) -> bytes:
         self._check_agreements(request)
         alive = set(self._survivors)
-        answer = self._sign(
+        return self._sign(
             Unmasking(
                 *self._header(),
                 {name: bytes(secret.shares[name][0]) for name in self._dealers if name in alive},
                 {name: bytes(secret.shares[name][1]) for name in self._dealers if name not in alive},
             )
         )
-        self._forget()
-        return answer
 
     def _check_agreements(self, request: AgreementList) -> None:
         """Refuse unless t survivors signed the very set that this site signed."""
@@ -416,6 +423,8 @@ _REQUESTS: Final[tuple[tuple[type[Message], Callable[..., bytes]], ...]] = (
     (SurvivorList, SiteSum._agree),
     (AgreementList, SiteSum._unmask),
 )
+# Numbers of answers given: all up to the masked input; and what stands for a sum that was left.
+_MASKED: Final = 3
 _LEFT: Final = -1
 
 
