@@ -31,7 +31,7 @@ STUDY = digest("study")
 
 
 def verify_with(identity: Ed25519PrivateKey) -> Callable[[bytes, bytes], bool]:
-    def verify(data: bytes, signature: bytes) -> bool:
+    def verify(signature: bytes, data: bytes) -> bool:
         try:
             identity.public_key().verify(signature, data)
         except InvalidSignature:

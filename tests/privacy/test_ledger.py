@@ -464,7 +464,7 @@ def test_bad_input_is_refused_and_nothing_changes(ledger, bad):
         {"timeout": math.nan},
         {"sign": lambda data: b"\0" * 64},
         {"sign": lambda data: b"short"},
-        {"verify": lambda data, signature: False},
+        {"verify": lambda signature, data: False},
     ],
 )
 def test_bad_settings_are_refused(site, change):

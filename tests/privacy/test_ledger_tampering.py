@@ -381,7 +381,7 @@ def open_ledger(tmp_path_factory):
 
 
 @settings(deadline=None)
-@given(data=st.binary(max_size=2 * HEAD_BYTES) | st.integers(0, HEAD_BYTES - 1))
+@given(data=st.binary(max_size=2 * HEAD_BYTES) | st.text() | st.integers(0, HEAD_BYTES - 1))
 def test_no_bytes_but_a_head_pass_for_one(open_ledger, data):
     if isinstance(data, int):
         head = bytearray(open_ledger.head)

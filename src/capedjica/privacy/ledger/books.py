@@ -73,7 +73,7 @@ class Books:
             return
         study = _present(entry.study)
         match entry.kind:
-            case "study":
+            case "study" if study not in self.studies:
                 approval = entry.read(Approval)
                 self.studies[study] = Study(approval.title, Cap(approval.epsilon, approval.delta))
             case "revoke":

@@ -38,17 +38,17 @@ class Head:
         """Return the head as 128 bytes: magic, name, number, hash, Ed25519 signature."""
         body = _BODY.pack(_MAGIC, self.ledger, self.seq, self.hash)
         signature = sign(body)
-        if len(signature) != _SIGNATURE_BYTES or not verify(body, signature):
+        if len(signature) != _SIGNATURE_BYTES or not verify(signature, body):
             raise InputError("sign and verify must be two halves of one Ed25519 identity; they do not match")
         return body + signature
 
     @classmethod
     def parse(cls, data: bytes, verify: Verify, source: str) -> Head:
         """Read a signed head strictly; ``source`` says in the error where it came from."""
-        if len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
+        if not isinstance(data, bytes) or len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
             raise TamperedError(f"{source} is not a ledger head of {HEAD_BYTES} bytes")
         body, signature = data[: _BODY.size], data[_BODY.size :]
-        if not verify(body, signature):
+        if not verify(signature, body):
             raise TamperedError(f"{source} was not signed by this site")
         _, ledger, seq, chain_hash = _BODY.unpack(body)
         return cls(ledger, seq, chain_hash)

@@ -63,7 +63,7 @@ class Ledger:
         storage_key : bytes
             32 secret bytes under which messages are sealed at rest.
         sign, verify : callables
-            ``sign(data) -> signature`` and ``verify(data, signature) -> bool`` of the site's Ed25519
+            ``sign(data) -> signature`` and ``verify(signature, data) -> bool`` of the site's Ed25519
             identity; ``verify`` returns False, whatever bytes it is given, rather than raise.
         policy : Policy
             What the site allows.
