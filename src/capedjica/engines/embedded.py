@@ -38,7 +38,7 @@ class EmbeddedStudy:
         Total budget, for all sites or by name; None for ``mechanism="none"``.
     delta : float
         Of the total guarantee.
-    mechanism, mask, n_colluding, weights
+    mechanism, mask, n_colluding, weights, reserve
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
         Reproducible noise that protects nobody; the result says so.
@@ -59,6 +59,7 @@ class EmbeddedStudy:
         mask: MaskName = "uniform",
         n_colluding: int | str = "third",
         weights: Mapping[str, float] | None = None,
+        reserve: float = 0.0,
         insecure_noise_seed: int | None = None,
         carrier: Carrier = faithful,
     ) -> None:
@@ -74,6 +75,7 @@ class EmbeddedStudy:
             mechanism=mechanism,
             mask=mask,
             weights=tuple(weights[name] for name in names) if weights else (),
+            reserve=reserve,
             insecure_noise=insecure_noise_seed is not None,
         )
         self._seed = insecure_noise_seed
@@ -103,7 +105,7 @@ class EmbeddedStudy:
         contract = self.contract
         caps = dict(zip(contract.roster.names, contract.epsilon, strict=False))
         charges = tuple(
-            Charge(release.label, max(release.mu.values(), default=0.0), release.noise, release.aborted)
+            Charge(release.label, release.mu, release.noise, release.aborted)
             for release in self.aggregator.releases
         )
         return PrivacyStatement(

@@ -43,6 +43,8 @@ _Answer = TypeVar("_Answer", bound=Reply)
 # Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
 BLOCK_WORDS: Final = 1 << 21
 BLOCK_SLOTS: Final = 1 << 12
+# A release is not made with less than this part of the budget that was planned for it.
+LEAST_SHRINK: Final = 0.01
 # How often those are asked again whose answer to a release did not arrive.
 REPEATS: Final = 1
 # How often a release is tried again after sites were lost.
@@ -58,7 +60,8 @@ class Release:
     label : str
         Of the query.
     mu : dict
-        What it cost one subject of each site that answered, as the sites themselves computed it.
+        What it cost one subject of each site that was asked: whether a site that is lost had answered
+        cannot be known, so it counts. A site that answers states its mu itself, and must agree.
     participants : tuple of str
         The sites it was meant for.
     aborted : bool
@@ -211,13 +214,16 @@ class Aggregator:
     def _coming_slots(self, stage: int, spent: float) -> list[SlotPlan]:
         """Return the slots for this stage and those after it, what is left of the budget spread over them."""
         left = [
-            (index, agreed.share / agreed.count)
+            (index, agreed.share / agreed.count * (1 - self.contract.reserve))
             for index, agreed in enumerate(self.contract.stages)
             for _ in range(agreed.count - self._done[index])
         ]
         shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / math.fsum(share for _, share in left))
-        if shrink <= 0:
-            raise BudgetExceededError("the budget of this study is spent; nothing more was asked for")
+        if shrink < LEAST_SHRINK:
+            raise BudgetExceededError(
+                f"only {max(0.0, 1 - spent):.2g} of the budget is left for {len(left)} releases, because others "
+                "were given up when sites were lost: the noise would swallow them, so nothing more was asked for"
+            )
         coming = [(index, share) for index, share in left if index >= stage]
         slots: list[SlotPlan] = []
         words = 0
@@ -265,32 +271,32 @@ class Aggregator:
         agreed = block.begin.slots[slot]
         plan = block.plan(agreed)
         ask = Ask(*self._header(), block.begin.block, slot, list(plan.participants), agreed, state)
-        answers = self._ask_until_complete(plan.participants, ask)
-        sound = {name: answer for name, answer in answers.items() if self._fits(answer, ask, plan)}
-        aborted = len(sound) < len(plan.participants)
+        answers = self._ask_until_complete(ask, plan)
+        aborted = len(answers) < len(plan.participants)
         self.releases.append(
             Release(
                 label=plan.query.label,
-                mu={name: answer.mu for name, answer in answers.items()},
+                mu=plan.mu,
                 participants=plan.participants,
                 aborted=aborted,
                 noise=plan.output_std,
                 delta=plan.grid_delta,
             )
         )
-        self._heads |= {name: answer.head for name, answer in sound.items()}
+        self._heads |= {name: answer.head for name, answer in answers.items()}
         if aborted:
             self._aborted.append((block.begin.block, slot))
             return None
-        return self._combine(block, slot, plan, [answer.words for answer in sound.values()])
+        return self._combine(block, slot, plan, [answer.words for answer in answers.values()])
 
-    def _ask_until_complete(self, participants: tuple[str, ...], ask: Ask) -> dict[str, Answer]:
+    def _ask_until_complete(self, ask: Ask, plan: ReleasePlan) -> dict[str, Answer]:
         """Ask, and ask those again whose answer got lost: they repeat it as it was, uncharged."""
         answers: dict[str, Answer] = {}
         for _ in range(1 + REPEATS):
-            missing = [name for name in participants if name not in answers]
+            missing = [name for name in plan.participants if name not in answers]
             if missing:
-                answers |= self._ask_all(dict.fromkeys(missing, ask), Answer)
+                given = self._ask_all(dict.fromkeys(missing, ask), Answer)
+                answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
         return answers
 
     def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:

@@ -94,6 +94,8 @@ class Contract:
         Weights of the sites; by default their share of the subjects.
     local_site : str, optional
         The site that works alone under ``mechanism="local"``; by default the largest.
+    reserve : float
+        Part of the budget (of mu^2) held back for releases that must be made again after a site was lost.
     insecure_noise : bool
         Whether noise comes from a seed. Part of the contract, so that no site takes part unknowingly.
     """
@@ -108,6 +110,7 @@ class Contract:
     mask: MaskName = "uniform"
     weights: tuple[float, ...] = ()
     local_site: str = ""
+    reserve: float = 0.0
     insecure_noise: bool = False
 
     def __post_init__(self) -> None:
@@ -139,6 +142,8 @@ class Contract:
     def _check_stages(self) -> None:
         if not self.stages:
             raise InputError("a contract needs at least one stage")
+        if not 0 <= self.reserve < 1:
+            raise InputError(f"reserve must be at least 0 and below 1, got {self.reserve}")
         total = math.fsum(stage.share for stage in self.stages)
         if total > 1 + 1e-9:
             raise InputError(f"the shares of the stages must add up to at most 1, got {total:.9g}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from capedjica.privacy.gaussian import gaussian_epsilon
@@ -26,8 +26,8 @@ class Charge:
     ----------
     label : str
         What was released.
-    mu : float
-        The largest over the sites of its exact cost.
+    site_mu : dict
+        Its exact cost to one subject of each site that was asked.
     noise : float
         Standard deviation of the noise on each number.
     aborted : bool
@@ -35,9 +35,14 @@ class Charge:
     """
 
     label: str
-    mu: float
+    site_mu: Mapping[str, float]
     noise: float
     aborted: bool = False
+
+    @property
+    def mu(self) -> float:
+        """The largest cost over the sites."""
+        return max(self.site_mu.values(), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,8 @@ class PrivacyStatement:
 
     @property
     def spent_mu(self) -> float:
-        """The mu of what was released so far."""
-        return math.sqrt(math.fsum(release.mu**2 for release in self.releases))
+        """The mu of everything that was released so far, for the site that gave most."""
+        return self._mu_of(self.releases)
 
     @property
     def spent_epsilon(self) -> float:
@@ -87,8 +92,14 @@ class PrivacyStatement:
 
     def epsilon_of(self, *labels: str) -> float:
         """Epsilon of the releases with these labels alone; for comparison with other accounts."""
-        mu2 = math.fsum(release.mu**2 for release in self.releases if release.label in labels)
-        return gaussian_epsilon(math.sqrt(mu2), self.delta)
+        return gaussian_epsilon(self._mu_of([r for r in self.releases if r.label in labels]), self.delta)
+
+    def _mu_of(self, releases: Iterable[Charge]) -> float:
+        spent: dict[str, list[float]] = defaultdict(list)
+        for release in releases:
+            for site, mu in release.site_mu.items():
+                spent[site].append(mu**2)
+        return math.sqrt(max(map(math.fsum, spent.values()), default=0.0))
 
     def __str__(self) -> str:
         return "\n".join([*self._headline(), *self._lines()])

@@ -1,0 +1,46 @@
+"""A small world to test releases in: sites with data, and everything within reach."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.mechanisms.contract import Query, Stage
+
+
+def clipped_mean(data, clip=1.0, weights=None):
+    """The mean a trusted party would compute: rows clipped, broken rows zero, sites weighted."""
+    means, sizes = [], []
+    for rows in data.values():
+        values = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+        norms = np.linalg.norm(values, axis=1, keepdims=True)
+        means.append((values * np.minimum(1, clip / np.maximum(norms, 1e-300))).mean(axis=0))
+        sizes.append(len(rows))
+    weights = np.array(sizes) / sum(sizes) if weights is None else np.asarray(weights)
+    return weights @ np.array(means)
+
+
+def make_data(sizes, size, seed=0, length=2.0):
+    """Rows of random direction whose norms lie around ``length`` times the clip of 1."""
+    rng = np.random.default_rng(seed)
+    data = {}
+    for number, count in enumerate(sizes):
+        rows = rng.standard_normal((count, size))
+        rows *= length * rng.random((count, 1)) / np.linalg.norm(rows, axis=1, keepdims=True)
+        data[f"s{number}"] = rows
+    return data
+
+
+def make_study(data, *, count=1, epsilon=1.0, mechanism="cape", **options):
+    """An embedded study that asks ``count`` times for the mean of the rows."""
+    size = next(iter(data.values())).shape[1]
+    return EmbeddedStudy(
+        "test",
+        {name: len(rows) for name, rows in data.items()},
+        {name: (lambda stage, state, rows=rows: [rows]) for name, rows in data.items()},
+        [Stage(Query("mean", size, 1.0), count)],
+        epsilon=None if mechanism == "none" else epsilon,
+        delta=1e-5,
+        mechanism=mechanism,
+        **options,
+    )
