@@ -30,6 +30,7 @@ from capedjica.privacy.ledger import (
     WrongKeyError,
 )
 from capedjica.privacy.ledger.policy import charge, epsilon_of
+from capedjica.securesum.identity import Identity
 from tests.privacy.ledger_site import (
     DELTA,
     POLICY,
@@ -473,6 +474,17 @@ def test_bad_settings_are_refused(site, change):
     assert "short" not in str(caught.value)
     with site.open() as ledger:
         begin(ledger)
+
+
+def test_a_sites_own_identity_signs_the_head(site):
+    identity, stranger = Identity.generate(), Identity.generate()
+    keys = {"sign": identity.sign, "verify": identity.public("berlin").verify}
+    with site.open(**keys) as ledger:
+        head = ask(begin(ledger)) and ledger.head
+    with site.open(**keys) as ledger:
+        ledger.check_against(head)
+    with pytest.raises(LedgerError, match="not signed by this site"):
+        site.open(sign=stranger.sign, verify=stranger.public("lima").verify)
 
 
 def test_the_head_needs_a_second_place(site):
