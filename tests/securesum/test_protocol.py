@@ -108,6 +108,14 @@ def test_a_round_can_still_be_closed_when_a_late_answer_arrives():
     np.testing.assert_array_equal(aggregator.result, consortium.expected(consortium.names))
 
 
+def test_vectors_need_not_be_contiguous_or_writeable():
+    consortium = Consortium(3, length=1000)
+    wide = {name: np.repeat(vector, 2) for name, vector in consortium.vectors.items()}
+    wide["site-000"].setflags(write=False)
+    consortium.vectors = {name: vector[::-2] for name, vector in wide.items()}
+    check_sum(consortium)
+
+
 def test_a_masked_input_looks_uniform_and_fresh():
     """Zero vectors, twice: the bits of each masked input are half ones, and no word repeats.
 

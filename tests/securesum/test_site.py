@@ -238,6 +238,18 @@ def test_lists_of_survivors_that_cannot_be_true_are_refused():
     halfway.accepts()
 
 
+def test_a_refusal_stays_short_however_long_the_lie():
+    consortium = Consortium(3, length=50_000)
+    sites, aggregator = consortium.sites(), AggregatorSum(consortium.parameters)
+    for data in carry(sites, aggregator, up_to=2).values():
+        aggregator.receive(data)
+    aggregator.advance()
+    lie = (*consortium.names, *(f"stranger-{i}" for i in range(20_000)))
+    with pytest.raises(ProtocolError, match="and 19990 more") as caught:
+        sites["site-000"].receive(encode(SurvivorList(*header(consortium.parameters, AGGREGATOR), lie)))
+    assert len(str(caught.value)) < 400
+
+
 def test_a_second_list_of_survivors_is_refused():
     """A server that calls a site dead after it called it alive, to the same site."""
     halfway = Halfway(3)

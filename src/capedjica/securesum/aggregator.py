@@ -29,6 +29,7 @@ from capedjica.securesum.messages import (
     check_distinct_keys,
     encode,
     header,
+    listed,
     read_site_message,
 )
 from capedjica.securesum.parameters import SumParameters
@@ -277,7 +278,7 @@ _RELAYED: Final = (Advertisement, Agreement)
 
 def _check_names(message: Message, what: str, given: dict[str, Any], wanted: set[str]) -> None:
     if set(given) != wanted:
-        names = ", ".join(sorted(set(given) ^ wanted))
+        names = listed(set(given) ^ wanted)
         raise ProtocolError(
             f"site {message.sender} sent {what} for other sites than asked; they differ in: {names}"
         )

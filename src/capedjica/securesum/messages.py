@@ -19,7 +19,7 @@ round             site to aggregator              aggregator to each site still 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -198,6 +198,12 @@ def read_aggregator_message(data: bytes, parameters: SumParameters, expected: ty
             f"the aggregator sent {type(message).__name__} in the round of {expected.__name__}: refused"
         )
     return message
+
+
+def listed(names: Collection[str]) -> str:
+    """Return names from a message as text that stays short however many there are."""
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(sorted(names)[:10]) + more
 
 
 def check_distinct_keys(keys: Mapping[str, Advertisement]) -> None:

@@ -54,6 +54,7 @@ from capedjica.securesum.messages import (
     check_distinct_keys,
     encode_payload,
     header,
+    listed,
     read_aggregator_message,
     read_site_message,
     sign,
@@ -353,7 +354,7 @@ class SiteSum:
                 shared = agree(private, self._keys[peer].mask_key, peer)
                 signed = added if points[self.name] < points[peer] else subtracted
                 signed.append(pairwise_mask(shared, self.parameters, self.name, peer))
-        masked = self._vector.astype("<u8")
+        masked = np.array(self._vector, dtype="<u8", order="C")
         apply_masks(masked, added, subtracted)
         return encode_payload(MaskedInput(*self._header(), masked.data.cast("B")))
 
@@ -403,8 +404,7 @@ class SiteSum:
         group = self.parameters.roster.in_order(names)
         if within is not None and (strangers := set(names) - set(within)):
             raise ProtocolError(
-                f"site {self.name} cannot accept that {', '.join(sorted(strangers))} {what}: "
-                "not in the round before"
+                f"site {self.name} cannot accept that {listed(strangers)} {what}: not in the round before"
             )
         if self.name not in group:
             raise ProtocolError(f"site {self.name} is not among those said to have {what}: it is left out")
