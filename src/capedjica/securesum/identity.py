@@ -15,6 +15,8 @@ from typing import Final, NoReturn
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -161,6 +163,11 @@ class Identity:
     def sign(self, data: bytes) -> bytes:
         """Return the 64 bytes of the signature of ``data``, which begins with a label of what is signed."""
         return self._key.sign(data)
+
+    def derive_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes that only this identity can make again, others for every purpose."""
+        info = b"capedjica site key\x00" + purpose.encode()
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(self._key.private_bytes_raw())
 
     def __repr__(self) -> str:
         return f"Identity({self.fingerprint})"

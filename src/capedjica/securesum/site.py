@@ -219,8 +219,9 @@ class SiteSum:
             raise ProtocolError(f"site {self.name}: a sum is continued only by the process that began it")
 
     def _commit(self, request: bytes, answer: bytes) -> None:
-        self._answered, self._answer = request, answer
+        # The round first: interrupted here, the answer is lost, but no second one can be given.
         self._round += 1
+        self._answered, self._answer = request, answer
 
     def _drop_what_was_used(self, secret: _Secrets) -> None:
         """Wipe after the round is committed: an interruption in between must not leave a round to repeat."""
