@@ -169,7 +169,6 @@ class Aggregator:
             self.refusals[name] = reply.reason
         elif isinstance(reply, expected):
             answers[name] = reply
-            self.refusals.pop(name, None)
         else:
             self.refusals[name] = f"answered with {type(reply).__name__}, expected {expected.__name__}"
 
@@ -221,8 +220,8 @@ class Aggregator:
         shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / math.fsum(share for _, share in left))
         if shrink < LEAST_SHRINK:
             raise BudgetExceededError(
-                f"only {max(0.0, 1 - spent):.2g} of the budget is left for {len(left)} releases, because others "
-                "were given up when sites were lost: the noise would swallow them, so nothing more was asked for"
+                f"only {max(0.0, 1 - spent):.2g} of the budget is left for {len(left)} releases, because "
+                "others were given up when sites were lost: noise would swallow them, so they are not made"
             )
         coming = [(index, share) for index, share in left if index >= stage]
         slots: list[SlotPlan] = []
@@ -241,8 +240,7 @@ class Aggregator:
         answers = first
         try:
             while True:
-                for name, answer in answers.items():
-                    self._feed(total, name, answer.data)
+                accepted = {name for name, answer in answers.items() if self._feed(total, name, answer.data)}
                 questions = total.advance()
                 if total.done:
                     break
@@ -251,17 +249,21 @@ class Aggregator:
                     SumAnswer,
                 )
         except ProtocolError as error:
-            self.refusals.setdefault("secure sum", str(error))
+            self.refusals["secure sum"] = str(error)
             return None
-        if any(name not in answers for name in total.survivors):
+        # A survivor that did not finish does not know the participants, so it would refuse every release.
+        if not accepted.issuperset(total.survivors):
             return None
         return _OpenBlock(self.contract, begin, total.survivors, total.result)
 
-    def _feed(self, total: AggregatorSum, name: str, data: bytes) -> None:
+    def _feed(self, total: AggregatorSum, name: str, data: bytes) -> bool:
+        """Hand a site's message to the secure sum; whether it was accepted."""
         try:
             total.receive(data)
         except ProtocolError as error:
             self.refusals[name] = str(error)
+            return False
+        return True
 
     # Releases
 

@@ -35,7 +35,7 @@ from capedjica.mechanisms.messages import (
     encode,
     read_question,
 )
-from capedjica.mechanisms.release import ReleasePlan, plan_release
+from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
 from capedjica.mechanisms.subjects import Vectors, sum_subjects
 from capedjica.privacy.ledger import SlotBurntError, Summary
 from capedjica.securesum import Identity, SiteSum, SumParameters
@@ -69,6 +69,9 @@ class SiteLedger(Protocol):
 
     def record_abort(self, study: bytes, block: int, attempt: int, slot: int, reason: str) -> None:
         """Note that a release was made in vain."""
+
+    def check_affordable(self, study: bytes, mu2: float) -> None:
+        """Refuse what would exceed a cap."""
 
     def last_block(self, study: bytes) -> int:
         """Return the last block claimed, -1 if none."""
@@ -223,6 +226,11 @@ class Site:
             raise ProtocolError(
                 f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
             )
+        # Now, rather than in the middle of the block, when others would be charged in vain.
+        planned = math.fsum(slot.fraction for slot in begin.slots) * self.contract.total_mu[self.name] ** 2
+        self._ledger.check_affordable(
+            self.contract.hash, planned * (1 - HEADROOM) if self.contract.protects else math.inf
+        )
 
     def query(self, slot: SlotPlan) -> Query:
         """Return the query that a slot serves."""

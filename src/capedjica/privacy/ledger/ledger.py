@@ -281,6 +281,17 @@ class Ledger:
         with self._chain.reading():
             return totals(self._chain.books, self._policy)
 
+    def check_affordable(self, study: bytes, mu2: float) -> None:
+        r"""Refuse if charges of :math:`\mu^2` in all would exceed a cap; charges nothing.
+
+        Raises
+        ------
+        BudgetExceededError
+            If they would.
+        """
+        with self._chain.reading():
+            self._check_budget(validate.nonnegative("mu2", mu2), checks.secret_or_hash("study", study))
+
     def spent(self, study: bytes) -> float:
         r"""Return the sum of the charges, :math:`\mu^2`, of a study approved at this site."""
         with self._chain.reading():

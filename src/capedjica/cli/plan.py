@@ -1,49 +1,14 @@
-"""The command line: ``capedjica`` or ``python -m capedjica``."""
+"""``capedjica plan``."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-import capedjica
-from capedjica.errors import CapedjicaError, InputError
-
-app = typer.Typer(
-    name="capedjica",
-    help="Joint analysis of brain scans across hospitals: no scan leaves its hospital, and privacy is exact.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def main() -> None:
-    """Run the command line; a mistake of the user's is one line on standard error and an exit code."""
-    try:
-        app()
-    except CapedjicaError as error:
-        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"capedjica: {error}")
-        sys.exit(error.exit_code)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"capedjica {capedjica.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
+from capedjica.errors import InputError
 
 
 def _numbers(name: str, text: str) -> list[int]:
@@ -53,7 +18,6 @@ def _numbers(name: str, text: str) -> list[int]:
         raise InputError(f"{name} must be whole numbers separated by commas, got {text!r}") from None
 
 
-@app.command()
 def plan(
     sites: Annotated[int, typer.Option(help="Number of sites, S.")] = 4,
     subjects: Annotated[

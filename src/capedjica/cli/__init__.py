@@ -1,0 +1,51 @@
+"""The command line: ``capedjica`` or ``python -m capedjica``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import capedjica
+from capedjica.cli.ledger import app as ledger_app
+from capedjica.cli.plan import plan
+from capedjica.cli.site import app as site_app
+from capedjica.errors import CapedjicaError
+
+app = typer.Typer(
+    name="capedjica",
+    help="Joint analysis of brain scans across hospitals: no scan leaves its hospital, and privacy is exact.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(plan)
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(site_app, name="site")
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's is one line on standard error and an exit code."""
+    try:
+        app()
+    except CapedjicaError as error:
+        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"capedjica: {error}")
+        sys.exit(error.exit_code)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"capedjica {capedjica.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,165 @@
+"""What a site keeps on its own machine: ``site.toml``, its identity and its ledger; none of it is shared."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from capedjica.errors import InputError
+from capedjica.privacy.ledger import Cap, Ledger, Policy
+from capedjica.securesum import Identity
+from capedjica.securesum.identity import PublicIdentity
+
+SCHEMA: Final = 1
+_TEMPLATE: Final = """\
+# This site's own settings. They stay here: the study never sees them.
+schema = {schema}
+name = "{name}"
+
+# The private key of this site. Keep it, and keep it to yourself.
+identity = "identity.pem"
+
+# Everything that ever leaves is recorded here first.
+ledger = "ledger.sqlite"
+
+# The end of the ledger, signed, in a second place: best on another disk, outside the backup of the first,
+# so that an older copy of the ledger is noticed.
+head = "{head}"
+
+[policy]
+# The most that may ever be spent on one subject of this site: by all studies together, and by any one.
+total_epsilon = {total_epsilon!r}
+study_epsilon = {study_epsilon!r}
+delta = {delta!r}
+
+# Take part where the aggregator is trusted with more than the guarantee (mechanism "pooled" or "none") or
+# noise is seeded? Each such release is charged with infinity.
+allow_unprotected = false
+"""
+
+
+class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The table ``[policy]`` of a ``site.toml``."""
+
+    total_epsilon: float
+    study_epsilon: float
+    delta: float
+    allow_unprotected: bool = False
+
+
+class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The content of a ``site.toml``."""
+
+    schema: int
+    name: str
+    identity: str
+    ledger: str
+    head: str
+    policy: PolicyTable
+
+
+@dataclass(frozen=True)
+class SiteHome:
+    """A site's settings and where its files are."""
+
+    folder: Path
+    settings: SiteFile
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SiteHome:
+        """Read a ``site.toml``, given itself or its folder."""
+        file = Path(path) / "site.toml" if Path(path).is_dir() else Path(path)
+        try:
+            settings = msgspec.toml.decode(file.read_bytes(), type=SiteFile)
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}") from None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise InputError(f"{file}: {error}") from None
+        if settings.schema != SCHEMA:
+            raise InputError(f"{file}: schema must be {SCHEMA}, got {settings.schema}")
+        return cls(file.parent, settings)
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | os.PathLike[str],
+        name: str,
+        total_epsilon: float,
+        study_epsilon: float,
+        delta: float,
+    ) -> SiteHome:
+        """Make a site: its folder, its identity and a commented ``site.toml``; never over existing files."""
+        home = Path(folder)
+        identity = Identity.generate()
+        identity.public(name)  # refuses a bad name before anything is written
+        Cap(total_epsilon, delta), Cap(study_epsilon, delta)
+        if (home / "site.toml").exists():
+            raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
+        text = _TEMPLATE.format(
+            schema=SCHEMA,
+            name=name,
+            head=_default_head(name, identity).as_posix(),
+            total_epsilon=float(total_epsilon),
+            study_epsilon=float(study_epsilon),
+            delta=float(delta),
+        )
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            identity.save(home / "identity.pem")
+            (home / "site.toml").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{home} cannot be written: {error.strerror}") from None
+        return cls.load(home)
+
+    def identity(self) -> Identity:
+        """Read the site's key."""
+        return Identity.load(self.folder / self.settings.identity)
+
+    def card(self) -> PublicIdentity:
+        """Return what the peers may know of this site."""
+        return self.identity().public(self.settings.name)
+
+    @property
+    def policy(self) -> Policy:
+        """What the ledger allows."""
+        table = self.settings.policy
+        return Policy(
+            total=Cap(table.total_epsilon, table.delta),
+            per_study=Cap(table.study_epsilon, table.delta),
+            allow_non_private=table.allow_unprotected,
+        )
+
+    @property
+    def ledger_path(self) -> Path:
+        """Where the ledger is."""
+        return self.folder / self.settings.ledger
+
+    def open_ledger(self, *, must_exist: bool = False) -> Ledger:
+        """Open the site's ledger, or start it."""
+        if must_exist and not self.ledger_path.exists():
+            raise InputError(
+                f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing ever left"
+            )
+        identity = self.identity()
+        head = self.folder / Path(self.settings.head).expanduser()
+        try:
+            head.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{head.parent} cannot be made: {error.strerror}") from None
+        return Ledger.open(
+            self.ledger_path,
+            storage_key=identity.derive_key("ledger"),
+            sign=identity.sign,
+            verify=identity.public(self.settings.name).verify,
+            policy=self.policy,
+            head_path=head,
+        )
+
+
+def _default_head(name: str, identity: Identity) -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"

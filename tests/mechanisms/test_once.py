@@ -1,0 +1,310 @@
+"""A release happens once: repeats, changed questions, restarts, an aggregator from an old checkpoint."""
+
+import copy
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from capedjica.errors import InputError
+from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.contract import Contract, Query, Stage
+from capedjica.mechanisms.messages import (
+    Answer,
+    Ask,
+    Begin,
+    Hello,
+    Refusal,
+    SlotPlan,
+    Status,
+    Sum,
+    SumAnswer,
+    encode,
+)
+from capedjica.mechanisms.site import Site, SitePolicy
+from capedjica.privacy.ledger import Cap, Ledger, Policy
+from capedjica.securesum import Identity, Roster
+from capedjica.securesum.noise import NoiseSource
+from tests.mechanisms.world import clipped_mean, make_data
+
+SIZES = (12, 9, 15, 8)
+DATA = make_data(SIZES, 20)
+
+
+class Consortium:
+    """Four sites with ledgers on disk, and an aggregator; any of them can be stopped and started again."""
+
+    def __init__(self, folder, count=5, epsilon=5.0, policy_epsilon=50.0):
+        self.folder = folder
+        self.identities = {name: Identity.generate() for name in DATA}
+        roster = Roster.of([self.identities[name].public(name) for name in DATA])
+        self.contract = Contract(
+            title="once",
+            roster=roster,
+            subjects=SIZES,
+            stages=(Stage(Query("mean", 20, 1.0), count),),
+            epsilon=(epsilon,) * 4,
+            delta=1e-5,
+        )
+        self.policy = Policy(total=Cap(policy_epsilon, 1e-5), per_study=Cap(policy_epsilon, 1e-5))
+        self.ledgers, self.sites, self.calls = {}, {}, []
+        for name in DATA:
+            self.start(name)
+        self.aggregator = Aggregator(self.contract, self.exchange)
+
+    def start(self, name):
+        if name in self.ledgers:
+            self.ledgers[name].close()
+        identity = self.identities[name]
+        ledger = Ledger.open(
+            self.folder / f"{name}.sqlite",
+            storage_key=identity.derive_key("ledger"),
+            sign=identity.sign,
+            verify=identity.public(name).verify,
+            policy=self.policy,
+            head_path=self.folder / f"{name}.head",
+        )
+        ledger.register_study(self.contract.hash, "once", Cap(self.contract.epsilon[0], 1e-5))
+        self.ledgers[name] = ledger
+        self.sites[name] = Site(
+            self.contract, name, identity, ledger, lambda stage, state: [DATA[name]], NoiseSource()
+        )
+
+    def exchange(self, questions):
+        answers = {
+            name: self.sites[name].handle(data) for name, data in questions.items() if name in self.sites
+        }
+        self.calls.append((dict(questions), answers))
+        return answers
+
+    def last_ask(self):
+        """The bytes of the last release asked for, and the answers to it."""
+        questions, answers = next(
+            (q, a)
+            for q, a in reversed(self.calls)
+            if msgspec.msgpack.decode(next(iter(q.values())))[0] == "Ask"
+        )
+        return next(iter(questions.values())), answers
+
+    def spent(self, name):
+        return self.ledgers[name].spent(self.contract.hash)
+
+
+@pytest.fixture
+def consortium(tmp_path):
+    made = Consortium(tmp_path)
+    yield made
+    for ledger in made.ledgers.values():
+        ledger.close()
+
+
+def reply(data):
+    return msgspec.msgpack.decode(data, type=Status | SumAnswer | Answer | Refusal)
+
+
+def test_the_same_request_gets_identical_bytes_and_no_charge(consortium):
+    consortium.aggregator.mean(0, b"state")
+    ask, answers = consortium.last_ask()
+    before = consortium.spent("s0")
+    assert before > 0
+    assert consortium.sites["s0"].handle(ask) == answers["s0"]
+    assert consortium.spent("s0") == before
+
+
+def test_a_restarted_site_repeats_stored_bytes_and_burns_the_rest(consortium):
+    consortium.aggregator.mean(0, b"state")
+    ask, answers = consortium.last_ask()
+    consortium.start("s0")
+    assert consortium.sites["s0"].handle(ask) == answers["s0"]
+    before = consortium.spent("s0")
+    unused = msgspec.structs.replace(msgspec.msgpack.decode(ask, type=Ask), slot=1)
+    refused = reply(consortium.sites["s0"].handle(encode(unused)))
+    assert isinstance(refused, Refusal)
+    assert "burnt" in refused.reason
+    assert consortium.spent("s0") == before
+    # the study goes on in a new block
+    for _ in range(4):
+        consortium.aggregator.mean(0, b"state")
+    assert consortium.spent("s0") <= consortium.contract.total_mu["s0"] ** 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": b"another state"},
+        {"participants": ["s0", "s1", "s2"]},
+        {"participants": ["s0", "s1", "s3", "s2"]},
+    ],
+)
+def test_a_changed_question_under_a_used_slot_is_refused(consortium, change):
+    consortium.aggregator.mean(0, b"state")
+    ask = msgspec.msgpack.decode(consortium.last_ask()[0], type=Ask)
+    before = consortium.spent("s0")
+    refused = reply(consortium.sites["s0"].handle(encode(msgspec.structs.replace(ask, **change))))
+    assert isinstance(refused, Refusal)
+    assert "already answered another request" in refused.reason
+    assert consortium.spent("s0") == before
+
+
+def test_other_participants_than_agreed_are_refused_for_a_fresh_slot(consortium):
+    consortium.aggregator.mean(0)
+    ask = msgspec.msgpack.decode(consortium.last_ask()[0], type=Ask)
+    fewer = msgspec.structs.replace(ask, slot=1, participants=["s0", "s1", "s2"])
+    assert "not those that were agreed on" in reply(consortium.sites["s0"].handle(encode(fewer))).reason
+    other = msgspec.structs.replace(ask, slot=1, plan=msgspec.structs.replace(ask.plan, fraction=0.9))
+    assert "not agreed on as it is asked" in reply(consortium.sites["s0"].handle(encode(other))).reason
+
+
+def test_an_aggregator_from_an_old_checkpoint_gets_no_second_message_under_a_mask(consortium):
+    """Two means with different states; then the aggregator forgets the second and asks for something else."""
+    first = consortium.aggregator
+    first.mean(0, b"a")
+    checkpoint = copy.copy(first._block.__dict__), list(first._done)
+    first.mean(0, b"b")
+    _, answers_b = consortium.last_ask()
+    first._block.__dict__.update(checkpoint[0])
+    first._done = checkpoint[1]
+    consortium.calls.clear()
+    value = first.mean(0, b"c")
+    asked = [
+        msgspec.msgpack.decode(data, type=Ask)
+        for questions, _ in consortium.calls
+        for data in questions.values()
+        if msgspec.msgpack.decode(data)[0] == "Ask"
+    ]
+    # the used slot was refused by all; only then did a new block, with fresh masks, give an answer
+    refused = [reply(answer) for _, answers in consortium.calls for answer in answers.values()]
+    assert sum(isinstance(r, Refusal) and "another request" in r.reason for r in refused) >= 4
+    assert {(a.block, a.slot, a.state) for a in asked} == {(0, 1, b"c"), (1, 0, b"c")}
+    assert np.abs(value - clipped_mean(DATA)).max() < 6 * first.releases[-1].noise
+    words = {reply(answers_b[name]).words for name in DATA} | {
+        reply(a).words
+        for _, answers in consortium.calls
+        for a in answers.values()
+        if isinstance(reply(a), Answer)
+    }
+    assert len(words) == 8
+    assert consortium.spent("s0") <= consortium.contract.total_mu["s0"] ** 2
+
+
+def test_a_new_aggregator_that_knows_nothing_stays_within_the_budget(consortium):
+    for _ in range(4):
+        consortium.aggregator.mean(0)
+    amnesiac = Aggregator(consortium.contract, consortium.exchange)
+    for _ in range(5):
+        amnesiac.mean(0)
+    for name in DATA:
+        assert consortium.spent(name) <= consortium.contract.total_mu[name] ** 2
+    # it learnt from the sites what was spent, and spread the rest over the releases it still wanted
+    assert amnesiac.releases[0].mu["s0"] < consortium.aggregator.releases[0].mu["s0"]
+
+
+def test_a_site_whose_total_cap_is_spent_stays_out_and_nobody_is_charged_in_vain(tmp_path):
+    consortium = Consortium(tmp_path, count=1, epsilon=1.0, policy_epsilon=1.0)
+    other = b"o" * 32
+    ledger = consortium.ledgers["s2"]
+    ledger.register_study(other, "earlier", Cap(1.0, 1e-5))
+    ledger.claim(other, 0, 0)
+    from capedjica.privacy.ledger import Summary
+
+    ledger.release(other, 0, 0, 0, ["s2"], b"r" * 32, 0.2, lambda: b"x", Summary("earlier", 1))
+    consortium.aggregator.mean(0)
+    (release,) = consortium.aggregator.releases
+    assert release.participants == ("s0", "s1", "s3")
+    assert consortium.spent("s2") == 0
+    assert "the budget of site s2 does not allow it" in consortium.aggregator.refusals["s2"]
+    for ledger in consortium.ledgers.values():
+        ledger.close()
+
+
+def test_a_restored_ledger_is_noticed_by_the_head_in_the_last_message(tmp_path, consortium):
+    """Ledger and head both put back to an older copy: only what was sent elsewhere can tell."""
+    consortium.ledgers["s1"].close()
+    saved = {path: path.read_bytes() for path in tmp_path.glob("s1.*")}
+    consortium.start("s1")
+    for _ in range(2):
+        consortium.aggregator.mean(0)
+    consortium.ledgers["s1"].close()
+    for path in tmp_path.glob("s1.*"):
+        path.unlink()
+    for path, content in saved.items():
+        path.write_bytes(content)
+    consortium.start("s1")
+    consortium.aggregator._block = None
+    consortium.aggregator.mean(0)
+    assert "s1" not in consortium.aggregator.releases[-1].participants
+    assert "its own log says why" in consortium.aggregator.refusals["s1"]
+
+
+def test_every_message_kind_is_refused_in_words(consortium):
+    site, contract = consortium.sites["s0"], consortium.contract
+    header = (1, contract.hash)
+    for bad in (
+        b"",
+        b"\x00" * 50,
+        encode(Hello(2, contract.hash, [], b"")),
+        encode(Hello(1, b"x" * 32, [], b"")),
+        encode(Sum(*header, 7, b"")),
+        encode(Begin(*header, 0, ["s0"], [])),
+        encode(Begin(*header, 0, ["s9", "s0"], [SlotPlan(0, 0.1)])),
+    ):
+        assert isinstance(reply(site.handle(bad)), Refusal)
+    assert consortium.ledgers["s0"].last_block(contract.hash) == -1
+
+
+@pytest.mark.parametrize(
+    ("slots", "invited", "reason"),
+    [
+        ([(5, 0.1)], "s0 s1 s2 s3", "stage that was not agreed on"),
+        ([(0, 0.6), (0, 0.6)], "s0 s1 s2 s3", "more than the whole budget"),
+        ([(0, 0.1)], "s1 s0 s2 s3", "not sites of the roster in order"),
+        ([(0, 0.1)], "s1 s2 s3", "not sites of the roster in order"),
+        ([(0, 0.1)], "s0 s0 s1 s2", "not sites of the roster in order"),
+    ],
+)
+def test_a_block_that_was_not_agreed_on_is_refused(consortium, slots, invited, reason):
+    begin = Begin(1, consortium.contract.hash, 0, invited.split(), [SlotPlan(*slot) for slot in slots])
+    answer = reply(consortium.sites["s0"].handle(encode(begin)))
+    assert isinstance(answer, Refusal)
+    assert reason in answer.reason
+
+
+def test_a_site_refuses_what_its_policy_does_not_allow(consortium):
+    for mechanism, insecure in (("pooled", False), ("none", False), ("cape", True)):
+        contract = Contract(
+            title="open",
+            roster=consortium.contract.roster,
+            subjects=SIZES,
+            stages=consortium.contract.stages,
+            epsilon=() if mechanism == "none" else (1.0,) * 4,
+            delta=1e-5,
+            mechanism=mechanism,
+            insecure_noise=insecure,
+        )
+        arguments = (contract, "s0", consortium.identities["s0"], consortium.ledgers["s0"], None)
+        noise = NoiseSource(insecure_noise_seed=1 if insecure else None)
+        with pytest.raises(InputError, match="its policy does not allow"):
+            Site(*arguments, noise)
+        Site(*arguments, noise, SitePolicy(allow_unprotected=True))
+
+
+def test_a_site_refuses_seeded_noise_under_a_contract_that_promises_privacy(consortium):
+    with pytest.raises(InputError, match="disagree on whether noise is seeded"):
+        Site(
+            consortium.contract,
+            "s0",
+            consortium.identities["s0"],
+            consortium.ledgers["s0"],
+            None,
+            NoiseSource(insecure_noise_seed=1),
+        )
+
+
+def test_unprotected_releases_charge_infinity(tmp_path):
+    from tests.mechanisms.world import make_study
+
+    for mechanism in ("pooled", "none"):
+        study = make_study(DATA, mechanism=mechanism)
+        study.mean(0)
+        assert study.sites["s0"]._ledger.spent(study.contract.hash) == math.inf
