@@ -78,12 +78,12 @@ def _add_rows_python(
     for i in range(rows.shape[0]):
         square = 0.0
         for j in range(rows.shape[1]):
-            square += float(rows[i, j]) * float(rows[i, j])
+            square += np.float64(rows[i, j]) * np.float64(rows[i, j])
         norm = math.sqrt(square)
         factor = scale * longest / norm if norm > longest else scale
         square = 0.0
         for j in range(rows.shape[1]):
-            row[j] = np.rint(float(rows[i, j]) * factor)
+            row[j] = np.rint(np.float64(rows[i, j]) * factor)
             square += row[j] * row[j]
         if math.sqrt(square) <= bound:
             for j in range(rows.shape[1]):

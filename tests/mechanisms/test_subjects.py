@@ -1,0 +1,95 @@
+"""A site's own sum: exact, clipped, and defined whatever a subject's data are."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from capedjica.mechanisms.release import plan_release
+from capedjica.mechanisms.subjects import sum_subjects
+from tests.mechanisms.world import make_data, make_study
+
+
+def plan_for(size, sizes=(6, 5, 7), **options):
+    study = make_study(make_data(sizes, size), **options)
+    contract = study.contract
+    return plan_release(contract, contract.stages[0].query, 1.0, contract.roster.names)
+
+
+PLAN = plan_for(4)
+GRID = PLAN.scale["s0"] / PLAN.step
+anything = st.floats(allow_nan=True, allow_infinity=True, width=64)
+
+
+@settings(max_examples=300)
+@given(arrays(np.float64, st.tuples(st.integers(0, 8), st.just(4)), elements=anything))
+def test_any_data_give_a_sum_within_the_sensitivity(rows):
+    """No rows at all, NaN, infinity, overflow: the sum is defined, and one row moves it by at most C."""
+    total, n_zero = sum_subjects([rows], PLAN, "s0", 6)
+    assert total.dtype == np.int64
+    assert 0 <= n_zero <= 6
+    longest = GRID + math.sqrt(4) / 2
+    assert np.linalg.norm(total.astype(float)) <= min(len(rows), 6) * longest * (1 + 1e-12)
+
+
+@settings(max_examples=200)
+@given(
+    arrays(np.float64, (1, 4), elements=st.floats(-1e6, 1e6)), arrays(np.float64, (1, 4), elements=anything)
+)
+def test_replacing_one_subject_moves_the_sum_by_at_most_the_sensitivity(one, other):
+    here, _ = sum_subjects([one], PLAN, "s0", 1)
+    there, _ = sum_subjects([other], PLAN, "s0", 1)
+    sensitivity = 2 * GRID + math.sqrt(4)
+    assert np.linalg.norm((here - there).astype(float)) <= sensitivity * (1 + 1e-12)
+
+
+def test_broken_subjects_contribute_zero_and_are_counted():
+    rows = np.full((6, 4), 0.3)
+    rows[1, 2], rows[3, 0], rows[4, 1] = np.nan, np.inf, -np.inf
+    total, n_zero = sum_subjects([rows], PLAN, "s0", 6)
+    assert n_zero == 3
+    assert total == pytest.approx(np.rint(np.full(4, 0.3 * GRID)) * 3)
+
+
+def test_batches_of_any_kind_give_the_same_sum():
+    rows = np.random.default_rng(3).standard_normal((6, 4))
+    expected, _ = sum_subjects([rows], PLAN, "s0", 6)
+    for batches in (
+        [rows[:2], rows[2:]],
+        iter([rows[i : i + 1] for i in range(6)]),
+        [np.asfortranarray(rows)],
+    ):
+        total, n_zero = sum_subjects(batches, PLAN, "s0", 6)
+        assert (total == expected).all()
+        assert n_zero == 0
+    single, _ = sum_subjects([rows.astype(np.float32)], PLAN, "s0", 6)
+    assert single == pytest.approx(expected, rel=1e-6, abs=10)
+
+
+def test_an_error_in_the_middle_is_swallowed_and_the_rest_is_zero():
+    def failing():
+        yield np.full((2, 4), 0.1)
+        raise ValueError("the scan of Mrs. Smith is broken")
+
+    total, n_zero = sum_subjects(failing(), PLAN, "s0", 6)
+    assert n_zero == 4
+    assert total == pytest.approx(np.rint(np.full(4, 0.1 * GRID)) * 2)
+
+
+def test_wrong_shapes_and_surplus_subjects_are_ignored():
+    assert sum_subjects([np.ones((2, 3)), np.ones(4)], PLAN, "s0", 6)[1] == 6
+    total, n_zero = sum_subjects([np.full((9, 4), 0.1)], PLAN, "s0", 6)
+    assert n_zero == 0
+    assert total == pytest.approx(np.rint(np.full(4, 0.1 * GRID)) * 6)
+
+
+def test_the_sum_cannot_leave_the_ring():
+    """Equation (2) of the module, for extreme but accepted settings."""
+    for epsilon in (1e-3, 1.0, 300.0):
+        plan = plan_for(50, sizes=(2000, 3, 900), epsilon=epsilon)
+        reach = plan.n_subjects * (1 / plan.step + 1) + 12 * math.sqrt(sum(n**2 for n in plan.noise.values()))
+        assert reach < 2**62
+        assert min(plan.noise.values()) >= 2**16
