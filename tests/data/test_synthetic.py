@@ -119,7 +119,7 @@ def test_sources_are_autocorrelated_and_their_squares_cluster(sources):
 def test_subjects_and_components_are_independent(sources):
     series = sources.transpose(0, 2, 1).reshape(-1, sources.shape[1])
     correlations = (series @ series.T / series.shape[1])[np.triu_indices(len(series), 1)]
-    # Over seeds the mean of 1.6 million pairs is 0 +- 0.0001, the largest 0.69 +- 0.03; a shared seed gives 1.
+    # Over seeds the mean of 1.6 million pairs is 0 +- 0.0001, the largest 0.69 +- 0.03; a common seed: 1.
     assert abs(correlations.mean()) < 0.001
     assert np.abs(correlations).max() < 0.95
 
