@@ -47,5 +47,13 @@ test-full: lint  ## the same with the long cases; writes docs/evidence/test-full
 bench: $(VENV)/installed-bench  ## speed against peers, measured in one run
 	$(BIN)/python -m benchmarks
 
+$(VENV)-fuzz/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-fuzz
+	$(VENV)-fuzz/bin/python -m pip install --quiet --editable . 'atheris>=3,<4'
+	@touch $@
+
+fuzz: $(VENV)-fuzz/installed  ## coverage-guided fuzzing of the secure sum (FUZZ_SECONDS=60)
+	$(VENV)-fuzz/bin/python -m fuzz.fuzz_securesum --seconds $(or $(FUZZ_SECONDS),60)
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(VENV)-fuzz $(VENV)-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
