@@ -14,13 +14,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, ProtocolError
 from capedjica.privacy.ledger import Cap, Ledger, Policy
-from tests.privacy.ledger_site import DELTA, STUDY, Site, ask, digest
+from tests.privacy.ledger_site import DELTA, STUDY, Site, ask, begin, digest
 
 STUDY_CAP = Cap(1.0, DELTA)
 POLICY = Policy(total=Cap(500.0, DELTA), per_study=STUDY_CAP)
+LEDGER_CODE = str(Path("capedjica", "privacy", "ledger"))
 MUS = (0.06, 0.09, 0.13)  # about 10 releases use a study up
 
 
@@ -90,12 +92,36 @@ def race(directory: Path, moment: float) -> None:
             note(directory / "results", "refused")
 
 
+def die_at(directory: Path, step: int) -> None:
+    """Release once and send, but die at the ``step``-th line of the ledger's code on the way."""
+    remaining = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        nonlocal remaining
+        if LEDGER_CODE not in frame.f_code.co_filename:
+            return None
+        remaining -= event == "line"
+        if remaining == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    with Site(directory).open(policy=POLICY) as ledger:
+        begin(ledger, STUDY_CAP.epsilon)
+        sys.settrace(trace)
+        message = ask(ledger)
+        sys.settrace(None)
+        note(directory / "sent", hashlib.sha256(message).hexdigest())
+    note(directory / "survivors", str(step))
+
+
 def perform(directory: Path, task: str) -> None:
     """Do one task in a process of its own."""
     try:
         match task.split():
             case ["race", place, moment]:
                 race(directory / place, float(moment))
+            case ["die", step]:
+                die_at(directory / step, int(step))
             case ["send", *first]:
                 send_until_killed(directory, send_first=bool(first))
     except CapedjicaError as error:

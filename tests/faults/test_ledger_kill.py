@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from capedjica.privacy.ledger import Entry, Policy
+from capedjica.privacy.ledger import Entry, Policy, SlotBurntError
 from tests.faults.ledger_worker import POLICY, STUDY_CAP
-from tests.privacy.ledger_site import STUDY, Site
+from tests.privacy.ledger_site import STUDY, Site, ask, refuse_to_make
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -124,6 +125,49 @@ def test_kills_lose_no_charge_and_no_message(tmp_path):
 def test_200_kills_lose_no_charge_and_no_message(tmp_path):
     auditor = kill_many(tmp_path, 200)
     assert len(auditor.seen) > 200
+
+
+def stored_or_burnt(directory: Path) -> str:
+    """What became of slot 0 of block 0 after its process died; anything else than the two is an error."""
+    auditor = Auditor(directory)
+    auditor.check()
+    with auditor.site.open(policy=POLICY) as ledger:
+        try:
+            message = ask(ledger, make_message=refuse_to_make)
+        except SlotBurntError:
+            return "burnt"
+        assert [item.message for item in ledger.outbox()] == [message]
+        return "stored"
+
+
+def die_at_lines(directory: Path, stride: int) -> list[str]:
+    """Kill a process at every ``stride``-th line of a release, each time with a new ledger."""
+    fates = []
+    with nursery(directory) as workers:
+        for step in range(1, 10_000, stride):
+            place = directory / str(step)
+            place.mkdir()
+            number = workers.start(f"die {step}")
+            wait_for(lambda number=number: not alive(number), directory)
+            fates.append(stored_or_burnt(place))
+            if lines(place / "survivors"):
+                return fates
+            shutil.rmtree(place)
+    raise AssertionError("no release came to its end")
+
+
+def test_death_at_any_line_leaves_the_slot_stored_or_burnt(tmp_path):
+    fates = die_at_lines(tmp_path, stride=13)
+    # Burnt up to the commit, stored from then on, and both happened.
+    assert fates == sorted(fates)
+    assert {"burnt", "stored"} == set(fates)
+
+
+@pytest.mark.full
+def test_death_at_every_line_leaves_the_slot_stored_or_burnt(tmp_path):
+    fates = die_at_lines(tmp_path, stride=1)
+    assert fates == sorted(fates)
+    assert min(fates.count("burnt"), fates.count("stored")) > 50
 
 
 def test_the_audit_notices_bytes_that_leave_before_their_record(tmp_path):
