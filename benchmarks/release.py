@@ -55,7 +55,9 @@ def _study(n_sites: int, mechanism: MechanismName) -> EmbeddedStudy:
     )
 
 
-def _all_rows(rows: NDArray[np.float64], stage: int, state: bytes) -> list[NDArray[np.float64]]:
+def _all_rows(
+    rows: NDArray[np.float64], stage: int, published: bytes, state: bytes
+) -> list[NDArray[np.float64]]:
     return [rows]
 
 

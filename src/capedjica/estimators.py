@@ -109,7 +109,9 @@ def private_mean(
     return PrivateMean(value, study.aggregator.releases[-1].noise, study.privacy)
 
 
-def _all_at_once(rows: NDArray[np.float64], stage: int, state: bytes) -> list[NDArray[np.float64]]:
+def _all_at_once(
+    rows: NDArray[np.float64], stage: int, published: bytes, state: bytes
+) -> list[NDArray[np.float64]]:
     return [rows]
 
 

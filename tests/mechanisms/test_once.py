@@ -68,7 +68,7 @@ class Consortium:
         ledger.register_study(self.contract.hash, "once", Cap(self.contract.epsilon[0], 1e-5))
         self.ledgers[name] = ledger
         self.sites[name] = Site(
-            self.contract, name, identity, ledger, lambda stage, state: [DATA[name]], NoiseSource()
+            self.contract, name, identity, ledger, lambda stage, published, state: [DATA[name]], NoiseSource()
         )
 
     def exchange(self, questions):
@@ -243,8 +243,8 @@ def test_every_message_kind_is_refused_in_words(consortium):
     for bad in (
         b"",
         b"\x00" * 50,
-        encode(Hello(2, contract.hash, [], b"")),
-        encode(Hello(1, b"x" * 32, [], b"")),
+        encode(Hello(2, contract.hash, b"", [], b"")),
+        encode(Hello(1, b"x" * 32, b"", [], b"")),
         encode(Sum(*header, 7, b"")),
         encode(Begin(*header, 0, ["s0"], [])),
         encode(Begin(*header, 0, ["s9", "s0"], [SlotPlan(0, 0.1)])),

@@ -37,7 +37,7 @@ def make_study(data, *, count=1, epsilon=1.0, mechanism="cape", **options):
     return EmbeddedStudy(
         "test",
         {name: len(rows) for name, rows in data.items()},
-        {name: (lambda stage, state, rows=rows: [rows]) for name, rows in data.items()},
+        {name: (lambda stage, published, state, rows=rows: [rows]) for name, rows in data.items()},
         [Stage(Query("mean", size, 1.0), count)],
         epsilon=None if mechanism == "none" else epsilon,
         delta=1e-5,

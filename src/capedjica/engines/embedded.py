@@ -99,6 +99,10 @@ class EmbeddedStudy:
         """Return the private mean of a stage's query over all subjects of the participants."""
         return self.aggregator.mean(stage, state)
 
+    def publish(self, data: bytes) -> None:
+        """Hand public data to all sites, for the releases that follow."""
+        self.aggregator.publish(data)
+
     @property
     def privacy(self) -> PrivacyStatement:
         """What was guaranteed and what was spent so far."""

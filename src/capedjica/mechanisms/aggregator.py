@@ -30,6 +30,7 @@ from capedjica.mechanisms.messages import (
     Sum,
     SumAnswer,
     encode,
+    publication_hash,
     read_reply,
 )
 from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
@@ -104,6 +105,12 @@ class Aggregator:
         self._aborted: list[tuple[int, int]] = []
         self._heads: dict[str, bytes] = {}
         self._block: _OpenBlock | None = None
+        self._published = b""
+
+    def publish(self, data: bytes) -> None:
+        """Hand public data to all sites for the releases that follow, in place of any published before."""
+        self._published = data
+        self._ask_all(self._hello(self._wanted()), Status)
 
     def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
         """Return the private mean of a stage's query over all subjects of the participants.
@@ -193,14 +200,19 @@ class Aggregator:
             return _OpenBlock(self.contract, begin, participants, None) if participants else None
         return self._sum_masks(begin, first)
 
+    def _wanted(self) -> tuple[str, ...]:
+        return (self.contract.alone,) if self.contract.mechanism == "local" else self.contract.roster.names
+
+    def _hello(self, names: tuple[str, ...]) -> dict[str, Hello]:
+        return {
+            name: Hello(*self._header(), self._published, self._aborted, self._heads.get(name, b""))
+            for name in names
+        }
+
     def _greet(self) -> dict[str, Status]:
         """Return the sites that are there; refuse to go on with too few."""
-        roster = self.contract.roster
-        wanted = (self.contract.alone,) if self.contract.mechanism == "local" else roster.names
-        present = self._ask_all(
-            {name: Hello(*self._header(), self._aborted, self._heads.get(name, b"")) for name in wanted},
-            Status,
-        )
+        roster, wanted = self.contract.roster, self._wanted()
+        present = self._ask_all(self._hello(wanted), Status)
         needed = roster.threshold if self.contract.mechanism == "cape" else 1
         if len(present) < needed:
             missing = ", ".join(name for name in wanted if name not in present)
@@ -272,7 +284,15 @@ class Aggregator:
         slot = block.take(stage)
         agreed = block.begin.slots[slot]
         plan = block.plan(agreed)
-        ask = Ask(*self._header(), block.begin.block, slot, list(plan.participants), agreed, state)
+        ask = Ask(
+            *self._header(),
+            block.begin.block,
+            slot,
+            list(plan.participants),
+            agreed,
+            self._published_hash(),
+            state,
+        )
         answers = self._ask_until_complete(ask, plan)
         aborted = len(answers) < len(plan.participants)
         self.releases.append(
@@ -300,6 +320,9 @@ class Aggregator:
                 given = self._ask_all(dict.fromkeys(missing, ask), Answer)
                 answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
         return answers
+
+    def _published_hash(self) -> bytes:
+        return publication_hash(self._published)
 
     def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
         if (answer.block, answer.slot) != (ask.block, ask.slot) or len(answer.words) != 8 * plan.query.size:

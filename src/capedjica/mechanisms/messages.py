@@ -50,8 +50,13 @@ class SlotPlan(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class Hello(Message, frozen=True):
-    """Ask who is there; tell each site the releases it made in vain and the last head it sent."""
+    """Ask who is there; tell each site what is published, what it released in vain, and its last head.
 
+    What is published is public data that many releases refer to, such as a projection; later questions
+    name it by its hash instead of repeating it.
+    """
+
+    published: bytes
     aborted: Annotated[list[tuple[Count, Count]], Meta(max_length=MAX_SLOTS)]
     head: Annotated[bytes, Meta(max_length=256)]
 
@@ -77,12 +82,16 @@ class Sum(Message, frozen=True):
 
 
 class Ask(Message, frozen=True):
-    """One release: the slot, the participants that were agreed on, and the public state."""
+    """One release: the slot, the participants that were agreed on, and the public state.
+
+    ``published`` is the hash of the published data that the state refers to.
+    """
 
     block: Count
     slot: Count
     participants: Annotated[list[Name], Meta(max_length=1 << 12)]
     plan: SlotPlan
+    published: Hash
     state: bytes
 
     @property
@@ -132,6 +141,11 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _questions: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Question)
 _replies: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)
 _Kind = TypeVar("_Kind")
+
+
+def publication_hash(data: bytes) -> bytes:
+    """Return the hash by which published data are named."""
+    return hashlib.sha256(b"capedjica/published/1" + data).digest()
 
 
 def encode(message: Message) -> bytes:

@@ -33,6 +33,7 @@ from capedjica.mechanisms.messages import (
     Sum,
     SumAnswer,
     encode,
+    publication_hash,
     read_question,
 )
 from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
@@ -44,7 +45,7 @@ from capedjica.securesum.noise import NoiseSource
 MAX_BLOCK_WORDS: Final = 1 << 24
 _log = logging.getLogger("capedjica.site")
 
-Statistics = Callable[[int, bytes], Iterable[Vectors]]
+Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
 
 
 class SiteLedger(Protocol):
@@ -115,7 +116,7 @@ class Site:
     ledger : SiteLedger
         Where everything is recorded; the contract must be registered there.
     statistics : callable
-        ``statistics(stage, state)`` yields the subjects' vectors, a few subjects at a time.
+        ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time.
     noise : NoiseSource
         Of the private noise and the masks.
     policy : SitePolicy
@@ -146,6 +147,8 @@ class Site:
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
         self._block: _Block | None = None
+        self._published = b""
+        self._published_hash = publication_hash(b"")
 
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a message of the aggregator: always bytes, whatever the message."""
@@ -188,6 +191,7 @@ class Site:
         study = self.contract.hash
         if hello.head:
             self._ledger.check_against(hello.head)
+        self._published, self._published_hash = hello.published, publication_hash(hello.published)
         for block, slot in hello.aborted:
             self._record_abort(block, slot)
         cap = self.contract.total_mu[self.name] ** 2
@@ -269,9 +273,16 @@ class Site:
         if block is None or block.begin.block != ask.block or ask.slot in block.used:
             return 0.0, self._burnt
         block.check(ask)
+        if ask.published != self._published_hash:
+            raise ProtocolError(
+                f"site {self.name} does not hold the published data that this release refers to"
+            )
         plan = block.plan(ask.plan)
         total, self.n_zero = sum_subjects(
-            self._statistics(ask.plan.stage, ask.state), plan, self.name, self.contract.enrolled[self.name]
+            self._statistics(ask.plan.stage, self._published, ask.state),
+            plan,
+            self.name,
+            self.contract.enrolled[self.name],
         )
         head = self._ledger.head
 
