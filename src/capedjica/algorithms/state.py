@@ -1,0 +1,44 @@
+"""Public state as bytes: named arrays of numbers, read strictly."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from capedjica.errors import ProtocolError
+
+
+class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    shape: tuple[int, ...]
+    values: bytes
+
+
+_decoder = msgspec.msgpack.Decoder(dict[str, _Array])
+
+
+def pack(**arrays: ArrayLike) -> bytes:
+    """Return arrays of numbers as bytes, in double precision."""
+    plain = {name: np.asarray(array, dtype="<f8") for name, array in arrays.items()}
+    return msgspec.msgpack.encode(
+        {name: _Array(array.shape, array.tobytes()) for name, array in plain.items()}
+    )
+
+
+def unpack(data: bytes) -> dict[str, NDArray[np.float64]]:
+    """Return the arrays in bytes from elsewhere; anything but what :func:`pack` writes is a ProtocolError."""
+    try:
+        content = _decoder.decode(data)
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"a public state of {len(data)} bytes cannot be read") from None
+    return {name: _read(name, array) for name, array in content.items()}
+
+
+def _read(name: str, array: _Array) -> NDArray[np.float64]:
+    if min(array.shape, default=0) < 0 or 8 * math.prod(array.shape) != len(array.values):
+        raise ProtocolError(
+            f"'{name}' of a public state has {len(array.values)} bytes, not shape {array.shape}"
+        )
+    return np.frombuffer(array.values, dtype="<f8").reshape(array.shape)

@@ -1,0 +1,44 @@
+r"""Symmetric matrices as vectors of the same length: ``svec``, an isometry.
+
+Off-diagonal entries appear twice in a matrix and once in the vector, so they are multiplied by sqrt(2):
+:math:`\|A\|_F = \|\mathrm{svec}(A)\|`. Noise of equal variance on the vector is noise of that variance on the
+diagonal and of half of it off the diagonal.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def svec_size(size: int) -> int:
+    """Return D(D+1)/2, the length of the vector of a (D, D) matrix."""
+    return size * (size + 1) // 2
+
+
+def svec(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the upper triangle row by row, off-diagonals times sqrt(2)."""
+    places, factors = _layout(len(matrix))
+    return matrix.reshape(-1)[places] * factors
+
+
+def unsvec(vector: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the symmetric matrix of a vector; the inverse of :func:`svec`."""
+    size = (math.isqrt(8 * len(vector) + 1) - 1) // 2
+    if svec_size(size) != len(vector):
+        raise ValueError(f"no symmetric matrix has {len(vector)} distinct entries")
+    places, factors = _layout(size)
+    matrix = np.zeros(size * size)
+    matrix[places] = vector / factors
+    upper = matrix.reshape(size, size)
+    return upper + np.triu(upper, 1).T
+
+
+@lru_cache(maxsize=4)
+def _layout(size: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """Where the entries of the upper triangle stand in a (D, D) matrix, and their factors."""
+    rows, columns = np.triu_indices(size)
+    return rows * size + columns, np.where(rows == columns, 1.0, math.sqrt(2))
