@@ -1,15 +1,15 @@
 r"""capeDJICA, the paper's Algorithm 4: Infomax by natural gradient on private means.
 
-Iteration j asks for one mean over subjects, the gradients of W and b together, each in units of its own clip:
-:math:`[\bar G_m / B_G, \bar h_m / B_h]`, a vector of norm at most sqrt(2). The noise on it is the same for all
-coordinates, so the gradients of W and b get noise in proportion to B_G and B_h, as in the paper, and the cost is
-that of the paper's two releases together.
+Iteration j asks for one mean over subjects, the gradients of W and b together, each in units of its clip:
+:math:`[\bar G_m / B_G, \bar h_m / B_h]`, a vector of norm at most sqrt(2). The noise is the same on all its
+coordinates, so the gradients of W and b get noise in proportion to B_G and B_h, as in the paper, and one
+release costs what the paper's two cost together.
 
 The safeguards are those of Baker et al. 2018, after Bell and Sejnowski's Infomax as EEGLAB runs it:
 
-- an update that makes some abs(W) exceed 1e8 is a blow-up: start again with W = I at 0.9 times the rate;
-- a squared change of W more than 1e9 times as large as the one before is one too: start again at 0.8 times it;
-- when the update turns by more than 60 degrees against the last one that did, the rate is multiplied by 0.9;
+- when some entry of W exceeds 1e8, start again with W = I at 0.9 times the rate;
+- when the squared change of W exceeds 1e9, go on at 0.8 times the rate;
+- when the step turns by more than 60 degrees against the last one that did, go on at 0.9 times the rate;
 - stop when the squared change of W falls below 1e-6, or after J iterations.
 """
 
@@ -40,7 +40,7 @@ _RESTART_RATE, _BLOW_UP_RATE, _TURN_RATE = 0.9, 0.8, 0.9
 
 
 def default_learning_rate(n_components: int) -> float:
-    """rho = 0.015 / ln R, the paper's choice."""
+    """Return rho = 0.015 / ln R, the paper's choice."""
     return 0.015 / math.log(n_components)
 
 
@@ -110,19 +110,15 @@ class Infomax:
         step_w = self.learning_rate * self.clip_g * mean[: size * size].reshape(size, size)
         step_b = self.learning_rate * self.clip_h * mean[size * size :]
         W = self.W + step_w
-        squared = float(np.sum(step_w**2))
         if not np.abs(W).max() <= MAX_WEIGHT:
-            self._restart(_RESTART_RATE)
-        elif squared > BLOW_UP * self.change:
-            self._restart(_BLOW_UP_RATE)
-        else:
-            self.W, self.b, self.change = W, self.b + step_b, squared
-            self._slow_down_in_turns(step_w)
-
-    def _restart(self, factor: float) -> None:
-        self.learning_rate *= factor
-        self.n_restarts += 1
-        self._reset()
+            self.learning_rate *= _RESTART_RATE
+            self.n_restarts += 1
+            self._reset()
+            return
+        self.W, self.b, self.change = W, self.b + step_b, float(np.sum(step_w**2))
+        self._slow_down_in_turns(step_w)
+        if self.change > BLOW_UP:
+            self.learning_rate *= _BLOW_UP_RATE
 
     def _slow_down_in_turns(self, step: FloatArray) -> None:
         """Lower the rate when the step points more than 60 degrees away from the last one that turned."""

@@ -59,7 +59,8 @@ def leading_subspace(moments: NDArray[np.float64], n_components: int) -> NDArray
 def _clipped(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
     values = np.asarray(samples, dtype=np.float64)
     norms = np.linalg.norm(values, axis=1, keepdims=True)
-    return values * (clip / np.maximum(norms, clip))
+    clipped: NDArray[np.float64] = values * (clip / np.maximum(norms, clip))
+    return clipped
 
 
 def _exact_moments(subject: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
