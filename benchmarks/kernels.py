@@ -72,8 +72,8 @@ def run(console: Console) -> Section:
         f"A pass over {SUBJECTS} subjects, {TIMEPOINTS} time points, {COMPONENTS} components",
         rows,
         (
-            "Infomax gradient: clipped at every time point by its exact norm, a third product; then averaged.",
-            "Skew part: the statistic of the default method; like FastICA two products and a tanh, no clipping.",
+            "Infomax gradient: every time point clipped by its exact norm (a third product), then averaged.",
+            "Skew part: the default method's statistic; like FastICA, two products and a tanh, no clipping.",
             "FastICA: scikit-learn, parallel, logcosh, no whitening; an iteration is a difference of runs.",
             "Three products: z = XW', WW'z and y'z by NumPy in float32, into memory allocated before.",
             f"Second moments: {IMAGES} subjects of {IMAGE_SIDE**2} pixels; the product is X'X in float32.",
