@@ -34,15 +34,28 @@ def model(n_features, seed=1):
     return rng.normal(size=(n_features, n_features)) / np.sqrt(n_features), 0.3 * rng.normal(size=n_features)
 
 
+def plain_gradients(x, W, b):
+    """Every time point's y and its R x R gradient, before clipping."""
+    z = x @ W.T + b
+    y = -np.tanh(z / 2)
+    return y, (np.eye(len(W)) + y[:, :, None] * z[:, None, :]) @ W
+
+
 def plain_infomax(x, W, b, clip_g, clip_h):
     """Algorithm 4 as written: one R x R gradient per time point, float64."""
-    z = x @ W.T + b
-    y = 1 - 2 / (1 + np.exp(-z))
-    gradients = (np.eye(len(W)) + y[:, :, None] * z[:, None, :]) @ W
+    y, gradients = plain_gradients(x, W, b)
     norms = np.linalg.norm(gradients, axis=(1, 2), keepdims=True)
     g = (gradients / np.maximum(1, norms / clip_g)).mean(axis=0)
     h = (y / np.maximum(1, np.linalg.norm(y, axis=1, keepdims=True) / clip_h)).mean(axis=0)
     return np.concatenate([g.ravel(), h])
+
+
+def clips_at(subjects, W, b, share):
+    """Bounds that leave this share of the time points whole, beyond the extremes for 0 and 1."""
+    y, gradients = plain_gradients(np.concatenate(subjects), W, b)
+    margin = {0.0: 0.9, 0.5: 1.0, 1.0: 1.1}[share]
+    norms = np.linalg.norm(gradients, axis=(1, 2)), np.linalg.norm(y, axis=1)
+    return [margin * np.quantile(norm, share) for norm in norms]
 
 
 def plain_skew(x, W):
@@ -61,13 +74,24 @@ def assert_rows_close(rows, expected, tolerance=1e-5):
     assert (np.linalg.norm(rows - expected, axis=1) <= tolerance * scale).all()
 
 
-@pytest.mark.parametrize("n_features", [1, 2, 5, 20, 31])
-@pytest.mark.parametrize("share", [0.5, 1.0, 100.0], ids=["all clipped", "some clipped", "none clipped"])
-def test_infomax_agrees_with_the_algorithm_as_written(n_features, share):
+@pytest.mark.parametrize("n_features", [2, 3, 5, 20, 31])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0], ids=["all clipped", "half clipped", "none clipped"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 1000.0])
+def test_infomax_agrees_with_the_algorithm_as_written(n_features, share, scale):
     subjects, (W, b) = subjects_of(n_features), model(n_features)
-    clip_g, clip_h = share * 1.5 * np.linalg.norm(W), share * 0.5 * np.sqrt(n_features)
-    rows = infomax_statistics(PackedSubjects.from_list(subjects), W, b, clip_g, clip_h)
-    assert_rows_close(rows, np.array([plain_infomax(x, W, b, clip_g, clip_h) for x in subjects]))
+    clips = clips_at(subjects, scale * W, b, share)
+    rows = infomax_statistics(PackedSubjects.from_list(subjects), scale * W, b, *clips)
+    assert_rows_close(rows, np.array([plain_infomax(x, scale * W, b, *clips) for x in subjects]))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_single_component_may_lose_digits_where_its_gradient_vanishes(share):
+    # R = 1 only: 1 + y z can be 0, and then equation (2) is a difference of equal numbers.
+    subjects, (W, b) = subjects_of(1), model(1)
+    clips = clips_at(subjects, W, b, share)
+    rows = infomax_statistics(PackedSubjects.from_list(subjects), W, b, *clips)
+    expected = np.array([plain_infomax(x, W, b, *clips) for x in subjects])
+    assert_rows_close(rows, expected, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
