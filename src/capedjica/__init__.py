@@ -4,9 +4,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capedjica.estimators import PrivateMean, private_mean
+    from capedjica.estimators import CapeDJICA, CapePCA, PrivateMean, private_mean
 
-__all__ = ["PrivateMean", "private_mean"]
+__all__ = ["CapeDJICA", "CapePCA", "PrivateMean", "private_mean"]
 __version__ = version("capedjica")
 
 

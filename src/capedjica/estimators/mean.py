@@ -1,22 +1,20 @@
-"""The Python face of the package: arrays in, private results out."""
+"""``private_mean``: the primitive itself, for any vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
+from capedjica.estimators.inputs import Sites, name_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Query, Stage
 from capedjica.privacy import validate
 from capedjica.privacy.statement import PrivacyStatement
-
-Sites = Mapping[str, Any] | Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -113,22 +111,6 @@ def _all_at_once(
     rows: NDArray[np.float64], stage: int, published: bytes, state: bytes
 ) -> list[NDArray[np.float64]]:
     return [rows]
-
-
-def name_sites(X: Sites) -> dict[str, Any]:
-    """Return sites by name; a list gets the names site-1, site-2, ..."""
-    if isinstance(X, Mapping):
-        sites = {str(name): site for name, site in X.items()}
-    elif isinstance(X, str | bytes) or not hasattr(X, "__len__"):
-        raise InputError(f"X must be a list of sites or a dict from name to site, got {type(X).__name__}")
-    else:
-        sites = {f"site-{number}": site for number, site in enumerate(X, start=1)}
-    if not sites:
-        raise InputError("X holds no sites")
-    for name, site in sites.items():
-        if not hasattr(site, "__len__") or not len(site):
-            raise InputError(f"site {name} has no subjects")
-    return sites
 
 
 def _stack_sites(X: Sites) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:

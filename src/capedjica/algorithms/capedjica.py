@@ -1,0 +1,105 @@
+"""The paper's method as a whole: capePCA, then capeDJICA (Algorithms 3 and 4), on any private means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.infomax import B_G, B_H, Infomax, descend, gradient_query, subject_gradients
+from capedjica.algorithms.kernels import PackedSubjects
+from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
+from capedjica.algorithms.state import pack, unpack
+from capedjica.mechanisms.contract import Stage
+
+FloatArray = NDArray[np.float64]
+Subject = NDArray[np.floating]
+PCA: Final = 0
+DESCENT: Final = 1
+
+
+class Means(Protocol):
+    """Who makes means private: an aggregator with its sites."""
+
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
+        """Return the private mean of a stage's query."""
+
+    def publish(self, data: bytes) -> None:
+        """Hand public data to all sites."""
+
+
+def stages(n_features: int, n_components: int, max_iter: int, pca_share: float) -> list[Stage]:
+    """Return everything the method may ask: second moments once, gradients at most ``max_iter`` times."""
+    return [
+        Stage(pca_query(n_features), 1, pca_share),
+        Stage(gradient_query(n_components), max_iter, 1 - pca_share),
+    ]
+
+
+def estimate(
+    means: Means, infomax: Infomax, max_iter: int, progress: Callable[[FloatArray, int], None] | None = None
+) -> tuple[FloatArray, int]:
+    """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
+
+    ``progress(unmixing, iteration)`` is called after each iteration.
+    """
+    V = leading_subspace(means.mean(PCA), infomax.n_components)
+    means.publish(pack(V=V))
+
+    def report(infomax: Infomax, iteration: int) -> None:
+        if progress is not None:
+            progress(infomax.W @ V.T, iteration)
+
+    n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), max_iter, report)
+    return infomax.W @ V.T, n_iter
+
+
+class PaperSite:
+    """What a site computes for the paper's method, from subjects that are read one at a time.
+
+    Each subject is centred and scaled by its own longest sample, so that the norms are at most 1, as capePCA
+    wants them; after the projection it is scaled to a mean squared norm of R, so that a source has about unit
+    variance. Both touch one person only and cost nothing.
+    """
+
+    def __init__(self, subjects: Sequence[Subject], clip_g: float = B_G, clip_h: float = B_H) -> None:
+        self._subjects, self._clip_g, self._clip_h = subjects, clip_g, clip_h
+        self._projection = b""
+        self._packed: PackedSubjects | None = None
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+        """Yield the subjects' vectors for a stage."""
+        if stage == PCA:
+            return (
+                rows for subject in self._subjects for rows in subject_moments([within_unit_ball(subject)])
+            )
+        values = unpack(state)
+        packed = self._reduced(published)
+        return [subject_gradients(packed, values["W"], values["b"], self._clip_g, self._clip_h)]
+
+    def _reduced(self, published: bytes) -> PackedSubjects:
+        """Project the subjects once for every projection that is published."""
+        if self._packed is None or self._projection != published:
+            V = unpack(published)["V"].astype(np.float32)
+            self._packed = PackedSubjects.from_list([reduce(subject, V) for subject in self._subjects])
+            self._projection = published
+        return self._packed
+
+
+def within_unit_ball(subject: Subject) -> NDArray[np.float32]:
+    """Centre a subject's features over time and scale its longest sample to norm 1."""
+    with np.errstate(all="ignore"):
+        centred = subject - subject.mean(axis=0, dtype=np.float64)
+        longest = np.sqrt(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
+        scaled: NDArray[np.float32] = (centred / longest if longest != 0 else centred).astype(np.float32)
+    return scaled
+
+
+def reduce(subject: Subject, V: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Project a subject onto R directions and scale it to a mean squared norm of R."""
+    with np.errstate(all="ignore"):
+        reduced = within_unit_ball(subject) @ V
+        size = np.sqrt(np.mean(np.einsum("ij,ij->i", reduced, reduced, dtype=np.float64)))
+        return reduced * np.float32(np.sqrt(V.shape[1]) / size) if size > 0 else reduced

@@ -1,0 +1,97 @@
+"""What users hand in: sites of subjects, looked at before any budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.errors import InputError
+
+Sites = Mapping[str, Any] | Sequence[Any]
+Subject = NDArray[np.floating]
+OnBad = Literal["raise", "zero"]
+
+
+def name_sites(X: Sites) -> dict[str, Any]:
+    """Return sites by name; a list gets the names site-1, site-2, ..."""
+    if isinstance(X, Mapping):
+        sites = {str(name): site for name, site in X.items()}
+    elif isinstance(X, str | bytes) or not hasattr(X, "__len__"):
+        raise InputError(f"X must be a list of sites or a dict from name to site, got {type(X).__name__}")
+    else:
+        sites = {f"site-{number}": site for number, site in enumerate(X, start=1)}
+    if not sites:
+        raise InputError("X holds no sites")
+    for name, site in sites.items():
+        if not hasattr(site, "__len__") or not len(site):
+            raise InputError(f"site {name} has no subjects")
+    return sites
+
+
+def read_sites(X: Sites, n_components: int, on_bad: OnBad = "raise") -> dict[str, list[Subject]]:
+    """Return the subjects of every site as (time, features) arrays, without copying them.
+
+    Parameters
+    ----------
+    X : list of sites, or dict from name to site
+        A site is a list of subjects, a subject an array (time, features); scans may differ in length.
+    n_components : int
+        R; a scan needs at least as many time points.
+    on_bad : {"raise", "zero"}
+        What to do about a subject with NaN, infinity or a constant feature: say so, or let it take part as
+        sites do in a federated run, where one that cannot be used contributes zero.
+    """
+    sites = {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in name_sites(X).items()}
+    first_name, first = next((name, site[0]) for name, site in sites.items())
+    if sum(map(len, sites.values())) < 2:
+        raise InputError(
+            f"X holds one subject in all (site {first_name}); one person cannot be hidden among others"
+        )
+    for name, site in sites.items():
+        for number, subject in enumerate(site):
+            where = f"site {name}, subject {number}"
+            if subject.shape[1] != first.shape[1]:
+                raise InputError(
+                    f"{where} has {subject.shape[1]} features; "
+                    f"site {first_name}, subject 0 has {first.shape[1]}"
+                )
+            _check_subject(subject, where, n_components, on_bad)
+    if n_components > first.shape[1]:
+        raise InputError(
+            f"n_components must be at most the {first.shape[1]} features of X, got {n_components}"
+        )
+    return sites
+
+
+def _array(name: str, number: int, subject: Any) -> Subject:
+    try:
+        array = np.asarray(subject)
+        if array.dtype.kind != "f":
+            array = array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"site {name}, subject {number}: not an array of numbers") from None
+    if array.ndim != 2 or not array.shape[1]:
+        raise InputError(f"site {name}, subject {number}: expected (time, features), got shape {array.shape}")
+    return array
+
+
+def _check_subject(subject: Subject, where: str, n_components: int, on_bad: OnBad) -> None:
+    if on_bad == "zero":
+        return
+    if len(subject) < n_components:
+        raise InputError(
+            f"{where} has {len(subject)} time points, fewer than the {n_components} components asked for"
+        )
+    low, high = subject.min(axis=0), subject.max(axis=0)
+    broken = np.flatnonzero(~np.isfinite(high - low))
+    if broken.size:
+        raise InputError(f"{where}: feature {broken[0]} holds NaN or infinity ({broken.size} such features)")
+    constant = np.flatnonzero(low == high)
+    if constant.size:
+        raise InputError(
+            f"{where}: feature {constant[0]} is constant ({constant.size} such features); "
+            "leave out the subject or the feature, or pass on_bad='zero'"
+        )

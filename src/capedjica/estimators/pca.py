@@ -1,0 +1,134 @@
+"""``CapePCA``: private principal components across sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.pca import leading_subspace, pca_query, sample_moments, subject_moments
+from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.errors import InputError
+from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
+from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.privacy import validate
+from capedjica.privacy.statement import PrivacyStatement
+
+
+class CapePCA:
+    """Principal components of data that stay at their sites: the paper's Algorithm 3.
+
+    Data are used as they are: not centred, each sample shortened to the norm ``clip``.
+
+    Parameters
+    ----------
+    n_components : int
+        R.
+    epsilon, delta : float
+        The budget; epsilon is not given for ``mechanism="none"``.
+    neighbour : {"subject", "sample"}
+        What is protected: everything of one person, or a single sample (time point), as in the paper.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}
+        How the mean is made private.
+    clip : float
+        Largest norm of one sample.
+    n_colluding : int or "third"
+        Sites that may side with the aggregator.
+    mask : {"uniform", "paper"}
+        Kind of masks.
+    random_state : int, optional
+        Unused, because nothing but the private noise is random; accepted for uniformity.
+    on_bad : {"raise", "zero"}
+        What to do about subjects with NaN, infinity or constant features.
+    insecure_noise_seed : int, optional
+        Reproducible noise; the result is marked as not private.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        Orthonormal rows, the leading component first, each with its largest entry positive.
+    privacy_ : PrivacyStatement
+        The guarantee.
+    """
+
+    def __init__(
+        self,
+        n_components: int,
+        epsilon: float | Mapping[str, float] | None = None,
+        delta: float = 1e-5,
+        neighbour: Literal["subject", "sample"] = "subject",
+        mechanism: MechanismName = "cape",
+        clip: float = 1.0,
+        n_colluding: int | str = "third",
+        mask: MaskName = "uniform",
+        random_state: int | None = None,
+        on_bad: OnBad = "raise",
+        insecure_noise_seed: int | None = None,
+    ) -> None:
+        self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
+        self.neighbour, self.mechanism, self.clip = neighbour, mechanism, clip
+        self.n_colluding, self.mask, self.random_state = n_colluding, mask, random_state
+        self.on_bad, self.insecure_noise_seed = on_bad, insecure_noise_seed
+
+    components_: NDArray[np.float64]
+    privacy_: PrivacyStatement
+
+    def fit(self, X: Sites, y: Any = None) -> Self:
+        """Estimate the components.
+
+        Parameters
+        ----------
+        X : list of sites, or dict from name to site
+            A site is a list of subjects, a subject an array (samples, features).
+        y : None
+            Ignored.
+        """
+        validate.count("n_components", self.n_components)
+        validate.positive("clip", self.clip)
+        if self.neighbour not in ("subject", "sample"):
+            raise InputError(f"neighbour must be 'subject' or 'sample', got {self.neighbour!r}")
+        sites = read_sites(X, 0 if self.neighbour == "sample" else self.n_components, self.on_bad)
+        n_features = next(iter(sites.values()))[0].shape[1]
+        if self.n_components > n_features:
+            raise InputError(
+                f"n_components must be at most the {n_features} features of X, got {self.n_components}"
+            )
+        study = EmbeddedStudy(
+            f"capePCA with {self.n_components} components",
+            {name: self._n_units(subjects) for name, subjects in sites.items()},
+            {name: _Moments(subjects, self.neighbour, self.clip) for name, subjects in sites.items()},
+            [Stage(pca_query(n_features, self.clip))],
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            mask=self.mask,
+            n_colluding=self.n_colluding,
+            insecure_noise_seed=self.insecure_noise_seed,
+        )
+        basis = leading_subspace(study.mean(0), self.n_components)
+        signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])
+        self.components_ = (basis * signs).T
+        self.privacy_ = study.privacy
+        return self
+
+    def _n_units(self, subjects: Sequence[Subject]) -> int:
+        return len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
+
+    def transform(self, X: Any) -> Any:
+        """Project one subject (samples, features), or each of a list."""
+        if isinstance(X, list | tuple):
+            return [self.transform(subject) for subject in X]
+        return np.asarray(X) @ self.components_.T
+
+
+class _Moments:
+    """What a site computes: the second moment of each of its units."""
+
+    def __init__(self, subjects: Sequence[Subject], neighbour: str, clip: float) -> None:
+        self._subjects, self._clip = subjects, clip
+        self._moments = subject_moments if neighbour == "subject" else sample_moments
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterator[NDArray[np.float64]]:
+        return self._moments(self._subjects, self._clip)
