@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from capedjica.algorithms.kernels import PackedSubjects, infomax_statistics
 from capedjica.algorithms.state import pack
 from capedjica.mechanisms.contract import Query
+from capedjica.privacy import validate
 
 FloatArray = NDArray[np.float64]
 Mean = Callable[[bytes], FloatArray]
@@ -40,8 +41,8 @@ _RESTART_RATE, _BLOW_UP_RATE, _TURN_RATE = 0.9, 0.8, 0.9
 
 
 def default_learning_rate(n_components: int) -> float:
-    """Return rho = 0.015 / ln R, the paper's choice."""
-    return 0.015 / math.log(n_components)
+    """Return rho = 0.015 / ln R, the paper's choice; there is none for a single component."""
+    return 0.015 / math.log(validate.count("n_components", n_components, minimum=2))
 
 
 def gradient_query(n_components: int) -> Query:
@@ -105,10 +106,14 @@ class Infomax:
         return self.change < self.tolerance
 
     def update(self, mean: FloatArray) -> None:
-        """Take one step along the mean gradients, then look at what the safeguards say."""
+        """Take one step along the mean gradients."""
         size = self.n_components
         step_w = self.learning_rate * self.clip_g * mean[: size * size].reshape(size, size)
         step_b = self.learning_rate * self.clip_h * mean[size * size :]
+        self.move(step_w, step_b)
+
+    def move(self, step_w: FloatArray, step_b: FloatArray) -> None:
+        """Change W and b by these steps, then look at what the safeguards say."""
         W = self.W + step_w
         if not np.abs(W).max() <= MAX_WEIGHT:
             self.learning_rate *= _RESTART_RATE

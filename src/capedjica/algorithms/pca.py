@@ -57,13 +57,16 @@ def leading_subspace(moments: NDArray[np.float64], n_components: int) -> NDArray
 
 
 def _clipped(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+    """Shorten samples to ``clip``; what is not finite stays so, and then its unit counts as zero."""
     values = np.asarray(samples, dtype=np.float64)
-    norms = np.linalg.norm(values, axis=1, keepdims=True)
-    clipped: NDArray[np.float64] = values * (clip / np.maximum(norms, clip))
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.linalg.norm(values, axis=1, keepdims=True)
+        clipped: NDArray[np.float64] = values * (clip / np.maximum(norms, clip))
     return clipped
 
 
 def _exact_moments(subject: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
     values = _clipped(subject, clip)
-    moments: NDArray[np.float64] = values.T @ values / len(values)
+    with np.errstate(invalid="ignore"):
+        moments: NDArray[np.float64] = values.T @ values / len(values)
     return moments

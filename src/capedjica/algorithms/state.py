@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,15 +28,14 @@ def pack(**arrays: ArrayLike) -> bytes:
 def unpack(data: bytes) -> dict[str, NDArray[np.float64]]:
     """Return the arrays in bytes from elsewhere; anything but what :func:`pack` writes is a ProtocolError."""
     try:
-        content = _decoder.decode(data)
+        arrays = {name: _read(array) for name, array in _decoder.decode(data).items()}
+        # One state has one spelling, so that equal states have equal hashes.
+        if pack(**arrays) != data:
+            raise ValueError("another spelling")
     except (ValueError, RecursionError):
         raise ProtocolError(f"a public state of {len(data)} bytes cannot be read") from None
-    return {name: _read(name, array) for name, array in content.items()}
+    return arrays
 
 
-def _read(name: str, array: _Array) -> NDArray[np.float64]:
-    if min(array.shape, default=0) < 0 or 8 * math.prod(array.shape) != len(array.values):
-        raise ProtocolError(
-            f"'{name}' of a public state has {len(array.values)} bytes, not shape {array.shape}"
-        )
+def _read(array: _Array) -> NDArray[np.float64]:
     return np.frombuffer(array.values, dtype="<f8").reshape(array.shape)

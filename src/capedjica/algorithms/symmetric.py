@@ -13,6 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.errors import InputError
+
 
 def svec_size(size: int) -> int:
     """Return D(D+1)/2, the length of the vector of a (D, D) matrix."""
@@ -29,7 +31,7 @@ def unsvec(vector: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the symmetric matrix of a vector; the inverse of :func:`svec`."""
     size = (math.isqrt(8 * len(vector) + 1) - 1) // 2
     if svec_size(size) != len(vector):
-        raise ValueError(f"no symmetric matrix has {len(vector)} distinct entries")
+        raise InputError(f"no symmetric matrix has {len(vector)} distinct entries")
     places, factors = _layout(size)
     matrix = np.zeros(size * size)
     matrix[places] = vector / factors
