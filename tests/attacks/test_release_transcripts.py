@@ -56,8 +56,7 @@ class Wiretap:
             self.asks[letter.round] = ask
             if letter.site in self.colluding:
                 block = self.study.sites[letter.site]._block
-                start, end = block._edges[ask.slot], block._edges[ask.slot + 1]
-                self.own[letter.site]["mask"] = block._masks[start:end].copy()
+                self.own[letter.site]["mask"] = block._masks[block._layout.words(ask.slot)].copy()
         if letter.direction == "answer" and kind == "Answer":
             answer = msgspec.msgpack.decode(letter.data, type=Answer)
             self.answers.setdefault(letter.round, {})[letter.site] = answer
@@ -86,7 +85,7 @@ def measured_mu(study, tap, target, answers):
     revealed = study.aggregator._block.masks(ask.slot) if study.aggregator._block else None
     known = sum((tap.own[name]["mask"] for name in tap.colluding if name in ask.participants), np.uint64(0))
     sum_of_masks = revealed - known
-    plan = study.sites[target]._block.plan(ask.plan)
+    plan = study.sites[target]._block.plan(ask)
     person = (plan.query.spread * plan.query.clip * plan.scale[target]) / plan.step
     if study.contract.mask == "uniform":
         # a uniform mask leaves nothing but the sum: messages added up, masks taken off

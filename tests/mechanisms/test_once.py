@@ -2,105 +2,39 @@
 
 import copy
 import math
+import threading
+from contextlib import suppress
 
 import msgspec
 import numpy as np
 import pytest
 
-from capedjica.errors import InputError
+from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.aggregator import Aggregator
-from capedjica.mechanisms.contract import Contract, Query, Stage
+from capedjica.mechanisms.contract import RESERVED_DELTA, Contract
 from capedjica.mechanisms.messages import (
+    MAX_SLOTS,
     Answer,
     Ask,
     Begin,
     Hello,
     Refusal,
     SlotPlan,
-    Status,
     Sum,
-    SumAnswer,
     encode,
 )
 from capedjica.mechanisms.site import Site, SitePolicy
-from capedjica.privacy.ledger import Cap, Ledger, Policy
-from capedjica.securesum import Identity, Roster
+from capedjica.privacy import gaussian_delta
+from capedjica.privacy.ledger import Cap, Summary
 from capedjica.securesum.noise import NoiseSource
-from tests.mechanisms.world import clipped_mean, make_data
-
-SIZES = (12, 9, 15, 8)
-DATA = make_data(SIZES, 20)
-
-
-class Consortium:
-    """Four sites with ledgers on disk, and an aggregator; any of them can be stopped and started again."""
-
-    def __init__(self, folder, count=5, epsilon=5.0, policy_epsilon=50.0):
-        self.folder = folder
-        self.identities = {name: Identity.generate() for name in DATA}
-        roster = Roster.of([self.identities[name].public(name) for name in DATA])
-        self.contract = Contract(
-            title="once",
-            roster=roster,
-            subjects=SIZES,
-            stages=(Stage(Query("mean", 20, 1.0), count),),
-            epsilon=(epsilon,) * 4,
-            delta=1e-5,
-        )
-        self.policy = Policy(total=Cap(policy_epsilon, 1e-5), per_study=Cap(policy_epsilon, 1e-5))
-        self.ledgers, self.sites, self.calls = {}, {}, []
-        for name in DATA:
-            self.start(name)
-        self.aggregator = Aggregator(self.contract, self.exchange)
-
-    def start(self, name):
-        if name in self.ledgers:
-            self.ledgers[name].close()
-        identity = self.identities[name]
-        ledger = Ledger.open(
-            self.folder / f"{name}.sqlite",
-            storage_key=identity.derive_key("ledger"),
-            sign=identity.sign,
-            verify=identity.public(name).verify,
-            policy=self.policy,
-            head_path=self.folder / f"{name}.head",
-        )
-        ledger.register_study(self.contract.hash, "once", Cap(self.contract.epsilon[0], 1e-5))
-        self.ledgers[name] = ledger
-        self.sites[name] = Site(
-            self.contract, name, identity, ledger, lambda stage, published, state: [DATA[name]], NoiseSource()
-        )
-
-    def exchange(self, questions):
-        answers = {
-            name: self.sites[name].handle(data) for name, data in questions.items() if name in self.sites
-        }
-        self.calls.append((dict(questions), answers))
-        return answers
-
-    def last_ask(self):
-        """The bytes of the last release asked for, and the answers to it."""
-        questions, answers = next(
-            (q, a)
-            for q, a in reversed(self.calls)
-            if msgspec.msgpack.decode(next(iter(q.values())))[0] == "Ask"
-        )
-        return next(iter(questions.values())), answers
-
-    def spent(self, name):
-        return self.ledgers[name].spent(self.contract.hash)
+from tests.mechanisms.consortium import DATA, SIZES, Consortium, reply
+from tests.mechanisms.world import clipped_mean, make_study
 
 
 @pytest.fixture
 def consortium(tmp_path):
-    made = Consortium(tmp_path)
-    yield made
-    for ledger in made.ledgers.values():
-        ledger.close()
-
-
-def reply(data):
-    return msgspec.msgpack.decode(data, type=Status | SumAnswer | Answer | Refusal)
+    with Consortium(tmp_path) as made:
+        yield made
 
 
 def test_the_same_request_gets_identical_bytes_and_no_charge(consortium):
@@ -201,21 +135,97 @@ def test_a_new_aggregator_that_knows_nothing_stays_within_the_budget(consortium)
 
 
 def test_a_site_whose_total_cap_is_spent_stays_out_and_nobody_is_charged_in_vain(tmp_path):
-    consortium = Consortium(tmp_path, count=1, epsilon=1.0, policy_epsilon=1.0)
     other = b"o" * 32
-    ledger = consortium.ledgers["s2"]
-    ledger.register_study(other, "earlier", Cap(1.0, 1e-5))
-    ledger.claim(other, 0, 0)
-    from capedjica.privacy.ledger import Summary
+    with Consortium(tmp_path, count=1, epsilon=1.0, policy_epsilon=1.0) as consortium:
+        ledger = consortium.ledgers["s2"]
+        ledger.register_study(other, "earlier", Cap(1.0, 1e-5))
+        ledger.claim(other, 0, 0)
+        ledger.release(other, 0, 0, 0, ["s2"], b"r" * 32, 0.2, lambda: b"x", Summary("earlier", 1))
+        consortium.aggregator.mean(0)
+        (release,) = consortium.aggregator.releases
+        assert release.participants == ("s0", "s1", "s3")
+        assert consortium.spent("s2") == 0
+        assert "the budget of site s2 does not allow it" in consortium.aggregator.refusals["s2"]
 
-    ledger.release(other, 0, 0, 0, ["s2"], b"r" * 32, 0.2, lambda: b"x", Summary("earlier", 1))
+
+def test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false(tmp_path):
+    """It asks for the smallest slots that a site affords until all are refused, far beyond what was agreed.
+
+    What was spent, with all that the grid added, stays below the delta of the contract at its epsilon.
+    """
+    with Consortium(tmp_path, count=1, epsilon=2.0) as consortium:
+        contract = consortium.contract
+        for fraction in (0.5, 0.3, 0.1, 0.05, 0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-8, 1e-9):
+            aggregator = Aggregator(contract, consortium.exchange)
+            aggregator._coming_slots = lambda stage, spent, f=fraction: [SlotPlan(0, f)]
+            with suppress(CapedjicaError):
+                aggregator.mean(0)
+        for name in DATA:
+            spent = consortium.spent(name)
+            assert 0.999999 < spent / contract.total_mu[name] ** 2 <= 1
+            reached = gaussian_delta(math.sqrt(spent), 2.0)
+            assert reached <= contract.delta * (1 - RESERVED_DELTA)
+
+
+def test_a_study_approved_for_more_than_its_contract_is_not_begun(tmp_path):
+    with Consortium(tmp_path) as consortium:
+        generous = Contract(
+            title="generous",
+            roster=consortium.contract.roster,
+            subjects=SIZES,
+            stages=consortium.contract.stages,
+            epsilon=(1.0,) * 4,
+            delta=1e-5,
+        )
+        ledger = consortium.ledgers["s0"]
+        ledger.register_study(generous.hash, "generous", Cap(2.0, 1e-5))
+        arguments = consortium.identities["s0"], ledger, lambda *_: [DATA["s0"]], NoiseSource()
+        site = Site(generous, "s0", *arguments)
+        begin = Begin(1, generous.hash, 0, list(DATA), [SlotPlan(0, 0.1)])
+        assert "its own log says why" in reply(site.handle(encode(begin))).reason
+        assert ledger.last_block(generous.hash) == -1
+
+
+def test_a_block_begun_while_a_release_is_made_does_not_uncover_it(tmp_path):
+    """Messages may come from several threads: the mask in use must not be wiped by the next block."""
+    with Consortium(tmp_path) as consortium:
+        site, contract, begun = consortium.sites["s0"], consortium.contract, threading.Event()
+        next_block = encode(Begin(1, contract.hash, 1, list(DATA), [SlotPlan(0, 0.1)]))
+
+        def begin():
+            site.handle(next_block)
+            begun.set()
+
+        thread = threading.Thread(target=begin)
+
+        def statistics(stage, published, state):
+            if not begun.is_set():
+                thread.start()
+                begun.wait(0.3)
+            return [DATA["s0"]]
+
+        site._statistics = statistics
+        consortium.aggregator.mean(0)
+        thread.join()
+        answers = [
+            reply(answers["s0"])
+            for _, answers in consortium.calls
+            if isinstance(reply(answers["s0"]), Answer)
+        ]
+        for answer in answers:
+            # Under a uniform mask all 20 words lie below 2^55 with odds of 2^-160.
+            assert np.abs(np.frombuffer(answer.words, "<i8").astype(float)).max() > 2**55
+        assert begun.is_set()
+
+
+def test_slots_that_cannot_exist_leave_no_trace(consortium):
     consortium.aggregator.mean(0)
-    (release,) = consortium.aggregator.releases
-    assert release.participants == ("s0", "s1", "s3")
-    assert consortium.spent("s2") == 0
-    assert "the budget of site s2 does not allow it" in consortium.aggregator.refusals["s2"]
-    for ledger in consortium.ledgers.values():
-        ledger.close()
+    ask = msgspec.msgpack.decode(consortium.last_ask()[0], type=Ask)
+    entries = len(consortium.ledgers["s0"].entries())
+    for slot in (len(DATA) + 99, MAX_SLOTS, 2**40):
+        refused = reply(consortium.sites["s0"].handle(encode(msgspec.structs.replace(ask, slot=slot))))
+        assert isinstance(refused, Refusal)
+    assert len(consortium.ledgers["s0"].entries()) == entries
 
 
 def test_a_restored_ledger_is_noticed_by_the_head_in_the_last_message(tmp_path, consortium):
@@ -301,9 +311,7 @@ def test_a_site_refuses_seeded_noise_under_a_contract_that_promises_privacy(cons
         )
 
 
-def test_unprotected_releases_charge_infinity(tmp_path):
-    from tests.mechanisms.world import make_study
-
+def test_unprotected_releases_charge_infinity():
     for mechanism in ("pooled", "none"):
         study = make_study(DATA, mechanism=mechanism)
         study.mean(0)

@@ -35,7 +35,7 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
             str(row["title"]),
             str(row["epsilon_text"]),
             f"{row['allowed']:g}",
-            f"{row['delta']:g}",
+            f"{row['delta']:.3g}",
             str(row["releases"]),
             str(row["aborted"]),
             style=style,

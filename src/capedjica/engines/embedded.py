@@ -14,7 +14,7 @@ from capedjica.mechanisms.aggregator import Aggregator
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Site, SitePolicy, Statistics
 from capedjica.privacy import validate
-from capedjica.privacy.ledger import Cap, Policy
+from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.securesum import Identity, Roster
@@ -89,7 +89,7 @@ class EmbeddedStudy:
 
     def _site(self, name: str, identity: Identity, statistics: Statistics) -> Site:
         contract = self.contract
-        cap = _cap(contract, name)
+        cap = contract.cap(name)
         ledger = memory_ledger(Policy(total=cap, per_study=cap, allow_non_private=not contract.protects))
         ledger.register_study(contract.hash, contract.title, cap)
         policy = SitePolicy(allow_unprotected=True)
@@ -123,13 +123,6 @@ class EmbeddedStudy:
             n_colluding=contract.roster.n_colluding,
             secure=not contract.insecure_noise,
         )
-
-
-def _cap(contract: Contract, name: str) -> Cap:
-    """Return the site's budget; a study without privacy has none, and charges infinity instead."""
-    if not contract.epsilon:
-        return Cap(1.0, contract.delta)
-    return Cap(contract.epsilon[contract.roster.names.index(name)], contract.delta)
 
 
 def _roster(identities: Mapping[str, Identity], n_colluding: int | str, mechanism: str) -> Roster:

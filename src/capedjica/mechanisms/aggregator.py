@@ -7,7 +7,8 @@ in time out. What carries them (a function call, a network) is not its business.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -15,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
+from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.mechanisms.messages import (
+    MAX_SLOTS,
     VERSION,
     Answer,
     Ask,
@@ -33,7 +36,7 @@ from capedjica.mechanisms.messages import (
     publication_hash,
     read_reply,
 )
-from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
+from capedjica.mechanisms.release import HEADROOM, ReleasePlan
 from capedjica.securesum import AggregatorSum, SumParameters
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
@@ -43,13 +46,16 @@ _Answer = TypeVar("_Answer", bound=Reply)
 
 # Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
 BLOCK_WORDS: Final = 1 << 21
-BLOCK_SLOTS: Final = 1 << 12
 # A release is not made with less than this part of the budget that was planned for it.
 LEAST_SHRINK: Final = 0.01
 # How often those are asked again whose answer to a release did not arrive.
 REPEATS: Final = 1
 # How often a release is tried again after sites were lost.
 MAX_ATTEMPTS: Final = 20
+# How often a site that was there may fail the others, at their cost, before it is left out for good.
+PATIENCE: Final = 2
+# A refusal is quoted to people up to this length.
+_LONGEST_REASON: Final = 200
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,11 @@ class Aggregator:
     """
 
     def __init__(self, contract: Contract, exchange: Exchange, noise: NoiseSource | None = None) -> None:
-        if contract.mechanism == "pooled" and noise is None:
-            raise InputError("mechanism 'pooled' needs the curator's source of noise")
+        if contract.mechanism == "pooled":
+            if noise is None:
+                raise InputError("mechanism 'pooled' needs the curator's source of noise")
+            if noise.secure == contract.insecure_noise:
+                raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
         self.releases: list[Release] = []
         self.refusals: dict[str, str] = {}
@@ -104,13 +113,17 @@ class Aggregator:
         self._done = [0] * len(contract.stages)
         self._aborted: list[tuple[int, int]] = []
         self._heads: dict[str, bytes] = {}
+        self._failures: Counter[str] = Counter()
         self._block: _OpenBlock | None = None
         self._published = b""
 
     def publish(self, data: bytes) -> None:
         """Hand public data to all sites for the releases that follow, in place of any published before."""
         self._published = data
-        self._ask_all(self._hello(self._wanted()), Status)
+        informed = self._ask_all(self._hello(self._wanted()), Status)
+        # A participant that does not know the data would refuse, and the others be charged in vain.
+        if self._block is not None and not informed.keys() >= set(self._block.participants):
+            self._block = None
 
     def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
         """Return the private mean of a stage's query over all subjects of the participants.
@@ -173,7 +186,7 @@ class Aggregator:
         if reply.sender != name:
             self.refusals[name] = f"an answer in the name of site {reply.sender}"
         elif isinstance(reply, Refusal):
-            self.refusals[name] = reply.reason
+            self.refusals[name] = _one_line(reply.reason)
         elif isinstance(reply, expected):
             answers[name] = reply
         else:
@@ -194,14 +207,22 @@ class Aggregator:
         number = 1 + max(status.block for status in present.values())
         invited = self.contract.roster.in_order(present)
         begin = Begin(*self._header(), number, list(invited), slots)
-        first = self._ask_all(dict.fromkeys(invited, begin), SumAnswer)
+        first = self._ask_for_block(begin, dict.fromkeys(invited, begin))
         if self.contract.mechanism != "cape":
             participants = self.contract.roster.in_order(first)
             return _OpenBlock(self.contract, begin, participants, None) if participants else None
         return self._sum_masks(begin, first)
 
+    def _ask_for_block(self, begin: Begin, questions: Mapping[str, Question]) -> dict[str, bytes]:
+        """Return the sites' messages of the secure sum; an answer about another block is as good as none."""
+        answers = self._ask_all(questions, SumAnswer)
+        return {name: answer.data for name, answer in answers.items() if answer.block == begin.block}
+
     def _wanted(self) -> tuple[str, ...]:
-        return (self.contract.alone,) if self.contract.mechanism == "local" else self.contract.roster.names
+        """Return the sites to work with: all but those that failed the others too often."""
+        alone = self.contract.mechanism == "local"
+        names = (self.contract.alone,) if alone else self.contract.roster.names
+        return tuple(name for name in names if self._failures[name] < PATIENCE)
 
     def _hello(self, names: tuple[str, ...]) -> dict[str, Hello]:
         return {
@@ -211,11 +232,11 @@ class Aggregator:
 
     def _greet(self) -> dict[str, Status]:
         """Return the sites that are there; refuse to go on with too few."""
-        roster, wanted = self.contract.roster, self._wanted()
-        present = self._ask_all(self._hello(wanted), Status)
+        roster = self.contract.roster
+        present = self._ask_all(self._hello(self._wanted()), Status)
         needed = roster.threshold if self.contract.mechanism == "cape" else 1
         if len(present) < needed:
-            missing = ", ".join(name for name in wanted if name not in present)
+            missing = ", ".join(name for name in roster.names if name not in present)
             raise ProtocolError(
                 f"{len(present)} sites answered, {needed} are needed; missing: {missing} ({self._blame()})"
             )
@@ -238,35 +259,41 @@ class Aggregator:
         coming = [(index, share) for index, share in left if index >= stage]
         slots: list[SlotPlan] = []
         words = 0
-        for index, share in coming[:BLOCK_SLOTS]:
+        for index, share in coming[:MAX_SLOTS]:
             words += self._query(index).size
             if slots and words > BLOCK_WORDS:
                 break
             slots.append(SlotPlan(index, share * shrink))
         return slots
 
-    def _sum_masks(self, begin: Begin, first: dict[str, SumAnswer]) -> _OpenBlock | None:
+    def _sum_masks(self, begin: Begin, answers: dict[str, bytes]) -> _OpenBlock | None:
         """Run the secure sum of the masks; the block is usable only if all its survivors are still there."""
         length = sum(self._query(slot.stage).size for slot in begin.slots)
         total = AggregatorSum(SumParameters(begin.hash, self.contract.roster, length, begin.block))
-        answers = first
+        accepted: set[str] = set()
         try:
             while True:
-                accepted = {name for name, answer in answers.items() if self._feed(total, name, answer.data)}
+                accepted = {name for name, data in answers.items() if self._feed(total, name, data)}
                 questions = total.advance()
                 if total.done:
                     break
-                answers = self._ask_all(
-                    {name: Sum(*self._header(), begin.block, data) for name, data in questions.items()},
-                    SumAnswer,
+                header = *self._header(), begin.block
+                answers = self._ask_for_block(
+                    begin, {name: Sum(*header, data) for name, data in questions.items()}
                 )
         except ProtocolError as error:
             self.refusals["secure sum"] = str(error)
+            self._note_missing(begin.invited, accepted)
             return None
         # A survivor that did not finish does not know the participants, so it would refuse every release.
         if not accepted.issuperset(total.survivors):
+            self._note_missing(total.survivors, accepted)
             return None
         return _OpenBlock(self.contract, begin, total.survivors, total.result)
+
+    def _note_missing(self, expected: Collection[str], present: Collection[str]) -> None:
+        """Remember who was missing when a block or a release was given up."""
+        self._failures.update(name for name in expected if name not in present)
 
     def _feed(self, total: AggregatorSum, name: str, data: bytes) -> bool:
         """Hand a site's message to the secure sum; whether it was accepted."""
@@ -282,14 +309,13 @@ class Aggregator:
     def _ask(self, block: _OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
         """Ask for one release; None, with what was sent charged, if a participant did not answer."""
         slot = block.take(stage)
-        agreed = block.begin.slots[slot]
-        plan = block.plan(agreed)
+        plan = block.plan(slot)
         ask = Ask(
             *self._header(),
             block.begin.block,
             slot,
             list(plan.participants),
-            agreed,
+            block.begin.slots[slot],
             self._published_hash(),
             state,
         )
@@ -308,6 +334,7 @@ class Aggregator:
         self._heads |= {name: answer.head for name, answer in answers.items()}
         if aborted:
             self._aborted.append((block.begin.block, slot))
+            self._note_missing(plan.participants, answers)
             return None
         return self._combine(block, slot, plan, [answer.words for answer in answers.values()])
 
@@ -357,13 +384,11 @@ class _OpenBlock:
         participants: tuple[str, ...],
         total: NDArray[np.uint64] | None,
     ) -> None:
-        self.begin = begin
-        self._contract, self._participants, self._total = contract, participants, total
-        self._edges = np.concatenate(
-            [[0], np.cumsum([contract.stages[slot.stage].query.size for slot in begin.slots])]
-        )
+        self.begin, self.participants = begin, participants
+        self._layout = BlockLayout(contract, begin)
+        # Without a secure sum there are no masks.
+        self._total = np.zeros(self._layout.n_words, dtype=np.uint64) if total is None else total
         self._next = 0
-        self._plans: dict[SlotPlan, ReleasePlan] = {}
 
     def serves(self, stage: int) -> bool:
         """Whether a slot for this stage is left; slots of earlier stages are passed over for good."""
@@ -376,21 +401,15 @@ class _OpenBlock:
         self._next += 1
         return self._next - 1
 
-    def plan(self, slot: SlotPlan) -> ReleasePlan:
+    def plan(self, slot: int) -> ReleasePlan:
         """Return what every participant does in a slot."""
-        if slot not in self._plans:
-            self._plans[slot] = plan_release(
-                self._contract,
-                self._contract.stages[slot.stage].query,
-                slot.fraction,
-                self._participants,
-                tuple(self.begin.invited),
-            )
-        return self._plans[slot]
+        return self._layout.plan(slot, self.participants)
 
     def masks(self, slot: int) -> NDArray[np.uint64]:
-        """Return the sum of a slot's masks; zero where the mechanism has none."""
-        size = self._edges[slot + 1] - self._edges[slot]
-        if self._total is None:
-            return np.zeros(size, dtype=np.uint64)
-        return self._total[self._edges[slot] : self._edges[slot + 1]]
+        """Return the sum of a slot's masks."""
+        return self._total[self._layout.words(slot)]
+
+
+def _one_line(text: str) -> str:
+    """Return a site's words as a person may see them: short, and nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_REASON])

@@ -13,6 +13,7 @@ import msgspec
 
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu, validate
+from capedjica.privacy.ledger import Cap
 from capedjica.securesum import Roster
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
@@ -129,8 +130,9 @@ class Contract:
                 f"subjects must hold one number for each of {len(names)} sites, got {len(self.subjects)}"
             )
         for name, size in zip(names, self.subjects, strict=True):
-            if size < 1:
+            if size == 0:
                 raise InputError(f"site {name} has no subjects")
+            validate.count(f"subjects of site {name}", size)
         if self.weights:
             if len(self.weights) != len(names):
                 raise InputError(f"weights must hold one number for each of {len(names)} sites")
@@ -179,11 +181,22 @@ class Contract:
         """
         if self.mechanism == "none":
             return dict.fromkeys(self.roster.names, math.inf)
-        delta = self.delta * (1 - RESERVED_DELTA)
         return {
-            name: gaussian_mu(epsilon, delta)
+            name: gaussian_mu(epsilon, self._spendable_delta)
             for name, epsilon in zip(self.roster.names, self.epsilon, strict=True)
         }
+
+    def cap(self, site: str) -> Cap:
+        """Return what a site's ledger may spend on this study: ``total_mu``, and not a bit more.
+
+        A study without privacy has no budget; its releases are charged with infinity, beside any cap.
+        """
+        epsilon = self.epsilon[self.roster.names.index(site)] if self.epsilon else 1.0
+        return Cap(epsilon, self._spendable_delta)
+
+    @property
+    def _spendable_delta(self) -> float:
+        return self.delta * (1 - RESERVED_DELTA)
 
     @cached_property
     def alone(self) -> str:

@@ -25,14 +25,15 @@ from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Contract
 
 VERSION: Final = 1
-MAX_SLOTS: Final = 1 << 16
-# Room for names, numbers and hashes in a message beside its vector or state.
-_OVERHEAD: Final = 1 << 16
+MAX_SLOTS: Final = 1 << 12
+# An aggregator tells of what was given up before it goes on, so there is seldom more than one.
+MAX_ABORTED: Final = 1 << 6
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 Fraction = Annotated[float, Meta(gt=0, le=1)]
+SlotNumber = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 
 
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -57,7 +58,7 @@ class Hello(Message, frozen=True):
     """
 
     published: bytes
-    aborted: Annotated[list[tuple[Count, Count]], Meta(max_length=MAX_SLOTS)]
+    aborted: Annotated[list[tuple[Count, SlotNumber]], Meta(max_length=MAX_ABORTED)]
     head: Annotated[bytes, Meta(max_length=256)]
 
 
@@ -88,7 +89,7 @@ class Ask(Message, frozen=True):
     """
 
     block: Count
-    slot: Count
+    slot: SlotNumber
     participants: Annotated[list[Name], Meta(max_length=1 << 12)]
     plan: SlotPlan
     published: Hash
@@ -121,7 +122,7 @@ class Answer(Message, frozen=True):
 
     sender: Name
     block: Count
-    slot: Count
+    slot: SlotNumber
     mu: Annotated[float, Meta(ge=0)]
     head: Annotated[bytes, Meta(max_length=256)]
     words: bytes

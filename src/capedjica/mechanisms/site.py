@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
+from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.mechanisms.messages import (
     VERSION,
@@ -36,9 +38,9 @@ from capedjica.mechanisms.messages import (
     publication_hash,
     read_question,
 )
-from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
+from capedjica.mechanisms.release import HEADROOM, ReleasePlan
 from capedjica.mechanisms.subjects import Vectors, sum_subjects
-from capedjica.privacy.ledger import SlotBurntError, Summary
+from capedjica.privacy.ledger import SlotBurntError, Summary, Totals
 from capedjica.securesum import Identity, SiteSum, SumParameters
 from capedjica.securesum.noise import NoiseSource
 
@@ -73,6 +75,9 @@ class SiteLedger(Protocol):
 
     def check_affordable(self, study: bytes, mu2: float) -> None:
         """Refuse what would exceed a cap."""
+
+    def totals(self) -> Totals:
+        """Return what each study was approved for and has spent."""
 
     def last_block(self, study: bytes) -> int:
         """Return the last block claimed, -1 if none."""
@@ -114,9 +119,10 @@ class Site:
     identity : Identity
         Its long-term key.
     ledger : SiteLedger
-        Where everything is recorded; the contract must be registered there.
+        Where everything is recorded; the contract must be registered there, with its ``cap`` or less.
     statistics : callable
-        ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time.
+        ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time, as
+        :func:`capedjica.mechanisms.subjects.sum_subjects` wants them.
     noise : NoiseSource
         Of the private noise and the masks.
     policy : SitePolicy
@@ -147,13 +153,16 @@ class Site:
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
         self._block: _Block | None = None
+        # One message at a time: a new block, begun while a release is made, would wipe the mask in use.
+        self._lock = threading.Lock()
         self._published = b""
         self._published_hash = publication_hash(b"")
 
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a message of the aggregator: always bytes, whatever the message."""
         try:
-            return self._answer(read_question(data, self.contract))
+            with self._lock:
+                return self._answer(read_question(data, self.contract))
         except ProtocolError as error:
             reason = str(error)
         except BudgetExceededError:
@@ -230,11 +239,22 @@ class Site:
             raise ProtocolError(
                 f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
             )
-        # Now, rather than in the middle of the block, when others would be charged in vain.
-        planned = math.fsum(slot.fraction for slot in begin.slots) * self.contract.total_mu[self.name] ** 2
-        self._ledger.check_affordable(
-            self.contract.hash, planned * (1 - HEADROOM) if self.contract.protects else math.inf
-        )
+        self._check_budget(math.fsum(slot.fraction for slot in begin.slots))
+
+    def _check_budget(self, fraction: float) -> None:
+        """Refuse a block now, rather than in the middle of it, when others would be charged in vain."""
+        study, planned = self.contract.hash, fraction * self.contract.total_mu[self.name] ** 2
+        self._check_approval()
+        self._ledger.check_affordable(study, planned * (1 - HEADROOM) if self.contract.protects else math.inf)
+
+    def _check_approval(self) -> None:
+        """Refuse if the ledger would let this study spend more than its contract promises to."""
+        approved, cap = self._ledger.totals().studies.get(self.contract.hash), self.contract.cap(self.name)
+        if approved is not None and approved.cap.mu2 > cap.mu2:
+            raise InputError(
+                f"site {self.name} approved '{self.contract.title}' for {approved.cap}, more than the {cap} "
+                "that its contract allows"
+            )
 
     def query(self, slot: SlotPlan) -> Query:
         """Return the query that a slot serves."""
@@ -272,18 +292,12 @@ class Site:
         block = self._block
         if block is None or block.begin.block != ask.block or ask.slot in block.used:
             return 0.0, self._burnt
-        block.check(ask)
+        plan = block.plan(ask)
         if ask.published != self._published_hash:
             raise ProtocolError(
                 f"site {self.name} does not hold the published data that this release refers to"
             )
-        plan = block.plan(ask.plan)
-        total, self.n_zero = sum_subjects(
-            self._statistics(ask.plan.stage, self._published, ask.state),
-            plan,
-            self.name,
-            self.contract.enrolled[self.name],
-        )
+        total = self._sum_subjects(ask, plan)
         head = self._ledger.head
 
         def make_message() -> bytes:
@@ -295,6 +309,13 @@ class Site:
             )
 
         return plan.mu[self.name] if self.contract.protects else math.inf, make_message
+
+    def _sum_subjects(self, ask: Ask, plan: ReleasePlan) -> NDArray[np.int64]:
+        def vectors() -> Iterable[Vectors]:
+            return self._statistics(ask.plan.stage, self._published, ask.state)
+
+        total, self.n_zero = sum_subjects(vectors, plan, self.name, self.contract.enrolled[self.name])
+        return total
 
     def _burnt(self) -> bytes:
         raise SlotBurntError(f"site {self.name} no longer holds the mask of this slot; a new block is needed")
@@ -313,31 +334,30 @@ class _Block:
         self.begin = begin
         self.used: set[int] = set()
         self._site = site
-        self._plans: dict[SlotPlan, ReleasePlan] = {}
-        sizes = [site.query(slot).size for slot in begin.slots]
-        self._edges = np.concatenate([[0], np.cumsum(sizes)])
-        contract = site.contract
-        if contract.mechanism == "cape":
+        self._layout = BlockLayout(site.contract, begin)
+        self._sum: SiteSum | None = None
+        if site.contract.mechanism == "cape":
             self._masks = self._make_masks(tuple(begin.invited))
-            parameters = SumParameters(begin.hash, contract.roster, int(self._edges[-1]), begin.block)
-            register = _Claim(site._ledger, contract.hash)
-            self._sum: SiteSum | None = SiteSum(parameters, site._identity, site.name, self._masks, register)
+            self._sum = self._start_sum()
             self.first_message = self._sum.start()
         else:
-            self._masks, self._sum, self.first_message = np.zeros(self._edges[-1], np.uint64), None, b""
-            site._ledger.claim(contract.hash, begin.block, 0)
+            self._masks, self.first_message = np.zeros(self._layout.n_words, np.uint64), b""
+            site._ledger.claim(site.contract.hash, begin.block, 0)
 
     def _make_masks(self, invited: tuple[str, ...]) -> NDArray[np.uint64]:
         """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
-        site, contract = self._site, self._site.contract
-        if contract.mask == "uniform":
-            return site._noise.uniform(int(self._edges[-1]))
-        scales = {
-            slot: plan_release(contract, site.query(slot), slot.fraction, invited).mask[site.name]
-            for slot in set(self.begin.slots)
-        }
-        parts = [site._draw(scales[slot], site.query(slot).size) for slot in self.begin.slots]
+        site = self._site
+        if site.contract.mask == "uniform":
+            return site._noise.uniform(self._layout.n_words)
+        plans = [self._layout.plan(slot, invited) for slot in range(len(self.begin.slots))]
+        parts = [site._draw(plan.mask[site.name], plan.query.size) for plan in plans]
         return np.concatenate(parts).view(np.uint64)
+
+    def _start_sum(self) -> SiteSum:
+        site, roster = self._site, self._site.contract.roster
+        parameters = SumParameters(self.begin.hash, roster, self._layout.n_words, self.begin.block)
+        register = _Claim(site._ledger, site.contract.hash)
+        return SiteSum(parameters, site._identity, site.name, self._masks, register)
 
     def receive(self, data: bytes) -> bytes:
         """Return the site's answer in the secure sum."""
@@ -345,8 +365,8 @@ class _Block:
             raise ProtocolError(f"site {self._site.name}: this mechanism has no secure sum")
         return self._sum.receive(data)
 
-    def check(self, ask: Ask) -> None:
-        """Refuse a release that is not the one this block was made for."""
+    def plan(self, ask: Ask) -> ReleasePlan:
+        """Return what every participant does in a release; refuse one that this block was not made for."""
         name, participants = self._site.name, tuple(ask.participants)
         if ask.slot >= len(self.begin.slots) or self.begin.slots[ask.slot] != ask.plan:
             raise ProtocolError(
@@ -356,32 +376,22 @@ class _Block:
             raise ProtocolError(f"site {name}: the participants are not sites of the roster in order")
         if self._sum is not None and participants != self._sum.survivors:
             raise ProtocolError(f"site {name}: the participants are not those that were agreed on")
-        self._participants = participants
-
-    def plan(self, slot: SlotPlan) -> ReleasePlan:
-        """Return what every participant does in a slot."""
-        if slot not in self._plans:
-            self._plans[slot] = plan_release(
-                self._site.contract,
-                self._site.query(slot),
-                slot.fraction,
-                self._participants,
-                tuple(self.begin.invited),
-            )
-        return self._plans[slot]
+        return self._layout.plan(ask.slot, participants)
 
     def use(self, slot: int) -> NDArray[np.uint64]:
-        """Return the mask of a slot and forget it."""
+        """Return the mask of a slot, once, and forget it."""
+        if slot in self.used:
+            raise SlotBurntError(f"site {self._site.name}: the mask of slot {slot} serves one message only")
         self.used.add(slot)
-        mask = self._masks[self._edges[slot] : self._edges[slot + 1]]
+        mask = self._masks[self._layout.words(slot)]
         taken = mask.copy()
         mask[:] = 0
         return taken
 
     def wipe(self) -> None:
         """Forget everything."""
-        self._masks[:] = 0
         self.used.update(range(len(self.begin.slots)))
+        self._masks[:] = 0
         if self._sum is not None:
             self._sum.wipe()
 
