@@ -112,6 +112,8 @@ def test_too_few_participants_and_impossible_precision_are_refused():
         InputError, match="1 participants cannot hide behind each other when 1 sites may collude"
     ):
         plan_release(contract, contract.stages[0].query, 1.0, ("s0",))
+    with pytest.raises(InputError, match="s3 made no masks and cannot take part"):
+        plan_release(contract, contract.stages[0].query, 1.0, ROSTER.names, ROSTER.names[:3])
     huge = dataclasses.replace(contract, epsilon=(1e25,) * 4)
     with pytest.raises(InputError, match="too small for exact integer arithmetic"):
         plan_release(huge, huge.stages[0].query, 1.0, ROSTER.names)

@@ -34,6 +34,7 @@ from capedjica.mechanisms.contract import RESERVED_DELTA, Contract, Query
 from capedjica.privacy import Cape, calibrate
 from capedjica.privacy.validate import FloatArray
 from capedjica.securesum.discrete_gaussian import grid_delta
+from capedjica.securesum.noise import MAX_SIGMA
 from capedjica.securesum.ring import SUM_LIMIT
 
 # log2 of the largest grid noise aimed at, and of the smallest accepted (where the grid still adds nothing).
@@ -111,9 +112,9 @@ def plan_release(
     invited : tuple of str, optional
         Those who made masks; only the paper's masks depend on it.
     """
-    _check_participants(contract, participants)
     if contract.mechanism != "cape" or invited is None:
         invited = participants
+    _check_participants(contract, participants, invited)
     plan = _Planner(contract, query, participants, invited).plan(fraction)
     # Fractions add up to at most 1, so over a whole run the grid adds at most half of what is reserved.
     if plan.grid_delta > contract.delta * RESERVED_DELTA / 2 * fraction:
@@ -123,7 +124,9 @@ def plan_release(
     return plan
 
 
-def _check_participants(contract: Contract, participants: tuple[str, ...]) -> None:
+def _check_participants(contract: Contract, participants: tuple[str, ...], invited: tuple[str, ...]) -> None:
+    if strangers := set(participants) - set(invited):
+        raise InputError(f"{', '.join(sorted(strangers))} made no masks and cannot take part in the release")
     if contract.mechanism == "cape" and len(participants) <= contract.roster.n_colluding:
         raise InputError(
             f"{len(participants)} participants cannot hide behind each other when "
@@ -155,6 +158,7 @@ class _Planner:
         mask = self._mask(noise, fraction)
         if self.participants != self.invited and self.contract.mask == "paper":
             noise = self._noise_under_masks(noise, mask, step, targets)
+        self._check_grid(noise, mask, curator, step)
         mu = self._mu(noise, mask, curator, step)
         return ReleasePlan(
             query=self.query,
@@ -203,14 +207,23 @@ class _Planner:
         largest = max(float(noise.max()), curator)
         finest = math.log2(largest) - _NOISE_BITS if largest else math.log2(longest) - _EXACT_BITS
         reach = self.n_subjects * longest + 13 * math.sqrt(math.fsum(noise**2) + curator**2)
-        step = 2.0 ** math.ceil(max(finest, math.log2(reach / (SUM_LIMIT / 2))))
-        smallest = curator if not noise.any() else float(noise.min())
-        if largest and smallest / step < _LEAST_NOISE:
-            raise InputError(
-                f"'{self.query.label}': the noise asked for is too small for exact integer arithmetic "
-                f"with {self.n_subjects} subjects and clip {self.query.clip:g}; ask for a smaller epsilon"
-            )
-        return step
+        return float(2.0 ** math.ceil(max(finest, math.log2(reach / (SUM_LIMIT / 2)))))
+
+    def _check_grid(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> None:
+        """Refuse what the grid, the sampler or the ring cannot hold: equation (2), from public values."""
+        scales = [*noise[noise > 0], *mask[np.isfinite(mask) & (mask > 0)], *([curator] if curator else [])]
+        sum_of_subjects = self.n_subjects * (self.query.clip * float(self.scale.max()) / step + 1)
+        reach = sum_of_subjects + 12 * math.sqrt(math.fsum(noise**2) + curator**2)
+        if max(scales, default=0) > MAX_SIGMA or reach >= SUM_LIMIT:
+            problem, remedy = "large", "larger"
+        elif scales and min(scales) < _LEAST_NOISE:
+            problem, remedy = "small", "smaller"
+        else:
+            return
+        raise InputError(
+            f"'{self.query.label}': the noise asked for is too {problem} for exact integer arithmetic "
+            f"with {self.n_subjects} subjects and clip {self.query.clip:g}; ask for a {remedy} epsilon"
+        )
 
     def _mask(self, noise: FloatArray, fraction: float) -> FloatArray:
         """Scale of the masks; the paper's are sqrt(S) times the noise as planned for those invited."""
@@ -232,8 +245,11 @@ class _Planner:
             mu = self._mu(noise * math.exp(log_factor), mask, 0.0, step)
             return float(np.max(mu / targets)) - 1
 
-        factor = math.exp(float(brentq(excess, -5.0, 25.0, xtol=1e-12)) + 1e-9)
-        return noise * factor
+        # Wide enough for any noise that the grid holds; what is beyond is refused there.
+        low, high = -40.0, 40.0
+        if excess(low) <= 0:
+            return noise * math.exp(low)
+        return noise * math.exp(float(brentq(excess, low, high, xtol=1e-12)) + HEADROOM)
 
     def _mu(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> FloatArray:
         """Exact mu of each participant, from the integers that will be sent."""
