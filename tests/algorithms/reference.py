@@ -1,7 +1,8 @@
 """The algorithms as they are printed: plain loops in float64, slow and easy to compare with the page.
 
-Two departures of Algorithm 4 that the package makes as well: the gradients are means of the subjects' own means,
-so that scan lengths may differ, and the adjustment of the rate, left open there, is that of Baker et al. 2018.
+Algorithm 4 departs from the page in two things, as the package does: its gradients are means of the subjects'
+own means, so that scan lengths may differ, and the adjustment of the rate, left open there, is that of Baker
+et al. 2018.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import expit
+
 
 class Step(NamedTuple):
     """Where an iteration ends, and which safeguards spoke."""
@@ -55,7 +58,7 @@ def angle(first, second):
 def point_gradients(x, W, b, clip_g, clip_h):
     """Lines 6 to 9 of Algorithm 4 for one time point."""
     z = W @ x + b
-    y = 1 - 2 / (1 + np.exp(-z))
+    y = 1 - 2 * expit(z)
     G = (np.eye(len(W)) + np.outer(y, z)) @ W
     G = G / max(1, np.linalg.norm(G) / clip_g)
     h = y / max(1, np.linalg.norm(y) / clip_h)
@@ -75,13 +78,12 @@ def mean_gradients(sites, W, b, clip_g, clip_h):
     return G / count, h / count
 
 
-def algorithm_4(sites, rate, n_iterations, clip_g=30.0, clip_h=math.sqrt(30.0), tolerance=1e-6, gradients=None):
+def algorithm_4(sites, rate, n_iterations, clip_g=30.0, clip_h=30.0**0.5, tolerance=1e-6):
     """Yield every iteration of Algorithm 4 without noise, up to and including the one that stops it."""
-    gradients = gradients or (lambda W, b: mean_gradients(sites, W, b, clip_g, clip_h))
     size = sites[0][0].shape[1]
     W, b, rho = np.eye(size), np.zeros(size), Rate(rate)
     for _ in range(n_iterations):
-        G, h = gradients(W, b)
+        G, h = mean_gradients(sites, W, b, clip_g, clip_h)
         step = rho.rate * G
         if np.abs(W + step).max() > 1e8:
             rho.restart()
@@ -116,7 +118,7 @@ def djica(sites, rate, n_passes, rng):
             for site, order in zip(points, orders, strict=True):
                 X = site[order[t : t + block]].T
                 Z = W @ X + b[:, np.newaxis]
-                Y = 1 - 2 / (1 + np.exp(-Z))
+                Y = 1 - 2 * expit(Z)
                 G += (block * np.eye(size) + Y @ Z.T) @ W
                 h += Y.sum(axis=1)
             W, b = W + rho.rate * G, b + rho.rate * h

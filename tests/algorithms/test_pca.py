@@ -95,6 +95,26 @@ def test_a_broken_subject_touches_nobody_else(broken, length):
     assert not rows[1].any() or not np.isfinite(rows[1]).all()
 
 
+def rows_that_work(batches):
+    """Take step after step as a site does, whatever fails on the way."""
+    rows = []
+    while True:
+        try:
+            rows.append(next(batches))
+        except StopIteration:
+            return np.concatenate(rows)
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize("statistics", [subject_moments, sample_moments])
+@pytest.mark.parametrize("unreadable", [np.zeros(30), np.array([["a", "b"]])], ids=["a vector", "text"])
+def test_a_subject_that_fails_ends_nothing(statistics, unreadable):
+    good, other = make_sites((30, 20), 1)[0]
+    rows = rows_that_work(statistics([good, unreadable, other], 1.0))
+    assert_array_equal(rows, rows_that_work(statistics([good, other], 1.0)))
+
+
 def test_a_broken_sample_touches_no_other():
     (subject,) = make_sites((100,), 1)[0]
     rows = np.concatenate(list(sample_moments([subject])))
@@ -105,7 +125,7 @@ def test_a_broken_sample_touches_no_other():
     assert not np.isfinite(damaged[70]).all()
 
 
-# How far two units can be apart --------------------------------------------------------------------------
+# How far two units can be apart ------------------------------------------------------------
 
 
 def on_the_clip(row):

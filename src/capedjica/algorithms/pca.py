@@ -8,7 +8,8 @@ at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only add
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,29 +32,38 @@ def pca_query(n_features: int, clip: float = 1.0) -> Query:
 
 
 def subject_moments(
-    subjects: Sequence[NDArray[np.floating]], clip: float = 1.0
+    subjects: Iterable[NDArray[np.floating]], clip: float = 1.0
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield the svec of each subject's second moment, one row at a time."""
-    for subject in subjects:
-        exact = len(subject) > LONGEST
-        moments = _exact_moments(subject, clip) if exact else second_moments(subject, clip)
-        yield svec(moments)[np.newaxis]
+    """Return the svec of each subject's second moment, one row at a time.
+
+    A `map` and not a generator: it goes on after a subject that fails, so that none changes another's part.
+    """
+    return map(partial(_subject_row, clip=clip), subjects)
 
 
 def sample_moments(
-    subjects: Sequence[NDArray[np.floating]], clip: float = 1.0
+    subjects: Iterable[NDArray[np.floating]], clip: float = 1.0
 ) -> Iterator[NDArray[np.float64]]:
-    """Yield the svec of x x' for every sample of every subject, a few rows at a time."""
-    for subject in subjects:
-        for start in range(0, len(subject), _BATCH):
-            samples = _clipped(subject[start : start + _BATCH], clip)
-            yield np.stack([svec(np.outer(x, x)) for x in samples])
+    """Return the svec of x x' for every sample of every subject, a few rows at a time."""
+    batches = (
+        subject[start : start + _BATCH] for subject in subjects for start in range(0, len(subject), _BATCH)
+    )
+    return map(partial(_sample_rows, clip=clip), batches)
 
 
 def leading_subspace(moments: NDArray[np.float64], n_components: int) -> NDArray[np.float64]:
     """Return V_R, the (D, R) leading eigenvectors of the symmetric matrix whose svec is ``moments``."""
     _, vectors = np.linalg.eigh(unsvec(moments))
     return np.ascontiguousarray(vectors[:, ::-1][:, :n_components])
+
+
+def _subject_row(subject: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+    exact = len(subject) > LONGEST
+    return svec(_exact_moments(subject, clip) if exact else second_moments(subject, clip))[np.newaxis]
+
+
+def _sample_rows(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+    return np.stack([svec(np.outer(x, x)) for x in _clipped(samples, clip)])
 
 
 def _clipped(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
