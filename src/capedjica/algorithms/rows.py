@@ -1,0 +1,43 @@
+"""Tables with one person per row, as a site hands them to a release: read, cut into batches, shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.state import unpack
+from capedjica.errors import ProtocolError
+
+FloatArray = NDArray[np.float64]
+
+_BATCH_NUMBERS: Final = 1 << 20
+
+
+def batches(n_rows: int, width: int) -> Iterator[slice]:
+    """Yield all rows in order, as many at a time as make about a million numbers at ``width`` per row."""
+    size = max(1, _BATCH_NUMBERS // width)
+    for start in range(0, n_rows, size):
+        yield slice(start, min(start + size, n_rows))
+
+
+def clip_rows(rows: FloatArray, bound: float) -> FloatArray:
+    """Return the rows shortened to the norm ``bound``.
+
+    Norms exceed the bound by rounding alone, less than 1e-12 of it. A row with NaN or infinity holds NaN
+    afterwards, and so counts as zero.
+    """
+    with np.errstate(all="ignore"):
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        clipped: FloatArray = rows * (bound / np.maximum(norms, bound))
+    return clipped
+
+
+def public_array(state: bytes, name: str, shape: tuple[int, ...]) -> FloatArray:
+    """Return the one array of a public state; anything else is a ProtocolError."""
+    arrays = unpack(state)
+    if list(arrays) != [name] or arrays[name].shape != shape:
+        raise ProtocolError(f"the public state must hold '{name}' of shape {shape} and nothing else")
+    return arrays[name]

@@ -1,0 +1,70 @@
+"""What the estimators of this package have in common: a budget, and a study in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from capedjica.algorithms.rows import FloatArray
+from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.privacy.statement import PrivacyStatement
+
+# A person's vectors at a public state.
+Vectors = Callable[[bytes], Iterable[FloatArray]]
+
+
+@dataclass(kw_only=True, eq=False)
+class PrivateEstimator:
+    """The budget, and against whom it protects.
+
+    Parameters
+    ----------
+    epsilon : float or dict from site to float, optional
+        Total budget; required unless ``mechanism="none"``.
+    delta : float
+        Of the total guarantee.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}
+        How a mean is made private.
+    n_colluding : int or "third"
+        Sites that may side with the aggregator.
+    mask : {"uniform", "paper"}
+        Kind of masks.
+    insecure_noise_seed : int, optional
+        Reproducible noise; the result is marked as not private.
+
+    Attributes
+    ----------
+    privacy_ : PrivacyStatement
+        The guarantee.
+    """
+
+    epsilon: float | Mapping[str, float] | None = None
+    delta: float = 1e-5
+    mechanism: MechanismName = "cape"
+    n_colluding: int | str = "third"
+    mask: MaskName = "uniform"
+    insecure_noise_seed: int | None = None
+    privacy_: PrivacyStatement = field(init=False, repr=False)
+
+    def _study(
+        self, title: str, sizes: Mapping[str, int], vectors: Mapping[str, Vectors], stage: Stage
+    ) -> EmbeddedStudy:
+        """Return a study of one stage in which nothing is published."""
+        return EmbeddedStudy(
+            title,
+            sizes,
+            {name: partial(_at_state, vectors[name]) for name in sizes},
+            [stage],
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            mask=self.mask,
+            n_colluding=self.n_colluding,
+            insecure_noise_seed=self.insecure_noise_seed,
+        )
+
+
+def _at_state(vectors: Vectors, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+    return vectors(state)

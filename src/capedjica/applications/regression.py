@@ -1,0 +1,119 @@
+"""``PrivateLogisticRegression``: labels from features, across sites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from capedjica.algorithms.regression import (
+    LogisticDescent,
+    default_clip,
+    default_learning_rate,
+    extend,
+    gradient_query,
+    person_gradients,
+    probability,
+)
+from capedjica.algorithms.rows import FloatArray
+from capedjica.applications.base import PrivateEstimator
+from capedjica.applications.inputs import read_labels, read_people, read_tables
+from capedjica.estimators import Sites
+from capedjica.mechanisms.contract import Stage
+from capedjica.privacy import validate
+
+
+@dataclass(eq=False)
+class PrivateLogisticRegression(PrivateEstimator):
+    """Logistic regression of labels 0 and 1, by gradient descent (:mod:`capedjica.algorithms.regression`).
+
+    Parameters
+    ----------
+    feature_bound : float
+        B, a public bound on the norm of a person's features, which are best given in units in which they are
+        about one; longer rows are shortened, in prediction too.
+    clip : float, optional
+        C, the longest gradient; by default sqrt(B^2 + 1) / 3. From sqrt(B^2 + 1) on nothing is clipped.
+    max_iter : int
+        J, the number of steps; the budget is spread evenly over them.
+    learning_rate : float, optional
+        By default 4 / (B^2 + 1).
+    l2 : float
+        lambda of the penalty lambda/2 times the squared norm of the coefficients, intercept excepted.
+    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed
+        See :class:`capedjica.applications.base.PrivateEstimator`.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_features,)
+        The weights.
+    intercept_ : float
+        The score of a person whose features are all 0.
+    privacy_ : PrivacyStatement
+        The guarantee.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from capedjica.applications import PrivateLogisticRegression
+    >>> scores = np.linspace(-1, 1, 400)
+    >>> model = PrivateLogisticRegression(feature_bound=1.0, epsilon=5.0)
+    >>> model.fit([scores, scores, scores], [scores > 0] * 3).predict([-0.9, 0.9])
+    array([0, 1])
+    """
+
+    feature_bound: float
+    clip: float | None = None
+    max_iter: int = 30
+    learning_rate: float | None = None
+    l2: float = 0.0
+    coef_: FloatArray = field(init=False, repr=False)
+    intercept_: float = field(init=False, repr=False)
+
+    def fit(self, X: Sites, y: Sites) -> Self:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : list of sites, or dict from name to site
+            A site is an array (people, features).
+        y : list of sites, or dict from name to site
+            A site is as many labels, 0 or 1.
+        """
+        max_iter = validate.count("max_iter", self.max_iter)
+        bound = validate.positive("feature_bound", self.feature_bound)
+        rate = _positive_or("learning_rate", self.learning_rate, default_learning_rate(bound))
+        clip = _positive_or("clip", self.clip, default_clip(bound))
+        tables = {name: extend(table, bound) for name, table in read_tables(X).items()}
+        labels = read_labels(y, tables)
+        n_features = next(iter(tables.values())).shape[1] - 1
+        descent = LogisticDescent(n_features, rate, validate.nonnegative("l2", self.l2))
+        study = self._study(
+            "private logistic regression",
+            {name: len(table) for name, table in tables.items()},
+            {name: partial(person_gradients, table, labels[name]) for name, table in tables.items()},
+            Stage(gradient_query(n_features, clip), max_iter),
+        )
+        for _ in range(max_iter):
+            descent.update(study.mean(0, descent.state))
+        self.coef_, self.intercept_ = descent.weights[:-1], float(descent.weights[-1])
+        self.privacy_ = study.privacy
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> FloatArray:
+        """Return the probabilities of labels 0 and 1 for each row, shape (people, 2)."""
+        extended = extend(read_people(X, len(self.coef_)), self.feature_bound)
+        ones = probability(extended, np.append(self.coef_, self.intercept_))
+        return np.column_stack([1 - ones, ones])
+
+    def predict(self, X: ArrayLike) -> NDArray[np.intp]:
+        """Return the more probable label of each row."""
+        labels: NDArray[np.intp] = self.predict_proba(X).argmax(axis=1)
+        return labels
+
+
+def _positive_or(name: str, value: float | None, default: float) -> float:
+    return default if value is None else validate.positive(name, value)
