@@ -50,9 +50,17 @@ def test_every_accountant_is_an_upper_bound(items, delta):
         assert total(name, items, delta) >= exact * (1 - 1e-12)
 
 
-@given(releases)
-def test_corrected_moments_coincide_with_rdp(items):
-    assert total("moments", items) == pytest.approx(total("rdp", items), rel=1e-9)
+@given(releases, st.sampled_from([1e-9, 1e-5, 1e-2]))
+def test_rdp_is_the_best_order_and_moments_the_best_exponent(items, delta):
+    """Both definitions, minimised by hand over a grid of orders alpha = 1 + t around the best one."""
+    a = math.fsum(r.count * r.mu**2 for r in items)
+    best = math.sqrt(-2 * math.log(delta) / a)
+    orders = [1 + best * factor for factor in (0.5, 0.9, 1.0, 1.1, 2.0)]
+    by_order = [order * a / 2 - math.log(delta) / (order - 1) for order in orders]
+    assert total("rdp", items, delta) == pytest.approx(min(by_order), rel=1e-12)
+    epsilon = total("moments", items, delta)
+    exponents = [a / 2 * (t + t**2) - t * epsilon for t in (order - 1 for order in orders)]
+    assert min(exponents) == pytest.approx(math.log(delta), rel=1e-9)
 
 
 @given(st.lists(st.tuples(st.floats(1e-3, 1), st.integers(1, 9)), min_size=1, max_size=5))
@@ -65,6 +73,15 @@ def test_order_and_grouping_do_not_matter(pairs):
 
 def test_one_release_costs_the_same_exactly_and_naively():
     assert total("naive", [Release(0.7)]) == pytest.approx(total("exact", [Release(0.7)]))
+
+
+def test_strong_composition_of_equal_releases_by_hand():
+    """k releases: sqrt(2 k log(1/d)) e + k e (exp(e) - 1), d = delta/2, e at delta/(2k) each."""
+    k, delta = 30, 1e-5
+    e = gaussian_epsilon(0.05, delta / 2 / k)
+    by_hand = math.sqrt(2 * k * math.log(2 / delta)) * e + k * e * math.expm1(e)
+    assert total("strong", [Release(0.05, k)], delta) == pytest.approx(by_hand, rel=1e-12)
+    assert total("naive", [Release(0.05, k)], delta) == pytest.approx(k * gaussian_epsilon(0.05, delta / k))
 
 
 @pytest.mark.parametrize("name", ACCOUNTANTS)
@@ -95,6 +112,13 @@ def test_nothing_costs_nothing_and_no_privacy_costs_infinity(name):
     assert total(name, [Release(0.1), Release(math.inf)]) == math.inf
 
 
+@pytest.mark.parametrize("name", ACCOUNTANTS)
+@pytest.mark.parametrize("mu", [1e-290, 1e-170, 1e9, 1e160, 1e300])
+def test_absurd_releases_have_a_total_no_smaller_than_the_exact_one(name, mu):
+    items = [Release(mu, count=1000), Release(mu / 3)]
+    assert total(name, items, 1e-300) >= total("exact", items, 1e-300) * (1 - 1e-12) > 0
+
+
 def test_strong_composition_overflows_to_infinity():
     assert total("strong", [Release(60.0)]) == math.inf
 
@@ -105,6 +129,8 @@ def test_strong_composition_overflows_to_infinity():
         (lambda: Release(-1.0), "mu must be at least 0, got -1.0"),
         (lambda: Release(math.nan), "mu must be a number, got nan"),
         (lambda: Release(1.0, count=0), "count must be a whole number of at least 1, got 0"),
+        (lambda: Release(1.0, count=math.inf), "count must be a whole number of at least 1, got inf"),
+        (lambda: Release("much"), "mu must be a number, got 'much'"),
         (
             lambda: accountant("best", 1e-5),
             "accountant must be one of exact, rdp, moments, strong, naive; got 'best'",

@@ -55,8 +55,10 @@ def test_infinite_masks_are_the_limit_of_wide_ones(n_colluding):
     ]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-8
-    expected = weights / np.sqrt(Cape(math.inf, local_var, weights, n_colluding)._honest_cover())
-    assert limit == pytest.approx(expected, rel=1e-14)
+    noise = weights**2 * local_var
+    for site in range(6):
+        others = sorted(np.delete(noise, site))[: 5 - n_colluding]
+        assert limit[site] == pytest.approx(weights[site] / math.sqrt(noise[site] + sum(others)), rel=1e-14)
 
 
 def test_one_site_with_an_infinite_mask_among_finite_ones():
@@ -87,6 +89,15 @@ def test_nothing_hidden_is_infinite_and_nothing_said_is_zero():
     assert (Cape(0.0, 0.0, [0.5, 0.5], 1).mu(0.0) == 0).all()
     # a site of weight 0 behind a mask that nobody sums gives nothing away
     assert Cape(math.inf, 1.0, [1.0, 0.0], 0).mu(1.0)[1] == 0
+
+
+def test_mu_is_never_understated_where_variances_leave_the_range_of_a_double():
+    """All others collude, so only a site's own noise counts, whatever its weight."""
+    tiny = Cape(math.inf, [4.0, 1e-9], [1e-200, 1.0], 1)
+    assert tiny.mu(1.0)[0] == pytest.approx(0.5, rel=1e-12)
+    wide = Cape(1e308, 1e308, [0.5, 0.5], 1)
+    assert wide.mu(1e154) == pytest.approx([1.0, 1.0], rel=1e-12)
+    assert Cape(math.inf, 1.0, [1.0, 0.0], 0).mu([1.0, math.inf])[1] == 0
 
 
 def test_epsilon_and_output_variance():

@@ -81,6 +81,24 @@ def test_limits():
     assert gaussian_delta(1, 0) == pytest.approx(math.erf(1 / (2 * math.sqrt(2))), rel=1e-14)
 
 
+@pytest.mark.parametrize("mu", [5e-324, 1e-200, 1e5, 1e17, 1e150, 1e300])
+@pytest.mark.parametrize("delta", [5e-324, 1e-5, 0.5])
+def test_absurd_mu_has_an_epsilon(mu, delta):
+    """epsilon = mu a + mu^2/2 with |a| <= 40, infinite where that overflows."""
+    epsilon = gaussian_epsilon(mu, delta)
+    assert epsilon <= mu * (40 + mu / 2)
+    assert epsilon >= mu * (mu / 2 - 40)
+    assert 0 <= gaussian_delta(mu, 1.0) <= 1
+
+
+@pytest.mark.parametrize("epsilon", [5e-324, 1e-300, 1e16, 1e160, 1.7e308])
+@pytest.mark.parametrize("delta", [5e-324, 1e-5, 0.5])
+def test_absurd_epsilon_has_a_mu(epsilon, delta):
+    mu = gaussian_mu(epsilon, delta)
+    assert math.isclose(gaussian_epsilon(mu, delta), epsilon, rel_tol=1e-9) or epsilon < 1e-200
+    assert gaussian_delta(mu, epsilon) == pytest.approx(delta, rel=1e-9) or epsilon > 1e10
+
+
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 def test_simulated_likelihood_ratio_reaches_delta(mu):
     """P[L > eps | shifted] - e^eps P[L > eps | not] over a million draws; false alarm below 1e-6."""
@@ -104,7 +122,7 @@ def test_bad_delta_is_named(value):
         gaussian_epsilon(1.0, value)
 
 
-@pytest.mark.parametrize("value", [-1e-9, math.nan, None])
+@pytest.mark.parametrize("value", [-1e-9, math.nan, None, 10**400])
 def test_bad_mu_is_named(value):
     with pytest.raises(InputError, match=r"^mu must .* got"):
         gaussian_delta(value, 1.0)

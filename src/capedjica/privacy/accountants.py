@@ -29,8 +29,8 @@ class Release:
     label: str = ""
 
     def __post_init__(self) -> None:
-        validate.nonnegative("mu", self.mu)
-        validate.count("count", self.count)
+        object.__setattr__(self, "mu", validate.nonnegative("mu", self.mu))
+        object.__setattr__(self, "count", validate.count("count", self.count))
 
 
 class Accountant(ABC):
@@ -108,40 +108,36 @@ class ExactAccountant(Accountant):
     name = "exact"
 
     def _compose(self, tally: Mapping[float, int]) -> float:
-        return gaussian_epsilon(math.sqrt(_mu_squared(tally)), self.delta)
+        return gaussian_epsilon(_total_mu(tally), self.delta)
 
 
 class RdpAccountant(Accountant):
     r"""Renyi differential privacy at the optimal order (Mironov 2017, Propositions 1, 3 and 7).
 
-    Order alpha costs :math:`\alpha \sum\mu_i^2 / 2`; converting to (epsilon, delta) adds
-    :math:`\log(1/\delta)/(\alpha - 1)`; the best order is
-    :math:`\alpha = 1 + \sqrt{2 \log(1/\delta) / \sum\mu_i^2}`. An upper bound of the exact epsilon.
+    With :math:`\mu^2 = \sum\mu_i^2`, order alpha costs :math:`\alpha\mu^2/2`; converting to
+    (epsilon, delta) adds :math:`\log(1/\delta)/(\alpha - 1)`; the best order is
+    :math:`\alpha = 1 + \sqrt{2 \log(1/\delta)} / \mu`, which leaves
+    :math:`\epsilon = \mu^2/2 + \mu\sqrt{2 \log(1/\delta)}`. An upper bound of the exact epsilon.
     """
 
     name = "rdp"
 
     def _compose(self, tally: Mapping[float, int]) -> float:
-        total = _mu_squared(tally)
-        order = 1 + math.sqrt(2 * -math.log(self.delta) / total)
-        return order * total / 2 - math.log(self.delta) / (order - 1)
+        mu = _total_mu(tally)
+        return mu * (mu / 2 + math.sqrt(-2 * math.log(self.delta)))
 
 
-class MomentsAccountant(Accountant):
+class MomentsAccountant(RdpAccountant):
     r"""The moments accountant (Abadi et al. 2016, Theorem 2) without subsampling.
 
     :math:`\delta = \min_t \exp(\alpha(t) - t\epsilon)` with
     :math:`\alpha(t) = \tfrac12 \sum\mu_i^2 (t + t^2)`. The minimum is at
     :math:`t = \epsilon / \sum\mu_i^2 - 1/2`, which leaves the quadratic
-    :math:`\epsilon^2/(2A) - \epsilon/2 + A/8 + \log\delta = 0`, :math:`A = \sum\mu_i^2`. Its larger root
-    is returned; it coincides with :class:`RdpAccountant`, t being alpha - 1.
+    :math:`\epsilon^2/(2A) - \epsilon/2 + A/8 + \log\delta = 0`, :math:`A = \sum\mu_i^2`. Its larger root,
+    :math:`A/2 + \sqrt{2 A \log(1/\delta)}`, is that of :class:`RdpAccountant`, t being alpha - 1.
     """
 
     name = "moments"
-
-    def _compose(self, tally: Mapping[float, int]) -> float:
-        a = _mu_squared(tally)
-        return a * (0.5 + math.sqrt(0.25 - 2 / a * (a / 8 + math.log(self.delta))))
 
 
 class StrongAccountant(Accountant):
@@ -156,9 +152,9 @@ class StrongAccountant(Accountant):
 
     def _compose(self, tally: Mapping[float, int]) -> float:
         each = _epsilons(tally, self.delta / 2)
-        squares = math.fsum(k * e**2 for e, k in each)
-        drift = math.fsum(k * e * _expm1(e) for e, k in each)
-        return math.sqrt(2 * math.log(2 / self.delta) * squares) + drift
+        spread = math.hypot(*(e * math.sqrt(k) for e, k in each))
+        drift = sum(k * e * _expm1(e) for e, k in each)
+        return math.sqrt(2 * (math.log(2) - math.log(self.delta))) * spread + drift
 
 
 class NaiveAccountant(Accountant):
@@ -167,7 +163,7 @@ class NaiveAccountant(Accountant):
     name = "naive"
 
     def _compose(self, tally: Mapping[float, int]) -> float:
-        return math.fsum(k * e for e, k in _epsilons(tally, self.delta))
+        return sum(k * e for e, k in _epsilons(tally, self.delta))
 
 
 ACCOUNTANTS: dict[str, type[Accountant]] = {
@@ -191,8 +187,8 @@ def _tally(releases: list[Release]) -> Counter[float]:
     return tally
 
 
-def _mu_squared(tally: Mapping[float, int]) -> float:
-    return math.fsum(k * mu**2 for mu, k in tally.items())
+def _total_mu(tally: Mapping[float, int]) -> float:
+    return math.hypot(*(mu * math.sqrt(k) for mu, k in tally.items()))
 
 
 def _epsilons(tally: Mapping[float, int], delta: float) -> list[tuple[float, int]]:

@@ -18,7 +18,7 @@ shift of the pair is that of :math:`y_s`, :math:`\Delta_s^2 / A_s`, plus that of
 :math:`(w_s r_s \Delta_s)^2 / \sum w_i^2 r_i t_i^2`. (docs/privacy.md does it by hand.)
 
 Only the sum in the denominator depends on who colludes, so the worst S_C colluders for site s are the
-other sites with the largest *cover* :math:`w_i^2 r_i t_i^2`.
+other sites with the largest *cover* :math:`w_i t_i \sqrt{r_i}`.
 
 Masks uniform on a finite ring are the limit of infinite variance: r = 1, 1/A = 0, and what remains is
 the noise of the published sum, :math:`\mu_s^2 = (w_s \Delta_s)^2 / \sum_H w_i^2 t_i^2`.
@@ -80,8 +80,6 @@ class Cape:
         if np.isinf(self.local_var).any():
             raise InputError("local_var must be finite, got inf")
         self.n_colluding = validate.colluding(n_colluding, self.n_sites)
-        if self.n_colluding >= self.n_sites:
-            raise InputError(f"n_colluding must be less than the number of sites, {self.n_sites}")
 
     @property
     def n_honest(self) -> int:
@@ -107,10 +105,9 @@ class Cape:
             Equation (3) of this module; infinite where nothing hides the site.
         """
         shift = validate.per_site("sensitivities", sensitivities, self.n_sites)
-        direct = _ratio(1.0, self.mask_var + self.local_var)
-        through_sum = _ratio((self.weights * self._mask_share()) ** 2, self._honest_cover())
-        with np.errstate(invalid="ignore"):
-            return np.where(shift == 0, 0.0, shift * np.sqrt(direct + through_sum))
+        direct = _ratio(1.0, np.hypot(np.sqrt(self.mask_var), np.sqrt(self.local_var)))
+        through_sum = _ratio(self.weights * self._mask_share() ** 2, self._honest_cover())
+        return _product(shift, np.hypot(direct, through_sum))
 
     def epsilon(self, sensitivities: ArrayLike, delta: float) -> FloatArray:
         """Exact epsilon of one release for one person of each site."""
@@ -122,40 +119,48 @@ class Cape:
         return sorted(others[: self.n_colluding])
 
     def _mask_share(self) -> FloatArray:
-        """r_i = sigma_i^2 / A_i, 1 for infinite masks and 0 for none."""
+        """sqrt(r_i) = sigma_i / sqrt(A_i), 1 for infinite masks and 0 for none."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = 1 / (1 + self.local_var / self.mask_var)
+            share = 1 / np.hypot(1, np.sqrt(self.local_var) / np.sqrt(self.mask_var))
         return np.where(self.mask_var == 0, 0.0, share)
 
     def _cover(self) -> FloatArray:
-        """w_i^2 r_i t_i^2: what site i's secrets add to the uncertainty about the published sum."""
-        return self.weights**2 * self._mask_share() * self.local_var
+        """w_i t_i sqrt(r_i): the spread that site i's secrets add to the published sum, given its message."""
+        return self.weights * self._mask_share() * np.sqrt(self.local_var)
 
     def _by_cover(self) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         return np.argsort(-self._cover(), kind="stable")
 
     def _honest_cover(self) -> FloatArray:
-        """Sum of the cover of the honest sites when each site's worst colluders side against it.
+        """Root of the summed squared covers of the honest sites, each site's worst colluders against it.
 
-        With covers sorted downwards, a site outside the first S_C loses those; a site among them is
-        left with itself and all beyond the first S_C + 1. O(S log S); sums of tails, so no cancellation.
+        With covers sorted downwards, a site outside the first S_C loses those; a site among them is left
+        with itself and all beyond the first S_C + 1. O(S log S). Sums of tails do not cancel, and standard
+        deviations do not underflow as variances would, which would understate mu.
         """
         order = self._by_cover()
         cover = self._cover()[order]
-        tails = np.append(np.cumsum(cover[::-1])[::-1], 0.0)
+        tails = np.append(np.hypot.accumulate(cover[::-1])[::-1], 0.0)
         rank = np.arange(self.n_sites)
         k = self.n_colluding
         honest: FloatArray = np.empty(self.n_sites)
-        honest[order] = np.where(rank >= k, tails[k], cover + tails[k + 1])
+        honest[order] = np.where(rank >= k, tails[k], np.hypot(cover, tails[k + 1]))
         return honest
 
 
 def _ratio(numerator: ArrayLike, denominator: FloatArray) -> FloatArray:
     """Quotient with x/0 = inf for x > 0 and 0/anything = 0."""
     top = np.broadcast_to(np.asarray(numerator, dtype=np.float64), denominator.shape)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         quotient: FloatArray = np.where(top == 0, 0.0, top / denominator)
     return quotient
+
+
+def _product(left: FloatArray, right: FloatArray) -> FloatArray:
+    """Product with 0 times anything = 0."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        product: FloatArray = np.where((left == 0) | (right == 0), 0.0, left * right)
+    return product
 
 
 def calibrate(
@@ -224,7 +229,7 @@ def _least_noise(need: FloatArray, n_colluding: int) -> FloatArray:
 
     .. math:: P + \sum_{s \le n} \max(K_s - P, P/m)
 
-    is convex and piecewise linear in P with kinks at K_s m/(m+1). Its slope turns non-negative at the
+    is convex and piecewise linear in P with kinks at K_s m/(m+1). Its slope turns positive at the
     j-th smallest kink, j = floor(S_C m/(m+1)) + 1. With m = 0 (all others collude) x = K: local noise.
     """
     n_sites, n = len(need), n_colluding + 1

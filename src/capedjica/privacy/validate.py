@@ -17,6 +17,8 @@ def real(name: str, value: Any) -> float:
     """Return ``value`` as a float that is not NaN."""
     try:
         number = float(value)
+    except OverflowError:
+        raise InputError(f"{name} must be a number below 1.8e308, got a larger one") from None
     except (TypeError, ValueError):
         raise InputError(f"{name} must be a number, got {value!r}") from None
     if math.isnan(number):
@@ -51,7 +53,7 @@ def probability(name: str, value: Any) -> float:
 def count(name: str, value: Any, minimum: int = 1) -> int:
     """Return ``value`` as a whole number of at least ``minimum``."""
     number = real(name, value)
-    if number != math.floor(number) or number < minimum or number == math.inf:
+    if not (minimum <= number < math.inf and number.is_integer()):
         raise InputError(f"{name} must be a whole number of at least {minimum}, got {value}")
     return int(number)
 
@@ -60,7 +62,7 @@ def per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:
     """Return one non-negative value per site; a single number stands for all sites."""
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} must be numbers, got {values!r}") from None
     if array.ndim > 1 or array.size not in (1, n_sites):
         raise InputError(
@@ -101,7 +103,7 @@ def colluding(value: int | str, n_sites: int) -> int:
     curious site knows its own noise and reads the result.
     """
     if value == "third":
-        return max(1, math.ceil(n_sites / 3) - 1)
+        value = max(1, math.ceil(n_sites / 3) - 1)
     if isinstance(value, str):
         raise InputError(f"n_colluding must be a whole number or 'third', got {value!r}")
     number = count("n_colluding", value, minimum=0)
