@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.capedjica import PaperSite, estimate, stages
+from capedjica.algorithms import capedjica, subject
+from capedjica.algorithms.basis import low_pass
 from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE, Infomax, default_learning_rate
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
-from capedjica.mechanisms.contract import MaskName, MechanismName
+from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.mechanisms.site import Statistics
 from capedjica.privacy import validate
 from capedjica.privacy.statement import PrivacyStatement
 
 FloatArray = NDArray[np.float64]
-Method = Literal["paper", "djica", "dp-djica"]
-METHODS: tuple[str, ...] = ("paper", "djica", "dp-djica")
+Method = Literal["subject", "paper", "djica", "dp-djica"]
+METHODS: tuple[str, ...] = get_args(Method)
+DEFAULT_ITERATIONS = {"subject": 20, "paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
 class CapeDJICA:
@@ -36,7 +40,8 @@ class CapeDJICA:
         Total budget for all stages together, PCA included; required unless ``mechanism="none"``.
     delta : float
         Of the total guarantee.
-    method : {"paper", "djica", "dp-djica"}
+    method : {"subject", "paper", "djica", "dp-djica"}
+        "subject": one small vector per subject and release (:mod:`capedjica.algorithms.subject`).
         "paper": capePCA, then Algorithm 4. "djica": the non-private algorithm of Baker et al. 2018.
         "dp-djica": the algorithm of Imtiaz et al. 2016, with Laplace noise and pure epsilon for the descent.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
@@ -45,8 +50,12 @@ class CapeDJICA:
         Sites that may side with the aggregator.
     mask : {"uniform", "paper"}
         Kind of masks.
-    max_iter : int
-        J, the most iterations of the descent.
+    basis : "auto", None or array of shape (K, n_features)
+        A public basis for ``method="subject"``; "auto" is low-pass cosines if ``image_shape`` is given.
+    image_shape : tuple of int, optional
+        Height and width, where features are the pixels of an image in row-major order.
+    max_iter : int, optional
+        J, the most iterations; by default 20 for "subject", 1000 for "paper" and "djica", 100 for "dp-djica".
     learning_rate : float, optional
         rho; by default the paper's 0.015 / ln R.
     pca_share : float
@@ -84,11 +93,13 @@ class CapeDJICA:
         n_components: int,
         epsilon: float | Mapping[str, float] | None = None,
         delta: float = 1e-5,
-        method: Method = "paper",
+        method: Method = "subject",
         mechanism: MechanismName = "cape",
         n_colluding: int | str = "third",
         mask: MaskName = "uniform",
-        max_iter: int = 1000,
+        basis: FloatArray | Literal["auto"] | None = "auto",
+        image_shape: tuple[int, int] | None = None,
+        max_iter: int | None = None,
         learning_rate: float | None = None,
         pca_share: float = 0.3,
         clip_g: float = B_G,
@@ -101,6 +112,7 @@ class CapeDJICA:
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
         self.method, self.mechanism, self.n_colluding, self.mask = method, mechanism, n_colluding, mask
+        self.basis, self.image_shape = basis, image_shape
         self.max_iter, self.learning_rate, self.pca_share = max_iter, learning_rate, pca_share
         self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
         self.random_state, self.on_bad = random_state, on_bad
@@ -124,14 +136,61 @@ class CapeDJICA:
         """
         self._check_parameters()
         sites = read_sites(X, self.n_components, self.on_bad)
-        self._fit_paper(sites)
+        n_features = next(iter(sites.values()))[0].shape[1]
+        max_iter = self.max_iter or DEFAULT_ITERATIONS[self.method]
+        if self.method == "subject":
+            self._fit_subject(sites, self._public_basis(n_features), n_features, max_iter)
+        elif self.method == "paper":
+            self._fit_paper(sites, n_features, max_iter)
+        else:
+            raise InputError(f"method {self.method!r} is not available yet")
         return self
+
+    def _public_basis(self, n_features: int) -> FloatArray | None:
+        """Return the (K, D) basis asked for, orthonormal rows; never guessed from the number of features."""
+        if self.image_shape is not None and math.prod(self.image_shape) != n_features:
+            raise InputError(
+                f"image_shape {tuple(self.image_shape)} does not match the {n_features} features of X"
+            )
+        if isinstance(self.basis, str):
+            if self.basis != "auto":
+                raise InputError(f"basis must be 'auto', None or an array, got {self.basis!r}")
+            return None if self.image_shape is None else low_pass(self.image_shape)
+        if self.basis is None:
+            return None
+        basis = np.asarray(self.basis, dtype=np.float64)
+        if basis.ndim != 2 or basis.shape[1] != n_features or len(basis) < self.n_components:
+            raise InputError(
+                f"basis must have shape (K, {n_features}), K at least {self.n_components}; got {basis.shape}"
+            )
+        return np.linalg.qr(basis.T)[0].T
+
+    def _fit_subject(
+        self, sites: Mapping[str, Sequence[Subject]], basis: FloatArray | None, n_features: int, max_iter: int
+    ) -> None:
+        kept = n_features if basis is None else len(basis)
+        if kept < self.n_components:
+            raise InputError(f"the basis keeps {kept} numbers, fewer than the {self.n_components} components")
+        # Scan lengths are part of the protocol of a study, so they are public.
+        scan_length = max(len(subject) for subjects in sites.values() for subject in subjects)
+        study = self._study(
+            sites,
+            {name: subject.SubjectSite(data, self.n_components, basis) for name, data in sites.items()},
+            subject.stages(kept, self.n_components, scan_length, max_iter),
+        )
+
+        def report(unmixing: FloatArray, iteration: int) -> None:
+            self._report(unmixing, iteration, study)
+
+        unmixing = subject.estimate(study, self.n_components, max_iter, basis, report)
+        self._keep(unmixing, max_iter, study.privacy)
 
     def _check_parameters(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
         validate.count("n_components", self.n_components, minimum=2)
-        validate.count("max_iter", self.max_iter)
+        if self.max_iter is not None:
+            validate.count("max_iter", self.max_iter)
         for name in ("clip_g", "clip_h", "tol"):
             validate.positive(name, getattr(self, name))
         if self.learning_rate is not None:
@@ -139,13 +198,32 @@ class CapeDJICA:
         if not 0 < self.pca_share < 1:
             raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
 
-    def _fit_paper(self, sites: Mapping[str, Sequence[Subject]]) -> None:
-        n_features = next(iter(sites.values()))[0].shape[1]
-        study = EmbeddedStudy(
+    def _fit_paper(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
+        study = self._study(
+            sites,
+            {name: capedjica.PaperSite(data, self.clip_g, self.clip_h) for name, data in sites.items()},
+            capedjica.stages(n_features, self.n_components, max_iter, self.pca_share),
+        )
+        rate = self.learning_rate or default_learning_rate(self.n_components)
+        infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
+
+        def report(unmixing: FloatArray, iteration: int) -> None:
+            self._report(unmixing, iteration, study)
+
+        unmixing, n_iter = capedjica.estimate(study, infomax, max_iter, report)
+        self._keep(unmixing, n_iter, study.privacy)
+
+    def _study(
+        self,
+        sites: Mapping[str, Sequence[Subject]],
+        statistics: Mapping[str, Statistics],
+        stages: Sequence[Stage],
+    ) -> EmbeddedStudy:
+        return EmbeddedStudy(
             f"{self.method} ICA with {self.n_components} components",
             {name: len(subjects) for name, subjects in sites.items()},
-            {name: PaperSite(subjects, self.clip_g, self.clip_h) for name, subjects in sites.items()},
-            stages(n_features, self.n_components, self.max_iter, self.pca_share),
+            statistics,
+            stages,
             epsilon=self.epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
@@ -153,16 +231,11 @@ class CapeDJICA:
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
         )
-        rate = self.learning_rate or default_learning_rate(self.n_components)
-        infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
 
-        def report(unmixing: FloatArray, iteration: int) -> None:
-            if self.callback is not None:
-                self._keep(unmixing, iteration, study.privacy)
-                self.callback(self, iteration)
-
-        unmixing, n_iter = estimate(study, infomax, self.max_iter, report)
-        self._keep(unmixing, n_iter, study.privacy)
+    def _report(self, unmixing: FloatArray, iteration: int, study: EmbeddedStudy) -> None:
+        if self.callback is not None:
+            self._keep(unmixing, iteration, study.privacy)
+            self.callback(self, iteration)
 
     def _keep(self, unmixing: FloatArray, n_iter: int, privacy: PrivacyStatement) -> None:
         self.mixing_ = stable_maps(_pseudo_inverse(unmixing))
