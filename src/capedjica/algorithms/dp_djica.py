@@ -33,10 +33,10 @@ nothing.
 one person and is free. One *sample* would move that norm for all others of the subject: with samples as
 neighbours a public ``clip`` must be given instead, and longer samples are shortened to it.
 
-**What is not claimed.** The noise is drawn by inversion in floating point, and neither its grid nor the
-rounding of Z + noise is accounted for (Mironov 2012). It comes from a cryptographic source, but it is a
-baseline's noise and not hardened as that of :mod:`capedjica.securesum` is. Nor does the epsilon cover
-whatever reduced or whitened the samples.
+**What is not claimed.** The noise is drawn by inversion in floating point, and neither its grid and finite
+range (54 ln 2 scales) nor the rounding of Z + noise is accounted for (Mironov 2012). It comes from a
+cryptographic source, but it is a baseline's noise and not hardened as that of :mod:`capedjica.securesum` is.
+Nor does the epsilon cover whatever reduced or whitened the samples.
 """
 
 from __future__ import annotations
@@ -140,20 +140,18 @@ def dp_djica(
     -------
     DpDjicaResult
     """
-    epsilon, n_iterations = (
-        validate.positive("epsilon", epsilon),
-        validate.count("n_iterations", n_iterations),
-    )
+    epsilon = validate.positive("epsilon", epsilon)
+    n_iterations = validate.count("n_iterations", n_iterations)
     _check_neighbour(neighbour, clip)
     source = NoiseSource() if noise is None else noise
-    data = [_NoisySite(site, f"site {s}", neighbour, clip) for s, site in enumerate(sites)]
+    data = [NoisySite(site, f"site {s}", neighbour, clip) for s, site in enumerate(sites)]
     size = _common_dimension(data)
     rate = default_learning_rate(size) if learning_rate is None else learning_rate
     infomax = Infomax(size, validate.positive("learning_rate", rate), clip_g=1.0, clip_h=1.0)
 
     def mean(_: bytes) -> FloatArray:
         sums = [site.gradients(infomax.W, infomax.b, epsilon, source) for site in data]
-        average: FloatArray = np.sum(sums, axis=0) / sum(site.n_samples for site in data)
+        average: FloatArray = np.sum(sums, axis=0) / sum(len(site.samples) for site in data)
         return average
 
     n_iter = descend(infomax, mean, n_iterations, progress)
@@ -171,8 +169,17 @@ def _check_neighbour(neighbour: str, clip: float | None) -> None:
         )
 
 
-class _NoisySite:
-    """One site: its bounded samples, and how many of them change at once."""
+class NoisySite:
+    """One site: its bounded samples, and how many of them a neighbour changes with each.
+
+    Parameters
+    ----------
+    subjects : sequence of array_like of shape (T, R)
+    name : str
+        For errors.
+    neighbour, clip
+        As in :func:`dp_djica`.
+    """
 
     def __init__(
         self, subjects: Sequence[ArrayLike], name: str, neighbour: Neighbour, clip: float | None
@@ -181,23 +188,20 @@ class _NoisySite:
         widths = sorted({subject.shape[1] for subject in bounded})
         if len(widths) != 1:
             raise InputError(f"{name} must hold subjects (time, R), all with the same R; got R of {widths}")
-        self._samples = np.concatenate(bounded)
+        self.samples = np.concatenate(bounded)
         lengths = np.array([len(subject) for subject in bounded])
         changed = lengths if neighbour == "subject" else np.ones_like(lengths)
         self._n_changed = np.repeat(changed, lengths)[:, np.newaxis]
 
-    @property
-    def n_samples(self) -> int:
-        return len(self._samples)
-
-    @property
-    def dimension(self) -> int:
-        return int(self._samples.shape[1])
+    def noise_scale(self, W: FloatArray, epsilon: float) -> FloatArray:
+        """Return the scale of the noise on each sample's source estimates, (N_s, 1)."""
+        scale: FloatArray = self._n_changed * (sample_sensitivity(W) / epsilon)
+        return scale
 
     def gradients(self, W: FloatArray, b: FloatArray, epsilon: float, noise: NoiseSource) -> FloatArray:
         """Return N_s (G, h) of equation (2), made from noisy source estimates."""
-        scale = sample_sensitivity(W) / epsilon * self._n_changed
-        z = self._samples @ W.T + b + scale * laplace(noise, self._samples.shape)
+        noisy = self.noise_scale(W, epsilon) * laplace(noise, self.samples.shape)
+        z = self.samples @ W.T + b + noisy
         y = -np.tanh(z / 2)
         return np.concatenate([((len(z) * np.eye(len(W)) + y.T @ z) @ W).ravel(), y.sum(axis=0)])
 
@@ -220,8 +224,8 @@ def _bounded(subject: ArrayLike, name: str, clip: float | None) -> FloatArray:
     return np.where((largest > _SMALLEST) & np.isfinite(largest), scaled, 0.0)
 
 
-def _common_dimension(sites: Sequence[_NoisySite]) -> int:
-    widths = [site.dimension for site in sites]
-    if len(set(widths)) != 1 or sum(site.n_samples for site in sites) == 0:
+def _common_dimension(sites: Sequence[NoisySite]) -> int:
+    widths = [int(site.samples.shape[1]) for site in sites]
+    if len(set(widths)) != 1 or sum(len(site.samples) for site in sites) == 0:
         raise InputError(f"sites must hold samples of one dimension R, got {widths}")
     return widths[0]
