@@ -64,20 +64,25 @@ def test_a_restarted_site_repeats_stored_bytes_and_burns_the_rest(consortium):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"state": b"another state"},
-        {"participants": ["s0", "s1", "s2"]},
-        {"participants": ["s0", "s1", "s3", "s2"]},
+        ({"state": b"another state"}, "already answered another request"),
+        ({"published": bytes(32)}, "already answered another request"),
+        ({"plan": SlotPlan(0, 0.01)}, "already answered another request"),
+        ({"participants": ["s0", "s1", "s2"]}, "already answered another request"),
+        ({"participants": ["s0", "s1", "s3", "s2"]}, "not sites of the roster in order"),
+        ({"participants": ["s1", "s2", "s3"]}, "not sites of the roster in order"),
+        ({"participants": []}, "not sites of the roster in order"),
+        ({"plan": SlotPlan(7, 0.01)}, "stage that was not agreed on"),
     ],
 )
-def test_a_changed_question_under_a_used_slot_is_refused(consortium, change):
+def test_a_changed_question_under_a_used_slot_is_refused(consortium, change, reason):
     consortium.aggregator.mean(0, b"state")
     ask = msgspec.msgpack.decode(consortium.last_ask()[0], type=Ask)
     before = consortium.spent("s0")
     refused = reply(consortium.sites["s0"].handle(encode(msgspec.structs.replace(ask, **change))))
     assert isinstance(refused, Refusal)
-    assert "already answered another request" in refused.reason
+    assert reason in refused.reason
     assert consortium.spent("s0") == before
 
 
@@ -316,3 +321,22 @@ def test_unprotected_releases_charge_infinity():
         study = make_study(DATA, mechanism=mechanism)
         study.mean(0)
         assert study.sites["s0"]._ledger.spent(study.contract.hash) == math.inf
+
+
+@pytest.mark.parametrize("when", ["at once", "for one subject"])
+def test_no_error_that_depends_on_data_leaves_a_site(consortium, caplog, when):
+    """The scans of a site cannot be read: it answers as always, and its own log has no word of them."""
+
+    def broken(*_):
+        raise OSError("cannot read /scans/smith_john.nii")
+
+    def statistics(stage, published, state):
+        return broken() if when == "at once" else map(broken, DATA["s2"])
+
+    consortium.start("s2", statistics)
+    consortium.aggregator.mean(0)
+    _, answers = consortium.last_ask()
+    assert {type(reply(answer)) for answer in answers.values()} == {Answer}
+    assert len({len(answer) for answer in answers.values()}) == 1
+    assert consortium.sites["s2"].n_zero == SIZES[2]
+    assert "smith" not in caplog.text

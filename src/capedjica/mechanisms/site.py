@@ -165,12 +165,12 @@ class Site:
                 return self._answer(read_question(data, self.contract))
         except ProtocolError as error:
             reason = str(error)
-        except BudgetExceededError:
+        except BudgetExceededError as error:
             reason = f"the budget of site {self.name} does not allow it"
-            _log.warning("refused: budget", exc_info=True)
-        except CapedjicaError:
+            _log.warning("refused: %s", error)
+        except CapedjicaError as error:
             reason = f"site {self.name} cannot answer; its own log says why"
-            _log.exception("refused")
+            _log.error("refused: %s", error)
         except Exception:
             reason = f"site {self.name} cannot answer; its own log says why"
             _log.exception("unexpected error")
@@ -268,7 +268,7 @@ class Site:
     # Releases
 
     def _release(self, ask: Ask) -> bytes:
-        query = self._asked_query(ask)
+        query = self._checked_query(ask)
         mu, make_message = self._fresh_answer(ask)
         return self._ledger.release(
             self.contract.hash,
@@ -282,9 +282,13 @@ class Site:
             Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size),
         )
 
-    def _asked_query(self, ask: Ask) -> Query:
+    def _checked_query(self, ask: Ask) -> Query:
+        """Return what is asked; refuse what no block could have been made for."""
+        participants = tuple(ask.participants)
         if ask.plan.stage >= len(self.contract.stages):
             raise ProtocolError(f"site {self.name}: a release serves a stage that was not agreed on")
+        if self.name not in participants or self.contract.roster.in_order(participants) != participants:
+            raise ProtocolError(f"site {self.name}: the participants are not sites of the roster in order")
         return self.query(ask.plan)
 
     def _fresh_answer(self, ask: Ask) -> tuple[float, Callable[[], bytes]]:
@@ -372,8 +376,6 @@ class _Block:
             raise ProtocolError(
                 f"site {name}: slot {ask.slot} of block {ask.block} was not agreed on as it is asked"
             )
-        if name not in participants or self._site.contract.roster.in_order(participants) != participants:
-            raise ProtocolError(f"site {name}: the participants are not sites of the roster in order")
         if self._sum is not None and participants != self._sum.survivors:
             raise ProtocolError(f"site {name}: the participants are not those that were agreed on")
         return self._layout.plan(ask.slot, participants)
