@@ -29,8 +29,8 @@ $(VENV)/installed-bench: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
 	@touch $@
 
-demo: $(VENV)/installed  ## what the paper's own study would release, and what it would cost
-	$(BIN)/capedjica plan --sites 4 --subjects 1024 --components 20 --features 900 --epsilon-per-iteration 0.5
+demo: $(VENV)/installed  ## four hospitals find brain networks together; figures in capedjica-demo/
+	$(BIN)/capedjica demo
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .

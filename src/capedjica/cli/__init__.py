@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 import capedjica
+from capedjica.cli.demo import demo
 from capedjica.cli.ledger import app as ledger_app
 from capedjica.cli.plan import plan
 from capedjica.cli.site import app as site_app
@@ -22,6 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo)
 app.command()(plan)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
@@ -31,6 +33,9 @@ def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and an exit code."""
     try:
         app()
+    except KeyboardInterrupt:
+        Console(stderr=True, soft_wrap=True).print("capedjica: interrupted")
+        sys.exit(130)
     except CapedjicaError as error:
         Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"capedjica: {error}")
         sys.exit(error.exit_code)

@@ -18,8 +18,17 @@ def _numbers(name: str, text: str) -> list[int]:
         raise InputError(f"{name} must be whole numbers separated by commas, got {text!r}") from None
 
 
+def _colluding(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 def plan(
-    sites: Annotated[int, typer.Option(help="Number of sites, S.")] = 4,
+    sites: Annotated[
+        int | None, typer.Option(help="Number of sites, S; by default one per number of subjects, or 4.")
+    ] = None,
     subjects: Annotated[
         str, typer.Option(help="Subjects in all, or one number per site: 26,175,60.")
     ] = "1024",
@@ -53,12 +62,15 @@ def plan(
     if (epsilon is None) == (epsilon_per_iteration is None):
         given = "neither" if epsilon is None else "both"
         raise InputError(f"give either --epsilon or --epsilon-per-iteration, got {given}")
+    enrolled = _numbers("subjects", subjects)
+    if sites is None:
+        sites = len(enrolled) if len(enrolled) > 1 else 4
     setting = planning.Setting(
-        subjects=planning.spread_subjects(_numbers("subjects", subjects), sites),
+        subjects=planning.spread_subjects(enrolled, sites),
         n_components=components,
         n_features=features,
         delta=delta,
-        n_colluding=int(colluding) if colluding.lstrip("-").isdigit() else colluding,
+        n_colluding=_colluding(colluding),
         n_iterations=iterations,
         mask=planning.parse_mask(mask),
     )

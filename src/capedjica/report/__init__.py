@@ -1,0 +1,1 @@
+"""Results out: figures that a person can look at."""

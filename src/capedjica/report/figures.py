@@ -1,0 +1,77 @@
+"""Figures of maps and of convergence. Colours are safe for colour-blind readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+# Okabe and Ito 2008.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+_INK = "#333333"
+
+
+def maps_figure(rows: Mapping[str, FloatArray], title: str) -> Figure:
+    """Show maps (R, height, width) as images, one row of them for every title in ``rows``."""
+    n_maps = len(next(iter(rows.values())))
+    figure = Figure(figsize=(1.0 + 0.95 * n_maps, 0.9 + 1.05 * len(rows)), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=_INK)
+    axes = figure.subplots(len(rows), n_maps, squeeze=False)
+    for line, (label, images) in zip(axes, rows.items(), strict=True):
+        for axis, image in zip(line, images, strict=True):
+            limit = float(np.abs(image).max()) or 1.0
+            axis.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            for spine in axis.spines.values():
+                spine.set(linewidth=0.4, color="#aaaaaa")
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9, color=_INK)
+    return figure
+
+
+def convergence_figure(
+    curves: Mapping[str, Sequence[float]], spent: Sequence[float], usable: float = 0.1
+) -> Figure:
+    """Show the gain index of several runs over their iterations, and the epsilon spent by the first."""
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+    axis = figure.subplots()
+    for colour, (label, values) in zip(COLOURS, curves.items(), strict=False):
+        axis.plot(np.arange(1, len(values) + 1), values, color=colour, label=label, linewidth=1.8)
+    axis.axhline(usable, color="#888888", linewidth=0.8, linestyle="--")
+    longest = max(map(len, curves.values()))
+    axis.annotate(
+        "usable below",
+        (longest, usable),
+        textcoords="offset points",
+        xytext=(0, -10),
+        ha="right",
+        fontsize=8,
+        color="#666666",
+    )
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set(xlabel="iteration", ylabel="gain index (0 is perfect)", yscale="log")
+    second = axis.twinx()
+    second.plot(np.arange(1, len(spent) + 1), spent, color=_INK, linestyle=":", linewidth=1.2)
+    second.set_ylabel("epsilon spent by then (dotted)", color=_INK)
+    second.set_ylim(bottom=0)
+    axis.legend(frameon=False, fontsize=9)
+    axis.spines["top"].set_visible(False)
+    second.spines["top"].set_visible(False)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, whole or not at all."""
+    FigureCanvasAgg(figure)
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(draft, format="png", dpi=150)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
