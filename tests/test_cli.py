@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from capedjica.study.plan_text import round_up
+from capedjica.privacy.statement import round_up
 
 
 def run(*arguments, **options):
@@ -57,24 +57,32 @@ def test_plan_table_and_json_have_the_same_numbers():
     assert f"epsilon {round_up(numbers['one_more_site']['epsilon_at_equal_noise'])} at this" in table
 
 
-def test_plan_fits_an_eighty_column_terminal():
-    result = subprocess.run(
-        [sys.executable, "-m", "capedjica", *PLAN],
+def narrow(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "capedjica", *arguments],
         capture_output=True,
         text=True,
         env={"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
         timeout=120,
         check=True,
-    )
-    assert "…" not in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
+    ).stdout
+
+
+def test_plan_fits_an_eighty_column_terminal():
+    assert max(map(len, narrow(*PLAN).splitlines())) <= 80
+
+
+def test_a_narrow_terminal_never_shortens_a_number():
+    whole_brain = ["plan", "--epsilon", "1e5", "--features", "228453", "--iterations", "1000000"]
+    table, numbers = narrow(*whole_brain), json.loads(run(*whole_brain, "--json").stdout)
+    for stage in numbers["stages"]:
+        assert cells(table, stage["name"])[-2:] == [round_up(stage["mu"]), round_up(stage["epsilon"])]
 
 
 def test_plan_takes_one_number_of_subjects_per_site():
-    numbers = json.loads(
-        run("plan", "--sites", "3", "--subjects", "26,175,60", "--epsilon", "1", "--json").stdout
-    )
+    numbers = json.loads(run("plan", "--subjects", "26,175,60", "--epsilon", "1", "--json").stdout)
     assert numbers["setting"]["subjects"] == [26, 175, 60]
+    assert numbers["setting"]["n_sites"] == 3
 
 
 @pytest.mark.parametrize(
@@ -96,8 +104,17 @@ def test_plan_takes_one_number_of_subjects_per_site():
             "subjects must be whole numbers separated by commas, got 'a,b'",
         ),
         (
-            ["--epsilon", "1", "--subjects", "3,4"],
+            ["--epsilon", "1", "--sites", "4", "--subjects", "3,4"],
             "subjects must be one number or one per site, 4; got 2 numbers",
+        ),
+        (
+            ["--epsilon", "1", "--colluding=--5"],
+            "n_colluding must be a whole number or 'third', got '--5'",
+        ),
+        (["--epsilon", "1e300"], "epsilon must lie between 1e-09 and 1e+09, got 1e+300"),
+        (
+            ["--epsilon", "1", "--iterations", "9" * 400],
+            "iterations must be a number below 1.8e308, got a larger one",
         ),
         (["--epsilon", "1", "--mask", "wide"], "mask must be 'uniform' or 'paper', got 'wide'"),
         ([], "give either --epsilon or --epsilon-per-iteration, got neither"),

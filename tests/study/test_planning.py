@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capedjica.errors import InputError
-from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
-from capedjica.study.plan_text import round_up
+from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
+from capedjica.privacy.statement import round_up
 from capedjica.study.planning import Setting, plan_for_epsilon, plan_for_noise, spread_subjects
 
 PAPER = Setting(subjects=(256,) * 4)
@@ -103,6 +103,38 @@ def test_two_sites_are_told_that_they_gain_nothing():
     assert plan.comparison["conventional"]["variance_at_equal_epsilon"] == pytest.approx(1)
 
 
+def test_a_plan_without_colluding_sites_is_warned_of_curious_ones():
+    plan = plan_for_epsilon(Setting(subjects=(50,) * 4, n_colluding=0), 2.0)
+    assert "curious site" in plan.warnings[0]
+    assert plan.colluding[0]["n_colluding"] == 0
+    assert plan.colluding[0]["epsilon"] == pytest.approx(2.0)
+
+
+def test_theorem_2_is_theorem_1_at_its_share_of_delta():
+    plan = plan_for_epsilon(Setting(subjects=(50,) * 30), 0.5)
+    each = plan.paper_says["theorem_1_per_release"]
+    w = plan.stages[1]
+    tau, per_release = w.noise / (w.spread * w.clip / 1500), 1e-5 / 2000
+    assert paper.cape_delta(each, tau, 30, 30, 9) == pytest.approx(per_release, rel=1e-6)
+    assert plan.paper_says["theorem_2_total"] == pytest.approx(2000 * each)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.floats(math.log(1e-9), math.log(1e9)),
+    st.sampled_from([1e-300, 1e-12, 1e-5, 0.1]),
+    st.integers(1, 10**9),
+    st.sampled_from([plan_for_epsilon, plan_for_noise]),
+)
+def test_every_budget_has_a_plan(log_epsilon, delta, n_iterations, make):
+    setting = Setting(subjects=(40, 3, 10**6), delta=delta, n_iterations=n_iterations)
+    epsilon = min(1e9, math.exp(log_epsilon))
+    plan = make(setting, epsilon)
+    if make is plan_for_epsilon:
+        assert plan.epsilon["exact"] <= epsilon
+    assert min(plan.epsilon.values()) >= plan.epsilon["exact"] * (1 - 1e-12)
+
+
 def test_subjects_are_spread_evenly():
     assert spread_subjects([10], 4) == (3, 3, 2, 2)
     assert spread_subjects([5, 6, 7], 3) == (5, 6, 7)
@@ -142,6 +174,8 @@ def test_rounding_never_understates(value, digits):
         (lambda: spread_subjects([3], 1), "sites must be a whole number of at least 2, got 1"),
         (lambda: plan_for_epsilon(PAPER, 0), "epsilon must be a finite number above 0, got 0"),
         (lambda: plan_for_noise(PAPER, -1), "epsilon_per_iteration must be a finite number above 0, got -1"),
+        (lambda: plan_for_epsilon(PAPER, 1e10), r"epsilon must lie between 1e-09 and 1e\+09, got 1"),
+        (lambda: spread_subjects([10**400], 4), "subjects must be a number below 1.8e308"),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,16 @@ _AGAINST = {
     "pooled": "anyone who sees the result, but NOT the curator: it held all data and is trusted",
     "none": "nobody",
 }
+
+
+def round_up(value: float | None, digits: int = 4) -> str:
+    """Return a guarantee to ``digits`` significant digits, never below its value; a dash if there is none."""
+    if value is None or math.isnan(value):
+        return "–"
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
+    return f"{float(context.create_decimal(decimal.Decimal(value))):.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -98,8 +109,8 @@ class PrivacyStatement:
         spent: dict[str, list[float]] = defaultdict(list)
         for release in releases:
             for site, mu in release.site_mu.items():
-                spent[site].append(mu**2)
-        return math.sqrt(max(map(math.fsum, spent.values()), default=0.0))
+                spent[site].append(mu)
+        return max((math.hypot(*mus) for mus in spent.values()), default=0.0)
 
     def __str__(self) -> str:
         return "\n".join([*self._headline(), *self._lines()])
@@ -113,8 +124,8 @@ class PrivacyStatement:
             return ["NOT PRIVATE: no noise was added."]
         against = _AGAINST[self.mechanism].format(n_colluding=self.n_colluding, n_sites=self.n_sites)
         return [
-            f"Each subject is protected with epsilon = {self.epsilon:.6g}, delta = {self.delta:g}",
-            f"(mu = {self.mu:.4g}) against {against}.",
+            f"Each subject is protected with epsilon = {round_up(self.epsilon, 6)}, delta = {self.delta:g}",
+            f"(mu = {round_up(self.mu)}) against {against}.",
         ]
 
     def _lines(self) -> list[str]:
@@ -125,6 +136,7 @@ class PrivacyStatement:
         ]
         if 0 < self.spent_mu < math.inf:
             lines.append(
-                f"  Spent by the end: epsilon = {self.spent_epsilon:.4g} of the {self.epsilon:.4g} allowed."
+                f"  Spent by the end: epsilon = {round_up(self.spent_epsilon)} "
+                f"of the {round_up(self.epsilon, 6)} allowed."
             )
         return lines

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import decimal
-import math
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 
+from capedjica.privacy.statement import round_up
 from capedjica.study.planning import Plan
+
+__all__ = ["round_up", "show_plan"]
 
 ACCOUNTANT_TITLES = {
     "exact": "exact (the guarantee)",
@@ -28,20 +29,10 @@ PAPER_TITLES = {
 }
 
 
-def round_up(value: float | None, digits: int = 4) -> str:
-    """Return a guarantee to ``digits`` significant digits, never below its value; a dash if there is none."""
-    if value is None:
-        return "–"
-    if value == 0 or math.isinf(value):
-        return f"{value:g}"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return f"{float(context.create_decimal(decimal.Decimal(value))):.{digits}g}"
-
-
 def show_plan(plan: Plan, console: Console) -> None:
     """Print a plan; every number is one of ``plan.as_dict()``."""
-    numbers = plan.as_dict()
-    _show_setting(numbers, console)
+    numbers = asdict(plan)
+    _show_setting(plan, console)
     _show_stages(numbers, console)
     _show_totals(numbers, console)
     _show_comparison(numbers, console)
@@ -50,33 +41,36 @@ def show_plan(plan: Plan, console: Console) -> None:
         console.print(f"[yellow]Note:[/] {warning}")
 
 
-def _show_setting(numbers: dict[str, Any], console: Console) -> None:
-    setting = numbers["setting"]
+def _show_setting(plan: Plan, console: Console) -> None:
+    setting = plan.setting
     console.print(
-        f"[bold]The paper's method (capePCA, then capeDJICA)[/]: {setting['n_sites']} sites, "
-        f"{setting['n_subjects']} subjects, {setting['n_features']} features to "
-        f"{setting['n_components']} components, at most {setting['n_iterations']} iterations."
+        f"[bold]The paper's method (capePCA, then capeDJICA)[/]: {setting.n_sites} sites, "
+        f"{setting.n_subjects} subjects, {setting.n_features} features to "
+        f"{setting.n_components} components, at most {setting.n_iterations} iterations."
     )
     console.print(
-        f"One subject's guarantee: [bold]epsilon {round_up(numbers['epsilon']['exact'])}[/] at delta "
-        f"{setting['delta']:g} for all stages together, even if the aggregator and "
-        f"{setting['n_colluding']} of the sites pool all they saw ({setting['mask']} masks)."
+        f"One subject's guarantee: [bold]epsilon {round_up(plan.epsilon['exact'])}[/] at delta "
+        f"{setting.delta:g} for all stages together, even if the aggregator and any "
+        f"{setting.n_colluding} of the sites pool all they saw ({setting.mask} masks)."
     )
 
 
 def _show(title: str, columns: list[str], rows: list[list[str]], console: Console, strong: int = -1) -> None:
-    """Print one table; ``strong`` is the row that matters most."""
+    """Print one table; ``strong`` is the row that matters most. A narrow terminal never shortens a number."""
     console.print(f"\n[bold]{title}[/]")
-    table = Table(header_style="dim", box=None, padding=(0, 1), pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
-    for index, row in enumerate(rows):
-        table.add_row(*row, style="bold" if index == strong else "")
-    console.print(Padding(table, (0, 0, 0, 2)))
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for index, (first, *others) in enumerate([columns, *rows], start=-1):
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+        style = "dim" if index == -1 else "bold" if index == strong else ""
+        console.print("  " + "  ".join(cells), style=style, soft_wrap=True)
+
+
+def _show_note(text: str, console: Console) -> None:
+    console.print(Padding(text, (0, 0, 0, 2), expand=False), style="dim")
 
 
 def _show_stages(numbers: dict[str, Any], console: Console) -> None:
-    columns = ["stage", "numbers", "times", "clip", "noise", "noise/clip", "mu of one", "epsilon"]
+    columns = ["stage", "numbers", "times", "clip", "noise", "noise/clip", "mu each", "epsilon"]
     rows = [
         [
             stage["name"],
@@ -91,7 +85,12 @@ def _show_stages(numbers: dict[str, Any], console: Console) -> None:
         for stage in numbers["stages"]
     ]
     _show("What is released", columns, rows, console)
-    console.print("  noise/clip above 1: longer than any one subject's statistic can be.", style="dim")
+    _show_note(
+        "noise: standard deviation on each number. noise/clip: length of all of it together against the "
+        "longest that the mean can be; above 1, one release has more noise than signal. mu: how far one "
+        "subject can move what the adversary sees, in standard deviations. epsilon: of the whole stage.",
+        console,
+    )
 
 
 def _show_totals(numbers: dict[str, Any], console: Console) -> None:
@@ -101,7 +100,10 @@ def _show_totals(numbers: dict[str, Any], console: Console) -> None:
     ]
     rows += [[title, "–", round_up(numbers["paper_says"][name])] for name, title in PAPER_TITLES.items()]
     _show("Total epsilon", ["accountant", "all stages", "gradient descent alone"], rows, console, strong=0)
-    console.print("  The paper leaves capePCA out, and its formulas are no guarantee.", style="dim")
+    _show_note(
+        "The paper leaves capePCA out, and its formulas are no guarantee. A dash: it has none for this case.",
+        console,
+    )
 
 
 def _show_comparison(numbers: dict[str, Any], console: Console) -> None:
@@ -111,6 +113,11 @@ def _show_comparison(numbers: dict[str, Any], console: Console) -> None:
     ]
     columns = ["mechanism", "variance at this epsilon", "epsilon at this noise"]
     _show("Other ways to the same means", columns, rows, console)
+    _show_note(
+        "pooled: a trusted curator holds all data. conventional: each site adds all the noise it needs. "
+        "local: the largest site works alone.",
+        console,
+    )
 
 
 def _show_questions(numbers: dict[str, Any], console: Console) -> None:
@@ -124,7 +131,7 @@ def _show_questions(numbers: dict[str, Any], console: Console) -> None:
         ]
         for row in numbers["colluding"]
     ]
-    columns = ["colluding", "epsilon", "threshold of the secure sum, at least"]
+    columns = ["colluding", "epsilon", "sites that must stay to the end, at least"]
     _show("How many sites may collude, at this noise?", columns, rows, console)
     more = numbers["one_more_site"]
     console.print(

@@ -45,6 +45,7 @@ from capedjica.privacy import (
     validate,
 )
 from capedjica.privacy.cape import Mask
+from capedjica.securesum.parameters import default_threshold
 
 B_G = 30.0
 B_H = math.sqrt(B_G)
@@ -53,6 +54,8 @@ PCA_CLIP = 1.0
 PCA_SHARE = 0.3
 # Part of mu^2 left unspent so that rounding never brings a total above the epsilon asked for.
 HEADROOM = 1e-12
+# A budget beyond these is a slip of the keyboard, and no plan.
+LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9
 # The delta inside the square root of the paper's noise calibration (its Section V, "Performance Index").
 PAPER_NOISE_DELTA = 1e-2
 
@@ -92,6 +95,7 @@ class Setting:
             )
         for site, size in enumerate(self.subjects):
             validate.count(f"subjects of site {site}", size)
+        object.__setattr__(self, "subjects", tuple(map(int, self.subjects)))
         validate.count("components", self.n_components, minimum=2)
         validate.count("features", self.n_features)
         validate.count("iterations", self.n_iterations)
@@ -116,7 +120,8 @@ class Setting:
     @property
     def weights(self) -> list[float]:
         """w_s = M_s / M."""
-        return [size / self.n_subjects for size in self.subjects]
+        total = self.n_subjects
+        return [size / total for size in self.subjects]
 
 
 def parse_mask(text: str) -> Mask:
@@ -147,8 +152,9 @@ class Stage:
 
     ``spread`` is how far one subject moves the mean in units of C/M: 2, or sqrt(2) for positive
     semidefinite matrices. ``mu`` is exact, per release. ``noise`` is the standard deviation of each
-    number of the mean, ``noise_norm`` the expected size of the noise vector, sqrt(n_values) noise, in
-    units of the clip: where it is far above 1 the noise swallows the statistic of a typical subject.
+    number of the mean, ``noise_norm`` the typical length of the noise vector, sqrt(n_values) noise, in
+    units of the clip C, which is the longest that a mean of clipped statistics can be: above 1 one release
+    has more noise than signal. ``epsilon`` is that of all releases of the stage.
     """
 
     name: str
@@ -189,7 +195,7 @@ class Plan:
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, for JSON; a number that does not exist is null."""
+        """Return everything as plain numbers, for JSON; null where one is infinite or does not exist."""
         result: dict[str, Any] = _finite_or_null(asdict(self))
         result["setting"] |= {"n_sites": self.setting.n_sites, "n_subjects": self.setting.n_subjects}
         return result
@@ -197,7 +203,7 @@ class Plan:
 
 def plan_for_epsilon(setting: Setting, epsilon: float) -> Plan:
     """Find the noise for a total epsilon over all stages (exact accounting)."""
-    total = gaussian_mu(epsilon, setting.delta) ** 2 * (1 - HEADROOM)
+    total = gaussian_mu(_budget("epsilon", epsilon), setting.delta) ** 2 * (1 - HEADROOM)
     stages = []
     for stage in paper_stages(setting):
         share = PCA_SHARE if stage.name == "capePCA" else (1 - PCA_SHARE) / 2
@@ -215,12 +221,19 @@ def plan_for_noise(setting: Setting, epsilon_per_iteration: float) -> Plan:
     The variance of each mean is that of the paper, tau_pool^2, in equal parts from all sites; the masks
     are those of ``setting.mask`` and do not change it.
     """
-    epsilon_i = validate.positive("epsilon_per_iteration", epsilon_per_iteration)
+    epsilon_i = _budget("epsilon_per_iteration", epsilon_per_iteration)
     stages = []
     for stage in paper_stages(setting):
         tau = paper.gaussian_mechanism_tau(_pooled_sensitivity(setting, stage), epsilon_i, PAPER_NOISE_DELTA)
         stages.append(_calibrated(setting, stage, _cape_of_variance(setting, tau**2)))
     return _plan(setting, stages)
+
+
+def _budget(name: str, value: float) -> float:
+    number = validate.positive(name, value)
+    if not LEAST_EPSILON <= number <= MOST_EPSILON:
+        raise InputError(f"{name} must lie between {LEAST_EPSILON:g} and {MOST_EPSILON:g}, got {value}")
+    return number
 
 
 def _cape_of_variance(setting: Setting, variance: float) -> Cape:
@@ -276,7 +289,7 @@ def _totals(stages: list[Stage], delta: float) -> dict[str, float]:
 
 
 def _total_mu(stages: list[Stage]) -> float:
-    return math.sqrt(math.fsum(stage.n_releases * stage.mu**2 for stage in stages))
+    return math.hypot(*(math.sqrt(stage.n_releases) * stage.mu for stage in stages))
 
 
 def _paper_says(setting: Setting, stages: list[Stage]) -> dict[str, float]:
@@ -310,7 +323,9 @@ def _theorem_1_epsilon(ratio: float, n_sites: int, n_colluding: int, delta: floa
     def excess(epsilon: float) -> float:
         return paper.cape_delta(epsilon, ratio, n_sites, n_sites, n_colluding) - delta
 
-    return float(brentq(excess, 1e-12, 1.0)) if excess(1.0) < 0 else math.nan
+    if excess(1.0) >= 0:
+        return math.nan
+    return float(brentq(excess, paper.cape_mu_z(ratio, n_sites, n_sites, n_colluding), 1.0))
 
 
 def variance_factors(setting: Setting) -> dict[str, float]:
@@ -353,17 +368,12 @@ def _subjects_needed(setting: Setting, stages: list[Stage]) -> list[dict[str, fl
     ]
 
 
-def default_threshold(n_sites: int) -> int:
-    """Return floor(2S/3) + 1, the secure sum's default: so many sites must stay to the end."""
-    return 2 * n_sites // 3 + 1
-
-
 def _colluding(setting: Setting, stages: list[Stage]) -> list[dict[str, Any]]:
     """Epsilon at the planned noise for other numbers of colluding sites."""
     mu, planned, s = _total_mu(stages), _planned_factor(setting), setting.n_sites
-    third = validate.colluding("third", s)
+    others = {1, 2, validate.colluding("third", s), s // 2, s - 2, s - 1} & set(range(1, s))
     rows = []
-    for c in sorted({1, 2, third, int(setting.n_colluding), s // 2, s - 2, s - 1} & set(range(1, s))):
+    for c in sorted(others | {int(setting.n_colluding)}):
         factor = _planned_factor(replace(setting, n_colluding=c)) / planned
         rows.append(
             {
@@ -391,12 +401,18 @@ def _one_more_site(setting: Setting, stages: list[Stage]) -> dict[str, float]:
 
 
 def _warnings(setting: Setting) -> list[str]:
-    if setting.n_sites - int(setting.n_colluding) > 1:
-        return []
-    return [
-        "All sites but one may collude: each site adds as much noise as if it published alone, "
-        "so nothing is gained over the conventional scheme."
-    ]
+    warnings = []
+    if setting.n_colluding == 0:
+        warnings.append(
+            "With no colluding site the guarantee does not hold against a curious site, which knows its own "
+            "noise and reads the result: plan for at least 1."
+        )
+    if setting.n_sites - int(setting.n_colluding) == 1:
+        warnings.append(
+            "All sites but one may collude: each site adds as much noise as if it published alone, "
+            "so nothing is gained over the conventional scheme."
+        )
+    return warnings
 
 
 def _finite_or_null(value: Any) -> Any:
