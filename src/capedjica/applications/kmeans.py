@@ -79,7 +79,7 @@ class PrivateKMeans(PrivateEstimator):
         max_iter = validate.count("max_iter", self.max_iter)
         tables = read_tables(X)
         n_features = next(iter(tables.values())).shape[1]
-        lloyd = Lloyd(n_clusters, n_features, radius, max_iter, np.random.default_rng(self.random_state))
+        lloyd = Lloyd(n_clusters, n_features, radius, max_iter, _public_randomness(self.random_state))
         study = self._study(
             f"private k-means with {n_clusters} clusters",
             {name: len(table) for name, table in tables.items()},
@@ -101,3 +101,8 @@ class PrivateKMeans(PrivateEstimator):
         """Return the number of the center nearest to each row."""
         nearest: NDArray[np.intp] = self.transform(X).argmin(axis=1)
         return nearest
+
+
+def _public_randomness(random_state: int | None) -> np.random.Generator:
+    seed = None if random_state is None else validate.count("random_state", random_state, minimum=0)
+    return np.random.default_rng(seed)
