@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capedjica.errors import InputError
-from capedjica.privacy import Cape, Release, accountant, gaussian_delta, gaussian_mu, paper
+from capedjica.privacy import Cape, Release, accountant, calibrate, gaussian_delta, gaussian_mu, paper
 
 
 def exact_mu(tau, n_samples, n_sites, n_colluding):
@@ -36,6 +36,27 @@ def test_theorem_1_errs_both_ways():
     assert gaussian_delta(mu, 0.5) == pytest.approx(8.4e-3, rel=0.02)
 
 
+def test_theorem_1_promises_less_than_half_of_the_exact_delta():
+    assert paper.cape_delta(0.95, 0.115, 1000, 30, 9) == pytest.approx(9.7e-4, rel=0.01)
+    assert gaussian_delta(exact_mu(0.115, 1000, 30, 9), 0.95) == pytest.approx(1.9e-3, rel=0.03)
+
+
+@pytest.mark.parametrize(("n_sites", "n_colluding", "n_lost", "ratio"), [(4, 1, 1, 1.286), (30, 9, 9, 1.441)])
+def test_lost_sites_weaken_the_papers_guarantee(n_sites, n_colluding, n_lost, ratio):
+    """Noise tau^2/S at each site, sized for all; the survivors share it, S_C of them colluding."""
+    left = n_sites - n_lost
+    survivors = Cape(1.0, 1 / n_sites, [1 / left] * left, n_colluding).mu(1.0)[0] ** 2
+    everyone = Cape(1.0, 1 / n_sites, [1 / n_sites] * n_sites, n_colluding).mu(1.0)[0] ** 2
+    assert survivors / everyone == pytest.approx(ratio, abs=5e-4)
+
+
+def test_masks_on_both_triangles_of_a_symmetric_matrix_are_half_as_wide():
+    """The mean of entries (i, j) and (j, i) keeps statistic and local noise, and halves the mask."""
+    both, one = Cape(1 / 2, 1 / 4, [1 / 4] * 4, 1), Cape(1.0, 1 / 4, [1 / 4] * 4, 1)
+    assert both.mu(1.0)[0] ** 2 == pytest.approx(2.222, abs=5e-4)
+    assert (both.mu(1.0)[0] / one.mu(1.0)[0]) ** 2 == pytest.approx(1.19, abs=5e-3)
+
+
 def test_theorem_1_says_nothing_below_mu_z():
     assert paper.cape_delta(1e-3, 0.01, 1000, 10, 3) == 1
     assert paper.cape_delta(0.02, 0.15, 1000, 30, 9) == 1
@@ -52,8 +73,10 @@ def test_gaussian_mechanism_is_loose_and_then_wrong():
     assert paper.gaussian_mechanism_tau(2.0, 0.5, 1e-5) == pytest.approx(
         1.378 * 2 / gaussian_mu(0.5, 1e-5), rel=1e-3
     )
-    assert paper.gaussian_mechanism_tau(1.0, 8.5, 1e-5) < 1 / gaussian_mu(8.5, 1e-5)
-    assert paper.gaussian_mechanism_tau(1.0, 8.3, 1e-5) > 1 / gaussian_mu(8.3, 1e-5)
+    for delta, last in ((1e-5, 8.42), (1e-2, 6.77)):
+        valid, invalid = last - 0.01, last + 0.01
+        assert paper.gaussian_mechanism_tau(1.0, valid, delta) > 1 / gaussian_mu(valid, delta)
+        assert paper.gaussian_mechanism_tau(1.0, invalid, delta) < 1 / gaussian_mu(invalid, delta)
 
 
 def test_delta_pooled_and_conventional():
@@ -75,7 +98,7 @@ def test_sample_size_ratio_stays_within_its_bounds(sizes):
 def test_sample_size_ratio_bounds_are_attained():
     assert paper.sample_size_ratio([50] * 4) == pytest.approx(1)
     assert paper.sample_size_ratio([97, 1, 1, 1]) == pytest.approx(paper.sample_size_ratio_bounds(100, 4)[1])
-    with pytest.raises(InputError, match="n_samples must be at least the number of sites, 5; got 4"):
+    with pytest.raises(InputError, match="n_samples must be a whole number of at least 5, got 4"):
         paper.sample_size_ratio_bounds(4, 5)
 
 
@@ -87,15 +110,12 @@ def test_proposition_2():
 
 def test_gain_at_equal_tau_and_at_equal_epsilon():
     assert paper.gain(4) == 4
-    cape, conventional = Cape(1.0, 1 / 4, [1 / 4] * 4, 1), Cape(0.0, 1.0, [1 / 4] * 4, 1)
+    weights = [1 / 4] * 4
+    cape, conventional = Cape(1.0, 1 / 4, weights, 1), Cape(0.0, 1.0, weights, 1)
     assert conventional.output_variance / cape.output_variance == pytest.approx(paper.gain(4))
-    # bring both to the same mu: variances scale with mu^2
-    fair = (
-        cape.mu(1.0)[0] ** 2
-        * cape.output_variance
-        / (conventional.mu(1.0)[0] ** 2 * conventional.output_variance)
-    )
-    assert 1 / fair == pytest.approx(2.14, abs=5e-3)
+    uniform, masked, none = (calibrate(1.0, 1.0, weights, 1, mask) for mask in ("uniform", "paper", "none"))
+    assert none.output_variance / uniform.output_variance == pytest.approx(3)
+    assert none.output_variance / masked.output_variance == pytest.approx(2.14, abs=5e-3)
 
 
 def test_asymmetric_system_solves_the_printed_equations():
@@ -123,11 +143,10 @@ def test_asymmetric_system_refuses_two_sites_and_negative_variances():
 
 
 def test_asymmetric_covariance_as_printed_is_not_the_view():
-    """Even for the symmetric scheme the printed matrix misses the exact value, and Theorem 1's."""
+    """For the symmetric scheme the printed matrix is not even positive definite."""
     cape = Cape(1.0, 1 / 4, [1 / 4] * 4, 1)
-    printed = 2 * paper.asymmetric_mu_z(cape, [0, 1, 2], 1.0)
-    assert printed != pytest.approx(cape.mu(1.0)[0] ** 2, rel=0.01)
-    assert printed != pytest.approx(2 * paper.cape_mu_z(1.0, 4, 4, 1), rel=0.01)
+    assert 2 * paper.asymmetric_mu_z(cape, [0, 1, 2], 1.0) == pytest.approx(-1.548, abs=5e-4)
+    assert cape.mu(1.0)[0] ** 2 == pytest.approx(1.867, abs=5e-4)
 
 
 def test_rdp_expressions():
@@ -164,6 +183,26 @@ def test_moments_quadratic_as_printed_is_pessimistic(a, ratio):
     assert printed**2 / (2 * a) - printed + a / 8 + math.log(1e-5) == pytest.approx(0, abs=1e-9)
     assert corrected**2 / (2 * a) - corrected / 2 + a / 8 + math.log(1e-5) == pytest.approx(0, abs=1e-9)
     assert corrected == pytest.approx(paper.rdp_epsilon(a, 2.0, 2.0, 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: paper.cape_mu_z(1.0, 0, 4, 1), "n_samples must be a whole number of at least 1, got 0"),
+        (lambda: paper.cape_delta(0.5, 0.0, 100, 4, 1), "tau must be a finite number above 0, got 0"),
+        (lambda: paper.cape_delta(math.nan, 1.0, 100, 4, 1), "epsilon must be a number, got nan"),
+        (lambda: paper.delta_pooled(-1, 1.0, 100, 4), "epsilon must be a finite number above 0, got -1"),
+        (lambda: paper.delta_conventional(1, 1.0, 100, 0), "n_sites must be a whole number of at least 1"),
+        (lambda: paper.rdp_epsilon(0, 1.0, 1.0, 0.1), "n_iterations must be a whole number of at least 1"),
+        (lambda: paper.rdp_epsilon(9, 0.0, 1.0, 0.1), "sigma_w2 must be a finite number above 0, got 0"),
+        (lambda: paper.moments_epsilon(9, 1.0, 0.0, 0.1), "sigma must be a finite number above 0, got 0"),
+        (lambda: paper.moments_epsilon(9, 1.0, 1.0, 1.0), "delta must lie strictly between 0 and 1"),
+        (lambda: paper.gaussian_mechanism_tau(1.0, 0, 0.1), "epsilon must be a finite number above 0"),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 def test_theorem_2():

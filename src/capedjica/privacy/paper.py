@@ -37,7 +37,8 @@ def gaussian_mechanism_tau(sensitivity: float, epsilon: float, delta: float) -> 
 
 def _gaussian_mechanism_delta(sensitivity: float, epsilon: float, tau: float) -> float:
     """Invert :func:`gaussian_mechanism_tau` for delta; 1 where the formula exceeds 1."""
-    return min(1.0, 1.25 * math.exp(-((epsilon * tau / sensitivity) ** 2) / 2))
+    ratio = validate.positive("epsilon", epsilon) * validate.positive("tau", tau) / sensitivity
+    return min(1.0, 1.25 * math.exp(-ratio * ratio / 2))
 
 
 def theorem_1_most_colluding(n_sites: int) -> int:
@@ -58,7 +59,9 @@ def cape_mu_z(tau: float, n_samples: int, n_sites: int, n_colluding: int) -> flo
     1.88 times at S=30 without collusion, tending to 2.
     """
     validate.positive("tau", tau)
-    s, c = n_sites, validate.colluding(n_colluding, n_sites)
+    validate.count("n_samples", n_samples)
+    s = validate.count("n_sites", n_sites)
+    c = validate.colluding(n_colluding, s)
     most = theorem_1_most_colluding(s)
     if c > most:
         raise InputError(f"n_colluding must be at most ceil(S/3) - 1 = {most} for Theorem 1; got {c}")
@@ -95,7 +98,8 @@ def delta_pooled(epsilon: float, tau: float, n_samples: int, n_sites: int) -> fl
     The exact value is ``gaussian_delta(S / (N tau), epsilon)``: at N tau / S = 5 and epsilon = 0.5 it is
     5.1e-4 where the formula gives 5.5e-2.
     """
-    return _gaussian_mechanism_delta(1 / n_samples, epsilon, tau / n_sites)
+    s, n = validate.count("n_sites", n_sites), validate.count("n_samples", n_samples)
+    return _gaussian_mechanism_delta(1 / n, epsilon, tau / s)
 
 
 def delta_conventional(epsilon: float, tau: float, n_samples: int, n_sites: int) -> float:
@@ -104,7 +108,8 @@ def delta_conventional(epsilon: float, tau: float, n_samples: int, n_sites: int)
     The mean of S sites has variance (tau/S)^2 when each adds tau/sqrt(S), to a statistic of sensitivity
     S/N. The exact value has mu = S^1.5 / (N tau).
     """
-    return _gaussian_mechanism_delta(n_sites / n_samples, epsilon, tau / math.sqrt(n_sites))
+    s, n = validate.count("n_sites", n_sites), validate.count("n_samples", n_samples)
+    return _gaussian_mechanism_delta(s / n, epsilon, tau / math.sqrt(s))
 
 
 def gain(n_sites: int) -> float:
@@ -127,9 +132,8 @@ def sample_size_ratio(sizes: ArrayLike) -> float:
 
 def sample_size_ratio_bounds(n_samples: int, n_sites: int) -> tuple[float, float]:
     """Return the bounds 1 <= H(n) <= N^2/S^3 (1/(N-S+1)^2 + S - 1) of Remark 2; both are attained."""
-    n, s = n_samples, n_sites
-    if n < s:
-        raise InputError(f"n_samples must be at least the number of sites, {s}; got {n}")
+    s = validate.count("n_sites", n_sites)
+    n = validate.count("n_samples", n_samples, minimum=s)
     return 1.0, n**2 / s**3 * (1 / (n - s + 1) ** 2 + s - 1)
 
 
@@ -194,7 +198,8 @@ def asymmetric_mu_z(cape: Cape, honest: Sequence[int], sensitivity: float) -> fl
     The first of ``honest`` is the site whose data change. As printed, the partial sum of masks is the
     unweighted one (the secure sum publishes the weighted one) and its covariance with the messages mixes
     both, :math:`\sigma_s^2 - \sum_{i \in H} \mu_i^2\sigma_i^2 / (\mu_s S)`. The matrix need not even be
-    positive definite; the value can fall on either side of the exact ``cape.mu(...)**2 / 2``.
+    positive definite: for S=4, S_C=1 and the symmetric scheme, 2 mu_z comes out as -1.548 where the exact
+    ``cape.mu(1)**2`` is 1.867. Elsewhere it falls on either side.
     """
     h = np.asarray(honest)
     s, w, var = cape.n_sites, cape.weights, cape.mask_var
@@ -232,7 +237,8 @@ def rdp_sigma_squared_corrected(tau_pool: float, sensitivity: float) -> float:
 
 def rdp_optimal_order(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: float) -> float:
     r"""alpha_opt = 1 + sqrt(2/J sigma_RDP^2 log(1/delta)), 1/sigma_RDP^2 = 1/sigma_W^2 + 1/sigma_b^2."""
-    return 1 + math.sqrt(2 * _rdp_sigma2(sigma_w2, sigma_b2) / n_iterations * -math.log(delta))
+    j, delta = validate.count("n_iterations", n_iterations), validate.probability("delta", delta)
+    return 1 + math.sqrt(2 * _rdp_sigma2(sigma_w2, sigma_b2) / j * -math.log(delta))
 
 
 def rdp_epsilon(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: float) -> float:
@@ -256,8 +262,8 @@ def moments_epsilon(n_iterations: int, sensitivity: float, sigma: float, delta: 
     The linear term should be -epsilon/2: as printed it is pessimistic, 2.8 times the corrected value at
     J Delta^2 / sigma^2 = 800 and delta = 1e-5, 2.0 times at 100, 1.1 times at 1.
     """
-    a = n_iterations * sensitivity**2 / sigma**2
-    return a * (1 + math.sqrt(1 - 2 / a * (a / 8 + math.log(delta))))
+    a = _moments_scale(n_iterations, sensitivity, sigma)
+    return a * (1 + math.sqrt(1 - 2 / a * (a / 8 + math.log(validate.probability("delta", delta)))))
 
 
 def moments_epsilon_corrected(n_iterations: int, sensitivity: float, sigma: float, delta: float) -> float:
@@ -266,8 +272,13 @@ def moments_epsilon_corrected(n_iterations: int, sensitivity: float, sigma: floa
     With A = J Delta^2 / sigma^2 it is A/2 + sqrt(2 A log(1/delta)), equal to
     :func:`rdp_epsilon` for the same A.
     """
-    a = n_iterations * sensitivity**2 / sigma**2
-    return a / 2 + math.sqrt(2 * a * -math.log(delta))
+    a = _moments_scale(n_iterations, sensitivity, sigma)
+    return a / 2 + math.sqrt(2 * a * -math.log(validate.probability("delta", delta)))
+
+
+def _moments_scale(n_iterations: int, sensitivity: float, sigma: float) -> float:
+    ratio = validate.positive("sensitivity", sensitivity) / validate.positive("sigma", sigma)
+    return validate.count("n_iterations", n_iterations) * ratio * ratio
 
 
 def capedjica_naive(n_iterations: int, epsilon: float, delta: float) -> tuple[float, float]:
