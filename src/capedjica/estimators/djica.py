@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -11,14 +12,18 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms import capedjica, subject
 from capedjica.algorithms.basis import low_pass
+from capedjica.algorithms.djica import djica
+from capedjica.algorithms.dp_djica import dp_djica
 from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE, Infomax, default_learning_rate
+from capedjica.algorithms.pca import leading_subspace, pca_query
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
-from capedjica.privacy import validate
+from capedjica.privacy import gaussian_mu, validate
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.securesum.noise import NoiseSource
 
 FloatArray = NDArray[np.float64]
 Method = Literal["subject", "paper", "djica", "dp-djica"]
@@ -143,7 +148,7 @@ class CapeDJICA:
         elif self.method == "paper":
             self._fit_paper(sites, n_features, max_iter)
         else:
-            raise InputError(f"method {self.method!r} is not available yet")
+            self._fit_baseline(sites, n_features, max_iter)
         return self
 
     def _public_basis(self, n_features: int) -> FloatArray | None:
@@ -195,6 +200,10 @@ class CapeDJICA:
             validate.positive(name, getattr(self, name))
         if self.learning_rate is not None:
             validate.positive("learning_rate", self.learning_rate)
+        if self.method == "djica" and self.mechanism != "none":
+            raise InputError(f"method 'djica' is not private: pass mechanism='none', got {self.mechanism!r}")
+        if self.method == "dp-djica" and (self.mechanism == "none" or isinstance(self.epsilon, Mapping)):
+            raise InputError("method 'dp-djica' needs one epsilon for all sites and a private mechanism")
         if not 0 < self.pca_share < 1:
             raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
 
@@ -213,18 +222,58 @@ class CapeDJICA:
         unmixing, n_iter = capedjica.estimate(study, infomax, max_iter, report)
         self._keep(unmixing, n_iter, study.privacy)
 
+    def _fit_baseline(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
+        """Reduce the data by capePCA, then run djICA or dp-djICA on what is left.
+
+        Of epsilon, dp-djICA's PCA gets ``pca_share`` (with delta), its descent the rest in equal parts
+        (without delta); by basic composition they add up.
+        """
+        epsilon = self.epsilon
+        assert not isinstance(epsilon, Mapping)
+        study = self._study(
+            sites,
+            {name: capedjica.PaperSite(data) for name, data in sites.items()},
+            [Stage(pca_query(n_features))],
+            None if epsilon is None else self.pca_share * epsilon,
+        )
+        V = leading_subspace(study.mean(capedjica.PCA), self.n_components)
+        reduced = [[capedjica.reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
+
+        def report(infomax: Infomax, iteration: int) -> None:
+            self._report(infomax.W @ V.T, iteration, study)
+
+        if epsilon is None:
+            result = djica(reduced, self.random_state, max_iter, report)
+            return self._keep(result.unmixing @ V.T, result.n_iter, study.privacy)
+        noisy = dp_djica(
+            reduced,
+            (1 - self.pca_share) * epsilon / max_iter,
+            max_iter,
+            self.learning_rate,
+            noise=NoiseSource(insecure_noise_seed=self.insecure_noise_seed, purpose="dp-djica"),
+            progress=report,
+        )
+        privacy = replace(
+            study.privacy,
+            epsilon=epsilon,
+            mu=gaussian_mu(epsilon, self.delta),
+            site_epsilon=dict.fromkeys(sites, epsilon),
+        )
+        return self._keep(noisy.unmixing @ V.T, noisy.n_iter, privacy)
+
     def _study(
         self,
         sites: Mapping[str, Sequence[Subject]],
         statistics: Mapping[str, Statistics],
         stages: Sequence[Stage],
+        epsilon: float | Mapping[str, float] | None = None,
     ) -> EmbeddedStudy:
         return EmbeddedStudy(
             f"{self.method} ICA with {self.n_components} components",
             {name: len(subjects) for name, subjects in sites.items()},
             statistics,
             stages,
-            epsilon=self.epsilon,
+            epsilon=self.epsilon if epsilon is None else epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
             mask=self.mask,

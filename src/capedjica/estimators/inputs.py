@@ -39,7 +39,7 @@ def read_sites(X: Sites, n_components: int, on_bad: OnBad = "raise") -> dict[str
     X : list of sites, or dict from name to site
         A site is a list of subjects, a subject an array (time, features); scans may differ in length.
     n_components : int
-        R; a scan needs at least as many time points.
+        R; a scan needs at least as many time points, and no constant feature. With 0 neither is asked for.
     on_bad : {"raise", "zero"}
         What to do about a subject with NaN, infinity or a constant feature: say so, or let it take part as
         sites do in a federated run, where one that cannot be used contributes zero.
@@ -90,7 +90,7 @@ def _check_subject(subject: Subject, where: str, n_components: int, on_bad: OnBa
     if broken.size:
         raise InputError(f"{where}: feature {broken[0]} holds NaN or infinity ({broken.size} such features)")
     constant = np.flatnonzero(low == high)
-    if constant.size:
+    if n_components and constant.size:
         raise InputError(
             f"{where}: feature {constant[0]} is constant ({constant.size} such features); "
             "leave out the subject or the feature, or pass on_bad='zero'"

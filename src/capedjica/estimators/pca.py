@@ -41,7 +41,7 @@ class CapePCA:
     random_state : int, optional
         Unused, because nothing but the private noise is random; accepted for uniformity.
     on_bad : {"raise", "zero"}
-        What to do about subjects with NaN, infinity or constant features.
+        What to do about subjects with NaN or infinity.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
 
@@ -89,7 +89,7 @@ class CapePCA:
         validate.positive("clip", self.clip)
         if self.neighbour not in ("subject", "sample"):
             raise InputError(f"neighbour must be 'subject' or 'sample', got {self.neighbour!r}")
-        sites = read_sites(X, 0 if self.neighbour == "sample" else self.n_components, self.on_bad)
+        sites = read_sites(X, 0, self.on_bad)
         n_features = next(iter(sites.values()))[0].shape[1]
         if self.n_components > n_features:
             raise InputError(

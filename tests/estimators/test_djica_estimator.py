@@ -1,0 +1,198 @@
+"""``CapeDJICA`` as a researcher uses it."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from capedjica import CapeDJICA
+from capedjica.data import make_synthetic
+from capedjica.errors import InputError
+from capedjica.metrics import matched_map_correlation, normalized_gain_index
+
+R = 5
+STUDY = make_synthetic(4, 80, R, 150, 14, random_state=1)
+
+
+def fit(**options):
+    options = {"n_components": R, "image_shape": STUDY.image_shape, **options}
+    return CapeDJICA(**options).fit(STUDY.sites)
+
+
+def gain_index(estimator):
+    return normalized_gain_index(estimator.unmixing_ @ STUDY.mixing)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("subject", {}), ("paper", {"learning_rate": 0.5, "max_iter": 150}), ("djica", {"random_state": 0})],
+)
+def test_without_noise_every_method_finds_the_maps(method, options):
+    estimator = fit(method=method, mechanism="none", **options)
+    assert gain_index(estimator) < 0.06
+    assert matched_map_correlation(estimator.components_, STUDY.mixing.T) > 0.95
+    assert str(estimator.privacy_).startswith("NOT PRIVATE")
+
+
+@pytest.mark.parametrize("mechanism", ["cape", "conventional", "pooled"])
+def test_a_generous_budget_is_enough(mechanism):
+    estimator = fit(epsilon=60.0, mechanism=mechanism, insecure_noise_seed=1)
+    assert gain_index(estimator) < 0.15
+    assert estimator.privacy_.epsilon == 60
+    assert estimator.privacy_.spent_epsilon <= 60
+
+
+def test_every_stage_is_in_the_one_epsilon():
+    privacy = fit(epsilon=2.0, max_iter=6).privacy_
+    labels = [release.label for release in privacy.releases]
+    assert labels == ["subspace", "log-covariance"] + ["rotation"] * 6
+    assert privacy.epsilon == 2.0
+    assert privacy.spent_epsilon == pytest.approx(2.0, rel=1e-4)
+    assert privacy.spent_epsilon <= 2.0
+
+
+def test_the_paper_method_says_what_the_descent_cost():
+    estimator = fit(method="paper", epsilon=5.0, max_iter=7, tol=1e-300)
+    privacy = estimator.privacy_
+    assert estimator.n_iter_ == 7
+    assert [release.label for release in privacy.releases] == ["second moments (PCA)"] + [
+        "gradients of W and b"
+    ] * 7
+    descent = privacy.epsilon_of("gradients of W and b")
+    assert 0 < descent < privacy.spent_epsilon <= 5.0
+
+
+def test_dp_djica_pays_in_pure_epsilon():
+    estimator = fit(method="dp-djica", epsilon=10.0, max_iter=5)
+    assert estimator.privacy_.epsilon == 10.0
+    assert estimator.components_.shape == (R, 14 * 14)
+
+
+def test_order_sign_and_scale_are_stable():
+    first, again = (fit(epsilon=200.0, insecure_noise_seed=seed) for seed in (1, 2))
+    for estimator in (first, again):
+        peaks = np.argmax(np.abs(estimator.components_), axis=1)
+        assert (np.diff(peaks) >= 0).all()
+        assert estimator.components_[np.arange(R), peaks] == pytest.approx(np.ones(R))
+        assert estimator.unmixing_ @ estimator.mixing_ == pytest.approx(np.eye(R), abs=1e-9)
+    correlations = [
+        np.corrcoef(a, b)[0, 1] for a, b in zip(first.components_, again.components_, strict=True)
+    ]
+    assert min(correlations) > 0.9
+
+
+def test_transform_gives_time_courses():
+    estimator = fit(mechanism="none")
+    subject = STUDY.sites[0][0]
+    assert estimator.transform(subject).shape == (150, R)
+    assert [t.shape for t in estimator.transform([subject, subject[:100]])] == [(150, R), (100, R)]
+    with pytest.raises(InputError, match=r"a subject must be \(time, 196\), got shape \(3, 5\)"):
+        estimator.transform(np.ones((3, 5)))
+
+
+def test_scans_of_different_length_and_sites_of_different_size():
+    rng = np.random.default_rng(0)
+    sites = {
+        f"h{k}": [subject[: rng.integers(60, 151)] for subject in site[: 20 - 4 * k]]
+        for k, site in enumerate(STUDY.sites)
+    }
+    estimator = CapeDJICA(R, 80.0, image_shape=STUDY.image_shape, insecure_noise_seed=3).fit(sites)
+    assert gain_index(estimator) < 0.3
+
+
+def test_one_broken_subject_moves_the_result_by_no_more_than_the_clip_allows():
+    """A subject of spikes, one of zeros, one of NaN among eighty: the maps stay."""
+    sites = [list(site) for site in STUDY.sites]
+    spikes = np.zeros((150, 196), np.float32)
+    spikes[3, 5] = 1e9
+    sites[0][0], sites[1][0], sites[2][0] = spikes, np.zeros((150, 196)), np.full((150, 196), np.nan)
+    estimator = CapeDJICA(R, mechanism="none", image_shape=STUDY.image_shape, on_bad="zero").fit(sites)
+    assert gain_index(estimator) < 0.08
+
+
+def test_callback_sees_every_iteration():
+    seen = []
+    fit(epsilon=5.0, max_iter=4, callback=lambda e, i: seen.append((i, e.privacy_.spent_epsilon)))
+    assert [i for i, _ in seen] == [1, 2, 3, 4]
+    assert all(a < b for (_, a), (_, b) in itertools.pairwise(seen))
+
+
+def bad(position, value):
+    sites = [list(site) for site in STUDY.sites]
+    sites[position[0]][position[1]] = value
+    return sites
+
+
+@pytest.mark.parametrize(
+    ("X", "options", "message"),
+    [
+        (STUDY.sites, {}, "epsilon must be given for mechanism 'cape'"),
+        (STUDY.sites, {"epsilon": -1.0}, "epsilon must be a finite number above 0, got -1.0"),
+        (
+            STUDY.sites,
+            {"epsilon": 1.0, "method": "magic"},
+            "method must be one of subject, paper, djica, dp-djica",
+        ),
+        (
+            STUDY.sites,
+            {"epsilon": 1.0, "n_components": 1},
+            "n_components must be a whole number of at least 2, got 1",
+        ),
+        (
+            STUDY.sites,
+            {"epsilon": 1.0, "image_shape": (3, 3)},
+            "image_shape .* does not match the 196 features of X",
+        ),
+        (
+            STUDY.sites,
+            {"epsilon": 1.0, "basis": "wavelet"},
+            "basis must be 'auto', None or an array, got 'wavelet'",
+        ),
+        (STUDY.sites, {"epsilon": 1.0, "basis": np.ones((2, 196))}, "K at least 5; got"),
+        (STUDY.sites, {"epsilon": 1.0, "n_components": 100}, "fewer than the 100 components"),
+        (
+            STUDY.sites,
+            {"method": "djica"},
+            "method 'djica' is not private: pass mechanism='none', got 'cape'",
+        ),
+        (
+            STUDY.sites,
+            {"epsilon": 1.0, "max_iter": 0},
+            "max_iter must be a whole number of at least 1, got 0",
+        ),
+        (
+            bad((1, 2), np.ones((150, 9))),
+            {"epsilon": 1.0},
+            "site site-2, subject 2 has 9 features; .* has 196",
+        ),
+        (
+            bad((3, 1), np.ones((4, 196))),
+            {"epsilon": 1.0},
+            "site site-4, subject 1 has 4 time points, fewer than",
+        ),
+        (
+            bad((0, 1), np.full((150, 196), np.nan)),
+            {"epsilon": 1.0},
+            "site site-1, subject 1: feature 0 holds NaN",
+        ),
+        (bad((0, 1), np.ones((150, 196))), {"epsilon": 1.0}, "site site-1, subject 1: feature 0 is constant"),
+        (
+            bad((0, 1), np.ones(5)),
+            {"epsilon": 1.0},
+            r"subject 1: expected \(time, features\), got shape \(5,\)",
+        ),
+        (bad((0, 1), "scan"), {"epsilon": 1.0}, "site site-1, subject 1: not an array of numbers"),
+        ([STUDY.sites[0], []], {"epsilon": 1.0}, "site site-2 has no subjects"),
+        ([STUDY.sites[0][:1]], {"epsilon": 1.0}, "one person cannot be hidden among others"),
+        ([STUDY.sites[0]], {"epsilon": 1.0}, "needs at least two sites, got 1"),
+    ],
+)
+def test_bad_input_is_named_before_any_budget_is_spent(X, options, message):
+    options = {"n_components": R, "image_shape": STUDY.image_shape, **options}
+    with pytest.raises(InputError, match=message):
+        CapeDJICA(**options).fit(X)
+
+
+def test_no_privacy_means_infinite_epsilon():
+    assert fit(mechanism="none", max_iter=2).privacy_.epsilon == math.inf
