@@ -137,10 +137,20 @@ def test_no_sample_loses_more_than_epsilon():
     for _ in range(500):
         subjects = [odd_values(rng, (T, R)) for T in (3, 1, 6)]
         changed = [subject.copy() for subject in subjects]
-        changed[2][rng.integers(6)] = odd_values(rng, (1, R))[0]
+        n = rng.integers(6)
+        changed[2][n] = odd_values(rng, (1, R))[0]
         clip = 10.0 ** rng.uniform(-3, 3)
+        here, there = (NoisySite(x, "site", "sample", clip).samples for x in (subjects, changed))
+        assert_array_equal(np.delete(here, 4 + n, axis=0), np.delete(there, 4 + n, axis=0))
         loss = privacy_loss(subjects, changed, "sample", random_matrix(rng), 0.7, clip)
         assert loss <= 0.7 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("clip", [None, 1e-170])
+def test_samples_whose_squares_vanish_are_bounded_too(clip):
+    """The square of 2.2e-162 is the smallest number there is, that of 1.5e-162 rounds to zero."""
+    samples = NoisySite([[[2.2e-162] + [1.5e-162] * 15]], "site", "subject", clip).samples
+    assert np.linalg.norm(samples) <= 1 / (2 * math.sqrt(16)) * (1 + 1e-12)
 
 
 def flat_worst_case():
@@ -203,12 +213,12 @@ def test_without_noise_to_speak_of_it_is_algorithm_4_on_bounded_samples():
     assert_allclose(result.unmixing, expected[-1].W, rtol=1e-7, atol=1e-7)
 
 
-def test_it_finds_the_sources_when_epsilon_is_absurd_and_nothing_when_it_is_not(record_property):
+def test_it_finds_the_sources_when_epsilon_is_absurd_and_nothing_when_it_is_not():
     sites, mixing = make_sites()
     for epsilon, bounds in ((1e7, (0.0, 0.05)), (1.0, (0.15, 1.0))):
         result = dp_djica(sites, epsilon, 150, 1.0)
         index = normalized_gain_index(result.unmixing @ mixing)
-        record_property(f"gain index at epsilon {epsilon:g} per iteration", round(index, 4))
+        print(f"gain index at epsilon {epsilon:g} per iteration: {index:.4f}")
         assert bounds[0] <= index <= bounds[1]
 
 
