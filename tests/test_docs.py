@@ -36,9 +36,8 @@ def commands():
 
 @pytest.mark.parametrize("command", list(commands()))
 def test_command(command, tmp_path):
-    if (
-        command[0] == "make"
-    ):  # run by continuous integration; here: the target exists and its steps can be listed
+    # make is run by continuous integration; here: the target exists and its steps can be listed
+    if command[0] == "make":
         subprocess.run(["make", "--dry-run", *command[1:]], cwd=ROOT, check=True, capture_output=True)
         return
     assert command[0] == "capedjica", f"no way to test {command}"
@@ -55,6 +54,15 @@ def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
         if not target.startswith(("http", "mailto")):
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_and_modules_named_in_the_text_exist(page):
+    text = page.read_text("utf-8")
+    for path in re.findall(r"`(tests/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(capedjica(?:\.\w+)+)`", text):
+        pkgutil.resolve_name(name)
 
 
 def modules():
