@@ -54,7 +54,7 @@ def plan(
 ) -> None:
     """Show what a study will release, how noisy it will be and what it costs, before anything is computed.
 
-    Give --epsilon to find the noise, or --epsilon-per-iteration to find the total epsilon of the paper's.
+    Give --epsilon to find its noise, or --epsilon-per-iteration to find the cost of the paper's noise.
     """
     from capedjica.study import planning
     from capedjica.study.plan_text import show_plan
