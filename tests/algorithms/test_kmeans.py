@@ -96,7 +96,7 @@ def test_a_starved_center_splits_the_largest_cluster_while_exploring_then_stays(
     assert algorithm.centers[0] == pytest.approx([0.3, 0.4])
     assert 0 < math.dist(algorithm.centers[1], algorithm.centers[0]) <= 0.2 * RADIUS
     algorithm.update(starving)
-    before = algorithm.centers[1]
+    before = algorithm.centers[1].copy()
     for _ in range(2):
         algorithm.update(starving)
         assert (algorithm.centers[1] == before).all()

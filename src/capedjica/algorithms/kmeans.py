@@ -131,7 +131,6 @@ class Lloyd:
         self.shares = blocks[:, 0] / self.radius
         alive = self.shares > _LEAST_SHARE / self.n_clusters
         means = blocks[alive, 1:] / self.shares[alive, np.newaxis]
-        self.centers = self.centers.copy()
         self.centers[alive] = clip_rows(means, self.radius)
         return np.flatnonzero(~alive)
 
@@ -141,5 +140,4 @@ class Lloyd:
         for cluster in starved:
             largest = shares.argmax()
             shares[[largest, cluster]] = shares[largest] / 2
-            offset = self._in_ball(1, _SPLIT_RADIUS * self.radius)[0]
-            self.centers[cluster] = self.centers[largest] + offset
+            self.centers[cluster] = self.centers[largest] + self._in_ball(1, _SPLIT_RADIUS * self.radius)[0]
