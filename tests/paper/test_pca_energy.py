@@ -1,0 +1,25 @@
+"""The capePCA experiment, small: it runs, and cape has the noise of pooled at the paper's calibration."""
+
+import csv
+
+import pytest
+
+from paper.pca_energy import main
+
+
+def test_quick_version_writes_table_and_figure(tmp_path):
+    main(["--quick", "--out", str(tmp_path)])
+    with (tmp_path / "pca_energy.csv").open() as file:
+        rows = {(r["calibration"], r["mechanism"], float(r["epsilon"])): r for r in csv.DictReader(file)}
+    assert (tmp_path / "pca_energy.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "pca_energy.svg").read_text().lstrip().startswith("<?xml")
+    pooled, cape, conventional = (
+        float(rows["paper", m, 5.0]["noise"]) for m in ("pooled", "cape", "conventional")
+    )
+    assert cape == pytest.approx(pooled, rel=1e-4)
+    assert conventional == pytest.approx(pooled * 2, rel=1e-4)  # sqrt(S) with four sites
+    # ... which is not the same privacy
+    assert float(rows["paper", "cape", 5.0]["exact_epsilon"]) > float(
+        rows["paper", "pooled", 5.0]["exact_epsilon"]
+    )
+    assert all(float(r["exact_epsilon"]) == float(r["epsilon"]) for k, r in rows.items() if k[0] == "exact")
