@@ -2,7 +2,6 @@
 
 Run: python examples/private_kmeans.py
 """
-# ruff: noqa: T201
 
 import numpy as np
 

@@ -2,7 +2,6 @@
 
 Run: python examples/private_logistic_regression.py
 """
-# ruff: noqa: T201
 
 import numpy as np
 
