@@ -87,6 +87,9 @@ def test_nothing_hidden_is_infinite_and_nothing_said_is_zero():
     assert np.isinf(Cape(0.0, 0.0, [0.5, 0.5], 1).mu(1.0)).all()
     assert np.isinf(Cape(math.inf, 0.0, [0.5, 0.5], 0).mu(1.0)).all()
     assert (Cape(0.0, 0.0, [0.5, 0.5], 1).mu(0.0) == 0).all()
+    # a site that hides nothing does not uncover, or cover, the others
+    mixed = Cape([0.0, math.inf, math.inf], [0.0, 1.0, 2.0], [0.2, 0.4, 0.4], 0).mu(1.0)
+    assert mixed == pytest.approx([math.inf, 1 / math.sqrt(3), 1 / math.sqrt(3)])
     # a site of weight 0 behind a mask that nobody sums gives nothing away
     assert Cape(math.inf, 1.0, [1.0, 0.0], 0).mu(1.0)[1] == 0
 

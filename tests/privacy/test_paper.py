@@ -166,6 +166,14 @@ def test_rdp_expressions():
     ) == pytest.approx(rate**2 * shift)
 
 
+def test_rdp_epsilon_with_next_to_no_noise():
+    """alpha_opt - 1 far below the last bit of 1; the closed form is A/2 + sqrt(2 A log(1/delta))."""
+    a = 2 * 10**9 / 1e-24
+    assert paper.rdp_epsilon(10**9, 1e-24, 1e-24, 1e-5) == pytest.approx(
+        a / 2 + math.sqrt(2 * a * math.log(1e5))
+    )
+
+
 def test_rdp_order_is_optimal():
     def at(order):
         return order * 100 / (2 * 0.125) + math.log(1e5) / (order - 1)

@@ -237,8 +237,7 @@ def rdp_sigma_squared_corrected(tau_pool: float, sensitivity: float) -> float:
 
 def rdp_optimal_order(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: float) -> float:
     r"""alpha_opt = 1 + sqrt(2/J sigma_RDP^2 log(1/delta)), 1/sigma_RDP^2 = 1/sigma_W^2 + 1/sigma_b^2."""
-    j, delta = validate.count("n_iterations", n_iterations), validate.probability("delta", delta)
-    return 1 + math.sqrt(2 * _rdp_sigma2(sigma_w2, sigma_b2) / j * -math.log(delta))
+    return 1 + _rdp_order_above_1(n_iterations, _rdp_sigma2(sigma_w2, sigma_b2), delta)
 
 
 def rdp_epsilon(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: float) -> float:
@@ -247,8 +246,15 @@ def rdp_epsilon(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: floa
     A valid upper bound for the releases it covers; at sigma_W^2 = sigma_b^2 = 0.25, J = 100 and delta =
     1e-5 it gives 535.7 where the exact epsilon is 519.7. The gradient descent only: PCA is left out.
     """
-    order = rdp_optimal_order(n_iterations, sigma_w2, sigma_b2, delta)
-    return order * n_iterations / (2 * _rdp_sigma2(sigma_w2, sigma_b2)) - math.log(delta) / (order - 1)
+    sigma2 = _rdp_sigma2(sigma_w2, sigma_b2)
+    above = _rdp_order_above_1(n_iterations, sigma2, delta)
+    return (1 + above) * n_iterations / (2 * sigma2) - math.log(delta) / above
+
+
+def _rdp_order_above_1(n_iterations: int, sigma2: float, delta: float) -> float:
+    """alpha_opt - 1, which may be far below the last bit of alpha_opt."""
+    j, delta = validate.count("n_iterations", n_iterations), validate.probability("delta", delta)
+    return math.sqrt(2 * sigma2 / j * -math.log(delta))
 
 
 def _rdp_sigma2(sigma_w2: float, sigma_b2: float) -> float:
