@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ ledger = "ledger.sqlite"
 
 # The end of the ledger, signed, in a second place: best on another disk, outside the backup of the first,
 # so that an older copy of the ledger is noticed.
-head = "{head}"
+head = {head}
 
 [policy]
 # The most that may ever be spent on one subject of this site: by all studies together, and by any one.
@@ -102,7 +103,7 @@ class SiteHome:
         text = _TEMPLATE.format(
             schema=SCHEMA,
             name=name,
-            head=_default_head(name, identity).as_posix(),
+            head=_toml_string(_default_head(name, identity).as_posix()),
             total_epsilon=float(total_epsilon),
             study_epsilon=float(study_epsilon),
             delta=float(delta),
@@ -163,3 +164,8 @@ class SiteHome:
 def _default_head(name: str, identity: Identity) -> Path:
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
+
+
+def _toml_string(text: str) -> str:
+    """Return text as TOML has it; a string of JSON is one."""
+    return json.dumps(text, ensure_ascii=False)

@@ -27,18 +27,18 @@ class MemoryChain(Chain):
         self._entries: list[Entry] = []
         self._messages: dict[int, bytes] = {}
         self._pending: list[Entry] = []
-        self._lock = threading.RLock()
+        self._pid, self._lock, self._closed = os.getpid(), threading.RLock(), False
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Look at one consistent state."""
-        with self._lock:
+        with self._exclusive():
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Append all or, if an error leaves the block, nothing."""
-        with self._lock:
+        with self._exclusive():
             self._pending = []
             yield
             for entry in self._pending:
@@ -86,7 +86,8 @@ class MemoryChain(Chain):
         return len(self)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Forget nothing, but serve no more."""
+        self._closed = True
 
     def __len__(self) -> int:
         return len(self._entries)
