@@ -57,7 +57,7 @@ class Hospital:
         if timer is not None:
             timer.start()
         answer = None
-        with suppress(EOFError, ConnectionError):
+        with suppress(EOFError, OSError):  # killed before its answer, or in the middle of it
             self.wire.send_bytes(question)
             answer = self.wire.recv_bytes()
         if timer is not None:

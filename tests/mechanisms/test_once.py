@@ -233,21 +233,26 @@ def test_slots_that_cannot_exist_leave_no_trace(consortium):
     assert len(consortium.ledgers["s0"].entries()) == entries
 
 
-def test_a_restored_ledger_is_noticed_by_the_head_in_the_last_message(tmp_path, consortium):
+@pytest.mark.parametrize("lost", ["two releases", "the last release"])
+def test_a_restored_ledger_is_noticed_by_the_head_in_the_last_message(tmp_path, consortium, lost):
     """Ledger and head both put back to an older copy: only what was sent elsewhere can tell."""
-    consortium.ledgers["s1"].close()
+    aggregator = consortium.aggregator
+    if lost == "the last release":
+        aggregator.mean(0)
+        aggregator.mean(0)
     saved = {path: path.read_bytes() for path in tmp_path.glob("s1.*")}
-    consortium.start("s1")
-    for _ in range(2):
-        consortium.aggregator.mean(0)
+    for _ in range(2 if lost == "two releases" else 1):
+        aggregator.mean(0)
+    if lost == "the last release":
+        aggregator.publish(b"")  # the head in the answer is older than the answer; the next message has it
     consortium.ledgers["s1"].close()
     for path in tmp_path.glob("s1.*"):
         path.unlink()
     for path, content in saved.items():
         path.write_bytes(content)
     consortium.start("s1")
-    consortium.aggregator._block = None
-    consortium.aggregator.mean(0)
+    aggregator._block = None
+    aggregator.mean(0)
     assert "s1" not in consortium.aggregator.releases[-1].participants
     assert "its own log says why" in consortium.aggregator.refusals["s1"]
 
@@ -262,6 +267,8 @@ def test_every_message_kind_is_refused_in_words(consortium):
         encode(Hello(1, b"x" * 32, b"", [], b"")),
         encode(Sum(*header, 7, b"")),
         encode(Begin(*header, 0, ["s0"], [])),
+        encode(Begin(*header, 0, list(DATA), [SlotPlan(0, 5e-324)])),
+        encode(Hello(*header, b"", [(0, 0)] * 65, b"")),
         encode(Begin(*header, 0, ["s9", "s0"], [SlotPlan(0, 0.1)])),
     ):
         assert isinstance(reply(site.handle(bad)), Refusal)

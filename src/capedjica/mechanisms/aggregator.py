@@ -120,7 +120,7 @@ class Aggregator:
     def publish(self, data: bytes) -> None:
         """Hand public data to all sites for the releases that follow, in place of any published before."""
         self._published = data
-        informed = self._ask_all(self._hello(self._wanted()), Status)
+        informed = self._hello()
         # A participant that does not know the data would refuse, and the others be charged in vain.
         if self._block is not None and not informed.keys() >= set(self._block.participants):
             self._block = None
@@ -224,16 +224,18 @@ class Aggregator:
         names = (self.contract.alone,) if alone else self.contract.roster.names
         return tuple(name for name in names if self._failures[name] < PATIENCE)
 
-    def _hello(self, names: tuple[str, ...]) -> dict[str, Hello]:
-        return {
-            name: Hello(*self._header(), self._published, self._aborted, self._heads.get(name, b""))
-            for name in names
-        }
+    def _hello(self) -> dict[str, Status]:
+        """Tell the sites what is published and was given up, hand each its last head, and see who answers."""
+        told = *self._header(), self._published, self._aborted
+        questions = {name: Hello(*told, self._heads.get(name, b"")) for name in self._wanted()}
+        present = self._ask_all(questions, Status)
+        self._heads |= {name: status.head for name, status in present.items()}
+        return present
 
     def _greet(self) -> dict[str, Status]:
         """Return the sites that are there; refuse to go on with too few."""
         roster = self.contract.roster
-        present = self._ask_all(self._hello(self._wanted()), Status)
+        present = self._hello()
         needed = roster.threshold if self.contract.mechanism == "cape" else 1
         if len(present) < needed:
             missing = ", ".join(name for name in roster.names if name not in present)

@@ -32,7 +32,9 @@ MAX_ABORTED: Final = 1 << 6
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
-Fraction = Annotated[float, Meta(gt=0, le=1)]
+# Smaller parts of a budget are no use to anyone, and their noise fits no grid.
+Fraction = Annotated[float, Meta(ge=2.0**-60, le=1)]
+Head = Annotated[bytes, Meta(max_length=256)]
 SlotNumber = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 
 
@@ -59,7 +61,7 @@ class Hello(Message, frozen=True):
 
     published: bytes
     aborted: Annotated[list[tuple[Count, SlotNumber]], Meta(max_length=MAX_ABORTED)]
-    head: Annotated[bytes, Meta(max_length=256)]
+    head: Head
 
 
 class Begin(Message, frozen=True):
@@ -102,11 +104,12 @@ class Ask(Message, frozen=True):
 
 
 class Status(Message, frozen=True):
-    """A site is there: the last block it claimed (-1 for none) and the part of its budget that is spent."""
+    """A site is there: the last block it claimed (-1 for none), the part of its budget spent, its head."""
 
     sender: Name
     block: Annotated[int, Meta(ge=-1, le=2**62)]
     spent: Annotated[float, Meta(ge=0)]
+    head: Head
 
 
 class SumAnswer(Message, frozen=True):
@@ -124,7 +127,7 @@ class Answer(Message, frozen=True):
     block: Count
     slot: SlotNumber
     mu: Annotated[float, Meta(ge=0)]
-    head: Annotated[bytes, Meta(max_length=256)]
+    head: Head
     words: bytes
 
 

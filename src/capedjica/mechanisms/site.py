@@ -206,7 +206,7 @@ class Site:
         cap = self.contract.total_mu[self.name] ** 2
         spent = self._ledger.spent(study)
         part = 0.0 if cap == math.inf or not self.contract.protects else spent / cap
-        return Status(*self._header(), self._ledger.last_block(study), part)
+        return Status(*self._header(), self._ledger.last_block(study), part, self._ledger.head)
 
     def _record_abort(self, block: int, slot: int) -> None:
         try:
