@@ -27,12 +27,13 @@ from capedjica import CapePCA
 from capedjica.algorithms.pca import PSD_SPREAD
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import captured_energy
-from capedjica.privacy import Cape, gaussian_epsilon
+from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
 from capedjica.report.figures import COLOURS
 
 MECHANISMS: tuple[MechanismName, ...] = ("pooled", "cape", "conventional", "local")
 CALIBRATIONS = ("paper", "exact")
+SMALL_DELTA = 1e-9
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,18 @@ def make_data(setting: Setting, seed: int = 0) -> tuple[list[list[NDArray[np.flo
     return sites, samples.T @ samples / setting.n_samples
 
 
-def budget(setting: Setting, mechanism: MechanismName, calibration: str, epsilon: float) -> float:
-    """Return the exact epsilon that a scheme spends when calibrated as asked for the epsilon on the axis."""
+def shift(setting: Setting, mechanism: MechanismName, calibration: str, epsilon: float) -> float:
+    """Return the exact mu that a scheme spends when calibrated as asked for the epsilon on the axis."""
     if calibration == "exact":
-        return epsilon
-    size = setting.n_samples / setting.n_sites
-    sensitivity = PSD_SPREAD / size
-    tau = gaussian_mechanism_tau(sensitivity, epsilon, setting.delta)
+        return gaussian_mu(epsilon, setting.delta)
     s = setting.n_sites
+    sensitivity = PSD_SPREAD * s / setting.n_samples
+    tau = gaussian_mechanism_tau(sensitivity, epsilon, setting.delta)
     if mechanism == "cape":
-        mu = float(
-            Cape(tau**2, tau**2 / s, np.full(s, 1 / s), max(1, math.ceil(s / 3) - 1)).mu(sensitivity)[0]
-        )
-    else:  # pooled: tau/S on a mean of sensitivity Delta/S; conventional and local: tau on a site's own
-        mu = sensitivity / tau
-    return gaussian_epsilon(mu, setting.delta)
+        colluding = max(1, math.ceil(s / 3) - 1)
+        return float(Cape(tau**2, tau**2 / s, np.full(s, 1 / s), colluding).mu(sensitivity)[0])
+    # pooled adds tau/S to a mean of sensitivity Delta/S; conventional and local add tau to a site's own
+    return sensitivity / tau
 
 
 def measure(setting: Setting) -> list[dict[str, object]]:
@@ -86,13 +84,14 @@ def measure(setting: Setting) -> list[dict[str, object]]:
     jobs = [(c, m, e) for c in CALIBRATIONS for m in MECHANISMS for e in setting.epsilons]
     rows: list[dict[str, object]] = []
     for calibration, mechanism, epsilon in track(jobs, description="capePCA"):
-        spent = budget(setting, mechanism, calibration, epsilon)
+        mu = shift(setting, mechanism, calibration, epsilon)
         values = []
         for _ in range(setting.repetitions):
             pca = CapePCA(
                 setting.n_components,
-                spent,
-                setting.delta,
+                # The same mu at a delta so small that epsilon is above 0 however small mu is.
+                gaussian_epsilon(mu, SMALL_DELTA),
+                SMALL_DELTA,
                 neighbour="sample",
                 mechanism=mechanism,
                 mask="paper" if calibration == "paper" else "uniform",
@@ -103,7 +102,7 @@ def measure(setting: Setting) -> list[dict[str, object]]:
                 "calibration": calibration,
                 "mechanism": mechanism,
                 "epsilon": epsilon,
-                "exact_epsilon": spent,
+                "exact_epsilon": gaussian_epsilon(mu, setting.delta),
                 "noise": pca.privacy_.releases[0].noise,
                 "captured_energy": float(np.mean(values)),
                 "spread": float(np.std(values)),
