@@ -40,6 +40,16 @@ def test_budgets_by_site():
     assert charge.site_mu["s0"] < charge.site_mu["s1"]
 
 
+@pytest.mark.parametrize("n_colluding", [0, 1, 2])
+def test_any_number_of_colluders_but_all(n_colluding):
+    result = private_mean(DATA, 1.0, 1.0, n_colluding=n_colluding)
+    assert f"any {n_colluding} of the 3 sites" in str(result.privacy)
+    alone = private_mean(DATA, 1.0, 1.0, mechanism="conventional").noise
+    assert result.noise == pytest.approx(alone / math.sqrt(3 - n_colluding), rel=1e-4)
+    four = {**DATA, "s3": DATA["s0"]}
+    assert private_mean(four, 1.0, 1.0, n_colluding=3).privacy.n_colluding == 3
+
+
 def test_a_broken_subject_counts_as_zero():
     data = {name: rows.copy() for name, rows in DATA.items()}
     data["s0"][0, 0] = np.nan

@@ -144,6 +144,27 @@ def test_shift_after_a_lost_site_and_a_new_block(mask):
     assert spent <= study.contract.total_mu["s0"] ** 2
 
 
+@pytest.mark.parametrize("mask", ["uniform", "paper"])
+def test_shift_where_a_site_was_lost_after_the_masks_were_drawn(mask):
+    """s4 is invited and vanishes in the secure sum: masks were sized for five sites, noise is for four."""
+
+    def lose(study, letter, delivered):
+        if letter.site == "s4" and msgspec.msgpack.decode(letter.data)[0] == "Sum":
+            study.sites.pop("s4", None)
+        return delivered
+
+    study, tap = run(mask, carrier=lose)
+    study.mean(0)
+    (answers,) = tap.answers.values()
+    assert study.aggregator._block.begin.invited == ["s0", "s1", "s2", "s3", "s4"]
+    assert sorted(answers) == ["s0", "s1", "s2", "s3"]
+    for target in ("s0", "s2", "s3"):
+        measured = measured_mu(study, tap, target, answers)
+        assert consistent(measured, answers[target].mu), target
+        assert not consistent(measured, 0.9 * answers[target].mu)
+        assert not consistent(measured, 1.1 * answers[target].mu)
+
+
 def test_a_message_alone_is_uniform():
     """Without the sum of masks, a message of one honest site tells nothing: its bytes are uniform."""
     study, tap = run()

@@ -105,6 +105,38 @@ def test_a_lying_site_ends_the_run_in_words_at_worst(mechanism, kind_of_message,
         assert site._ledger.spent(study.contract.hash) <= study.contract.total_mu[name] ** 2
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "kind_of_message", "change", "reason"),
+    [
+        ("cape", "Status", {"sender": "s0"}, "an answer in the name of site s0"),
+        ("cape", "Answer", {"mu": 0.1}, "claims mu 0.1, planned"),
+        ("cape", "Answer", {"slot": 2}, "an answer to another release than the one asked for"),
+        ("cape", "Answer", {"words": bytes(8)}, "an answer to another release than the one asked for"),
+        ("conventional", "SumAnswer", {"block": 7}, None),
+    ],
+)
+def test_a_site_whose_answer_does_not_fit_does_not_take_part(mechanism, kind_of_message, change, reason):
+    study = make_study(DATA, count=3, epsilon=20.0, mechanism=mechanism, reserve=0.6)
+    with_carrier(
+        study,
+        lambda letter: changed(
+            letter, "s3", kind_of_message, lambda message: msgspec.structs.replace(message, **change)
+        ),
+    )
+    study.mean(0)
+    aggregator = study.aggregator
+    assert "s3" not in aggregator.releases[-1].participants
+    assert reason is None or reason in aggregator.refusals["s3"]
+
+
+def test_part_of_the_budget_is_held_back():
+    study = make_study(DATA, count=4, reserve=0.4)
+    study.mean(0)
+    (release,) = study.aggregator.releases
+    planned = study.contract.total_mu["s0"] ** 2 * 0.6 / 4
+    assert release.mu["s0"] ** 2 == pytest.approx(planned, rel=1e-4)
+
+
 def test_what_a_site_says_is_shown_on_one_short_line():
     study = make_study(DATA)
     nasty = "\x1b[2Jall is well\n\r\u202ereversed" + "x" * 900

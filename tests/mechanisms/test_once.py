@@ -1,6 +1,7 @@
 """A release happens once: repeats, changed questions, restarts, an aggregator from an old checkpoint."""
 
 import copy
+import dataclasses
 import math
 import threading
 from contextlib import suppress
@@ -11,7 +12,7 @@ import pytest
 
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.aggregator import Aggregator
-from capedjica.mechanisms.contract import RESERVED_DELTA, Contract
+from capedjica.mechanisms.contract import RESERVED_DELTA, Contract, Query, Stage
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
     Answer,
@@ -20,8 +21,10 @@ from capedjica.mechanisms.messages import (
     Hello,
     Refusal,
     SlotPlan,
+    Status,
     Sum,
     encode,
+    publication_hash,
 )
 from capedjica.mechanisms.site import Site, SitePolicy
 from capedjica.privacy import gaussian_delta
@@ -347,3 +350,65 @@ def test_no_error_that_depends_on_data_leaves_a_site(consortium, caplog, when):
     assert len({len(answer) for answer in answers.values()}) == 1
     assert consortium.sites["s2"].n_zero == SIZES[2]
     assert "smith" not in caplog.text
+
+
+def test_an_unexpected_error_is_a_refusal_without_its_words(consortium, monkeypatch):
+    site = consortium.sites["s0"]
+
+    def fail(study):
+        raise RuntimeError("smith_john.nii")
+
+    monkeypatch.setattr(consortium.ledgers["s0"], "last_block", fail)
+    refused = reply(site.handle(encode(Hello(1, consortium.contract.hash, b"", [], b""))))
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "site s0 cannot answer; its own log says why"
+
+
+def test_masks_are_forgotten_once_used_or_replaced(consortium):
+    consortium.aggregator.mean(0)
+    block = consortium.sites["s0"]._block
+    masks, layout = block._masks, block._layout
+    assert not masks[layout.words(0)].any()
+    assert masks[layout.words(1)].all()
+    consortium.aggregator._block = None
+    consortium.aggregator.mean(0)
+    assert not masks.any()
+
+
+def test_a_release_refers_to_what_is_published_or_is_refused_uncharged(consortium):
+    consortium.aggregator.publish(b"a projection")
+    consortium.aggregator.mean(0)
+    ask = msgspec.msgpack.decode(consortium.last_ask()[0], type=Ask)
+    before = consortium.spent("s0")
+    other = msgspec.structs.replace(ask, slot=1, published=publication_hash(b"another projection"))
+    refused = reply(consortium.sites["s0"].handle(encode(other)))
+    assert "does not hold the published data" in refused.reason
+    assert consortium.spent("s0") == before
+    assert isinstance(
+        reply(consortium.sites["s0"].handle(encode(msgspec.structs.replace(ask, slot=1)))), Answer
+    )
+
+
+def test_a_block_that_would_not_fit_into_memory_is_refused(consortium):
+    contract = dataclasses.replace(consortium.contract, stages=(Stage(Query("huge", 1 << 23, 1.0)),))
+    ledger = consortium.ledgers["s0"]
+    ledger.register_study(contract.hash, "huge", contract.cap("s0"))
+    site = Site(contract, "s0", consortium.identities["s0"], ledger, None, NoiseSource())
+    begin = Begin(1, contract.hash, 0, list(DATA), [SlotPlan(0, 0.1)] * 3)
+    assert "must not need more than 16777216 numbers" in reply(site.handle(encode(begin))).reason
+    assert ledger.last_block(contract.hash) == -1
+
+
+def test_a_release_given_up_is_noted_in_the_ledgers_of_the_others(consortium):
+    consortium.aggregator.mean(0)
+    away = consortium.sites.pop("s3")
+    consortium.aggregator.mean(0)
+    assert [release.aborted for release in consortium.aggregator.releases] == [False, True, False]
+    for name in ("s0", "s1", "s2"):
+        (study,) = consortium.ledgers[name].totals().studies.values()
+        assert (study.n_releases, study.n_aborted) == (3, 1)
+    consortium.sites["s3"] = away
+    # whatever else an aggregator calls given up: there is nothing to note
+    answer = away.handle(encode(Hello(1, consortium.contract.hash, b"", [(0, 3), (77, 0)], b"")))
+    assert isinstance(reply(answer), Status)
+    assert consortium.ledgers["s3"].totals().overall.n_aborted == 0

@@ -95,6 +95,8 @@ def test_every_mu_is_that_of_the_adversarys_covariance_and_within_the_budget(see
         contract, participants, invited, fraction = random_case(chance)
         plan = plan_release(contract, contract.stages[0].query, fraction, participants, invited)
         lost.add((contract.mask, participants != invited))
+        made = plan_release(contract, contract.stages[0].query, fraction, invited)
+        assert plan.mask == {name: made.mask[name] for name in participants}
         targets = [
             gaussian_mu(contract.epsilon[NAMES.index(name)], contract.delta) * math.sqrt(fraction)
             for name in participants
