@@ -57,6 +57,7 @@ from capedjica.securesum.noise import NoiseSource
 FloatArray = NDArray[np.float64]
 Neighbour = Literal["sample", "subject"]
 NEIGHBOURS: Final[tuple[str, ...]] = get_args(Neighbour)
+_CHUNK: Final = 512  # samples at a time, so that what is made of them stays in the cache
 _SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could come out too small
 
 
@@ -200,10 +201,16 @@ class NoisySite:
 
     def gradients(self, W: FloatArray, b: FloatArray, epsilon: float, noise: NoiseSource) -> FloatArray:
         """Return N_s (G, h) of equation (2), made from noisy source estimates."""
-        noisy = self.noise_scale(W, epsilon) * laplace(noise, self.samples.shape)
-        z = self.samples @ W.T + b + noisy
-        y = -np.tanh(z / 2)
-        return np.concatenate([((len(z) * np.eye(len(W)) + y.T @ z) @ W).ravel(), y.sum(axis=0)])
+        scale = self.noise_scale(W, epsilon)
+        moments, bias_gradient = len(self.samples) * np.eye(len(W)), np.zeros(len(W))
+        for start in range(0, len(self.samples), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            x = self.samples[part]
+            z = x @ W.T + b + scale[part] * laplace(noise, x.shape)
+            y = -np.tanh(z / 2)
+            moments += y.T @ z
+            bias_gradient += y.sum(axis=0)
+        return np.concatenate([(moments @ W).ravel(), bias_gradient])
 
 
 def _bounded(subject: ArrayLike, name: str, clip: float | None) -> FloatArray:
