@@ -67,7 +67,7 @@ class EmbeddedStudy:
         identities = {name: Identity.generate() for name in names}
         self.contract = Contract(
             title=title,
-            roster=_roster(identities, n_colluding, mechanism),
+            roster=_roster(identities, n_colluding),
             subjects=tuple(subjects[name] for name in names),
             stages=tuple(stages),
             epsilon=_budgets(epsilon, names, mechanism),
@@ -125,11 +125,11 @@ class EmbeddedStudy:
         )
 
 
-def _roster(identities: Mapping[str, Identity], n_colluding: int | str, mechanism: str) -> Roster:
+def _roster(identities: Mapping[str, Identity], n_colluding: int | str) -> Roster:
     n_sites = len(identities)
-    colluding = validate.colluding(n_colluding, n_sites) if n_sites > 1 else 0
-    if mechanism == "cape" and n_sites < 2:
-        raise InputError("mechanism 'cape' hides a site among others: it needs at least two sites, got 1")
+    if n_sites < 2:
+        raise InputError(f"a study across sites needs at least two sites, got {n_sites}")
+    colluding = validate.colluding(n_colluding, n_sites)
     threshold = max(2 * n_sites // 3 + 1, (n_sites + colluding) // 2 + 1)
     return Roster(tuple(identities[name].public(name) for name in identities), threshold, colluding)
 

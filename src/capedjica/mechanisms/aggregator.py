@@ -75,8 +75,6 @@ class Release:
         Whether it was given up because a participant did not answer; it stays charged.
     noise : float
         Standard deviation of the noise on each number of the mean.
-    delta : float
-        What the grid added to delta.
     """
 
     label: str
@@ -84,7 +82,6 @@ class Release:
     participants: tuple[str, ...]
     aborted: bool
     noise: float
-    delta: float
 
 
 class Aggregator:
@@ -330,7 +327,6 @@ class Aggregator:
                 participants=plan.participants,
                 aborted=aborted,
                 noise=plan.output_std,
-                delta=plan.grid_delta,
             )
         )
         self._heads |= {name: answer.head for name, answer in answers.items()}
