@@ -182,6 +182,7 @@ def test_third_is_never_less_than_one():
         ((1.0, math.nan, [0.5, 0.5], 1), r"local_var must be at least 0, got nan"),
         ((1.0, math.inf, [0.5, 0.5], 1), r"local_var must be finite"),
         ((1.0, 1.0, [0.5, 0.6], 1), r"weights must add up to 1, got a sum of 1.1"),
+        ((1.0, 1.0, [0.5, 0.50001], 1), r"weights must add up to 1, got a sum of 1.00001"),
         ((1.0, 1.0, [1.5, -0.5], 1), r"weights must be at least 0, got -0.5 for site 1"),
         ((1.0, 1.0, [], 1), r"weights must hold one value per site"),
         ((1.0, 1.0, [0.5, 0.5], 2), r"n_colluding must be less than the number of sites, 2; got 2"),

@@ -1,7 +1,9 @@
 """The planner's numbers follow from the privacy core, and its answers answer."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,13 @@ from hypothesis import strategies as st
 from capedjica.errors import InputError
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.statement import round_up
-from capedjica.study.planning import Setting, plan_for_epsilon, plan_for_noise, spread_subjects
+from capedjica.study.planning import (
+    Setting,
+    paper_stages,
+    plan_for_epsilon,
+    plan_for_noise,
+    spread_subjects,
+)
 
 PAPER = Setting(subjects=(256,) * 4)
 
@@ -46,9 +54,41 @@ def test_the_papers_setting():
     assert plan.epsilon["exact"] == pytest.approx(69.18, abs=0.01)
     assert plan.epsilon["rdp"] == pytest.approx(74.42, abs=0.01)
     assert plan.epsilon_gradient["exact"] < plan.epsilon["exact"]
-    assert plan.paper_says["rdp_corrected_output_only"] < plan.epsilon_gradient["rdp"]
+    assert plan.stages[0].noise == pytest.approx(math.sqrt(2) / 1024 / 0.5 * math.sqrt(2 * math.log(125)))
     assert math.isnan(plan.paper_says["theorem_2_total"])
     assert plan.as_dict()["paper_says"]["theorem_2_total"] is None
+
+
+def test_what_the_papers_formulas_say_of_its_setting():
+    """By hand, from tau/Delta = sqrt(2 log 125)/0.5: J = 1000 of each gradient, rho = 0.015/ln 20."""
+    says, ratio2, log = plan_for_noise(PAPER, 0.5).paper_says, 8 * math.log(125), math.log(1e5)
+    a = 2 * 1000 / ratio2
+    assert says["rdp_corrected_output_only"] == pytest.approx(a / 2 + math.sqrt(2 * a * log))
+    printed = says["moments_as_printed"]
+    assert printed**2 / (2 * a) - printed + a / 8 - log == pytest.approx(0, abs=1e-9)
+    rho2 = (0.015 / math.log(20)) ** 2
+    a = sum(1000 / (rho2 * ratio2 * 2 * clip / 1024) for clip in (30, math.sqrt(30)))
+    assert says["rdp_as_printed"] == pytest.approx(a / 2 + math.sqrt(2 * a * log))
+
+
+def test_one_subject_can_move_each_statistic_as_far_as_is_planned_for():
+    """Opposite vectors of norm C are 2C apart; second moments of orthogonal samples of norm 1, sqrt 2."""
+    pca, of_w, of_b = paper_stages(PAPER)
+    first, second = np.eye(2)
+    assert pca.clip == np.linalg.norm(np.outer(first, first)) == 1
+    moved = np.linalg.norm(np.outer(first, first) - np.outer(second, second))
+    assert pca.spread * pca.clip == pytest.approx(moved)
+    assert (of_w.spread, of_w.clip, of_b.spread, of_b.clip) == (2, 30, 2, math.sqrt(30))
+    assert [stage.n_values for stage in (pca, of_w, of_b)] == [900 * 901 // 2, 400, 20]
+
+
+def test_paper_masks_cost_what_the_comparison_says():
+    uniform, masked = PAPER, replace(PAPER, mask="paper")
+    says = plan_for_noise(uniform, 0.5).comparison["cape, paper masks"]
+    assert plan_for_noise(masked, 0.5).epsilon["exact"] == pytest.approx(says["epsilon_at_equal_noise"])
+    noise = [plan_for_epsilon(setting, 2.0).stages[1].noise for setting in (uniform, masked)]
+    assert (noise[1] / noise[0]) ** 2 == pytest.approx(says["variance_at_equal_epsilon"])
+    assert says["variance_at_equal_epsilon"] == pytest.approx(1.4)
 
 
 def test_both_directions_agree():
@@ -94,7 +134,8 @@ def test_more_colluders_cost_more_and_match_a_plan_of_their_own():
     for row in plan.colluding:
         other = plan_for_epsilon(Setting(subjects=(50,) * 10, n_colluding=row["n_colluding"]), row["epsilon"])
         assert other.stages[0].noise == pytest.approx(plan.stages[0].noise)
-        assert 2 * row["least_threshold"] > 10 + row["n_colluding"]
+        assert 2 * row["least_threshold"] > 10 + row["n_colluding"] >= 2 * (row["least_threshold"] - 1)
+        assert row["default_threshold_allows"] == (row["n_colluding"] <= 3)
 
 
 def test_two_sites_are_told_that_they_gain_nothing():

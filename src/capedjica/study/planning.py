@@ -375,12 +375,13 @@ def _colluding(setting: Setting, stages: list[Stage]) -> list[dict[str, Any]]:
     rows = []
     for c in sorted(others | {int(setting.n_colluding)}):
         factor = _planned_factor(replace(setting, n_colluding=c)) / planned
+        least = (s + c) // 2 + 1  # 2t > S + S_C
         rows.append(
             {
                 "n_colluding": c,
                 "epsilon": gaussian_epsilon(mu * math.sqrt(factor), setting.delta),
-                "default_threshold_allows": 2 * default_threshold(s) > s + c,
-                "least_threshold": (s + c) // 2 + 1,
+                "default_threshold_allows": least <= default_threshold(s),
+                "least_threshold": least,
             }
         )
     return rows
