@@ -196,3 +196,46 @@ def test_bad_input_is_named_before_any_budget_is_spent(X, options, message):
 
 def test_no_privacy_means_infinite_epsilon():
     assert fit(mechanism="none", max_iter=2).privacy_.epsilon == math.inf
+
+
+class Fragile:
+    """A scan whose file cannot be read once the run has begun."""
+
+    def __sub__(self, other):
+        raise OSError("the disk of Mrs. Smith is broken")
+
+    mean = min = max = __sub__
+
+
+@pytest.mark.parametrize("site_class", ["subject", "paper"])
+def test_a_subject_that_fails_changes_nobody_elses_part(site_class):
+    """With a scan that raises, each stage gives the other subjects exactly what they gave without it."""
+    from capedjica.algorithms.capedjica import PaperSite
+    from capedjica.algorithms.state import pack
+    from capedjica.algorithms.subject import SubjectSite
+
+    healthy = STUDY.sites[0][:6]
+    broken = [*healthy[:2], Fragile(), *healthy[3:]]
+    make = SubjectSite if site_class == "subject" else PaperSite
+    V = np.linalg.qr(np.random.default_rng(0).standard_normal((196, R)))[0]
+    published, state = pack(V=V, sphering=np.eye(R)), pack(W=np.eye(R))
+    stages = (0, 1, 2)
+    if site_class == "paper":
+        published, state, stages = pack(V=V), pack(W=np.eye(R), b=np.zeros(R)), (0, 1)
+    for stage in stages:
+        rows = [collect(make(subjects, R)(stage, published, state)) for subjects in (healthy, broken)]
+        for number in (0, 1, 3, 4, 5):
+            assert rows[0][number] == pytest.approx(rows[1][number])
+        assert not np.any(np.nan_to_num(rows[1][2]))
+
+
+def collect(batches):
+    """The rows of an iterable whose steps may fail, as a site counts them."""
+    rows, steps = [], iter(batches)
+    while True:
+        try:
+            rows += list(next(steps))
+        except StopIteration:
+            return rows
+        except OSError:
+            rows.append(np.zeros(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from capedjica.algorithms.infomax import B_G, B_H, Infomax, descend, gradient_query, subject_gradients
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
-from capedjica.algorithms.state import pack, unpack
+from capedjica.algorithms.state import pack, read_arrays, unpack
+from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
 
 FloatArray = NDArray[np.float64]
@@ -64,26 +66,31 @@ class PaperSite:
     variance. Both touch one person only and cost nothing.
     """
 
-    def __init__(self, subjects: Sequence[Subject], clip_g: float = B_G, clip_h: float = B_H) -> None:
-        self._subjects, self._clip_g, self._clip_h = subjects, clip_g, clip_h
+    def __init__(
+        self, subjects: Sequence[Subject], n_components: int, clip_g: float = B_G, clip_h: float = B_H
+    ) -> None:
+        self._subjects, self._n_components = subjects, n_components
+        self._clip_g, self._clip_h = clip_g, clip_h
         self._projection = b""
         self._packed: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
-        """Yield the subjects' vectors for a stage."""
+        """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
         if stage == PCA:
-            return (
-                rows for subject in self._subjects for rows in subject_moments([within_unit_ball(subject)])
-            )
-        values = unpack(state)
+            return subject_moments(map(within_unit_ball, self._subjects))
+        r = self._n_components
+        public = read_arrays(state, W=(r, r), b=(r,))
         packed = self._reduced(published)
-        return [subject_gradients(packed, values["W"], values["b"], self._clip_g, self._clip_h)]
+        return [subject_gradients(packed, public["W"], public["b"], self._clip_g, self._clip_h)]
 
     def _reduced(self, published: bytes) -> PackedSubjects:
         """Project the subjects once for every projection that is published."""
         if self._packed is None or self._projection != published:
-            V = unpack(published)["V"].astype(np.float32)
-            self._packed = PackedSubjects.from_list([reduce(subject, V) for subject in self._subjects])
+            V = unpack(published).get("V", np.empty(0))
+            if V.ndim != 2 or V.shape[1] != self._n_components:
+                raise ProtocolError(f"the published projection must have {self._n_components} columns")
+            project = partial(reduce, V=V.astype(np.float32))
+            self._packed = PackedSubjects.computed(project, self._subjects, self._n_components)
             self._projection = published
         return self._packed
 

@@ -67,7 +67,7 @@ def djica(
     sites: Sequence[Site],
     random_state: int | np.random.Generator | None = None,
     max_iter: int = 1000,
-    progress: Callable[[Infomax, int], None] | None = None,
+    progress: Callable[[FloatArray, int], None] | None = None,
 ) -> DjicaResult:
     """Estimate one unmixing matrix for all sites, without privacy.
 
@@ -81,7 +81,7 @@ def djica(
     max_iter : int
         Most passes over the data.
     progress : callable, optional
-        Called as ``progress(infomax, n_iter)`` after every pass, with W of sphered data.
+        Called as ``progress(unmixing, n_iter)`` after every pass.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def djica(
         infomax.move(W - infomax.W, b - infomax.b)
         changes.append(infomax.change)
         if progress is not None:
-            progress(infomax, len(changes))
+            progress(infomax.W @ sphering, len(changes))
         if infomax.converged:
             break
     return DjicaResult(infomax.W @ sphering, len(changes), changes, infomax.learning_rate)

@@ -15,9 +15,9 @@ and the time a site takes says little about its data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,8 @@ from capedjica.privacy import validate
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 FloatArray = Float32Array | Float64Array
+
+_Subject = TypeVar("_Subject")
 
 TANH_ERROR: Final = 1e-6
 """Largest error of the kernels' tanh, absolute and relative (`_tanh`)."""
@@ -78,6 +80,16 @@ class PackedSubjects:
         offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
         return cls(np.ascontiguousarray(np.concatenate(arrays)), offsets)
 
+    @classmethod
+    def computed(
+        cls, function: Callable[[_Subject], ArrayLike], subjects: Iterable[_Subject], n_features: int
+    ) -> PackedSubjects:
+        """Pack ``function(subject)`` of every subject; one that cannot be computed has no time points.
+
+        So a subject that fails changes nothing but its own part, which is then zero.
+        """
+        return cls.from_list([_computed(function, subject, n_features) for subject in subjects])
+
     @property
     def n_subjects(self) -> int:
         """Number of subjects, the unusable ones included."""
@@ -90,6 +102,15 @@ class PackedSubjects:
 
     def __repr__(self) -> str:
         return f"PackedSubjects(n_subjects={self.n_subjects}, n_features={self.n_features})"
+
+
+def _computed(function: Callable[[_Subject], ArrayLike], subject: _Subject, n_features: int) -> Float32Array:
+    # Whatever goes wrong with one person's data must not show, nor touch anybody else's part.
+    try:
+        samples = _as_samples(function(subject), "subject")
+    except Exception:
+        return np.empty((0, n_features), dtype=np.float32)
+    return samples if samples.shape[1] == n_features else np.empty((0, n_features), dtype=np.float32)
 
 
 def _as_samples(subject: ArrayLike, name: str) -> Float32Array:

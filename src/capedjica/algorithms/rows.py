@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.state import unpack
-from capedjica.errors import ProtocolError
+from capedjica.algorithms.state import read_arrays
 
 FloatArray = NDArray[np.float64]
 
@@ -37,7 +36,4 @@ def clip_rows(rows: FloatArray, bound: float) -> FloatArray:
 
 def public_array(state: bytes, name: str, shape: tuple[int, ...]) -> FloatArray:
     """Return the one array of a public state; anything else is a ProtocolError."""
-    arrays = unpack(state)
-    if list(arrays) != [name] or arrays[name].shape != shape:
-        raise ProtocolError(f"the public state must hold '{name}' of shape {shape} and nothing else")
-    return arrays[name]
+    return read_arrays(state, **{name: shape})[name]

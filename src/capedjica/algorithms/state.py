@@ -39,3 +39,12 @@ def unpack(data: bytes) -> dict[str, NDArray[np.float64]]:
 
 def _read(array: _Array) -> NDArray[np.float64]:
     return np.frombuffer(array.values, dtype="<f8").reshape(array.shape)
+
+
+def read_arrays(data: bytes, **shapes: tuple[int, ...]) -> dict[str, NDArray[np.float64]]:
+    """Return the arrays of a public state, which must be those named, with those shapes, and no others."""
+    arrays = unpack(data)
+    if {name: array.shape for name, array in arrays.items()} != shapes:
+        wanted = ", ".join(f"'{name}' of shape {shape}" for name, shape in shapes.items())
+        raise ProtocolError(f"the public state must hold {wanted} and nothing else")
+    return arrays

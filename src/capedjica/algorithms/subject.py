@@ -20,7 +20,8 @@ synthetic data of the paper's model (:mod:`capedjica.data.synthetic`), never on 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -30,8 +31,9 @@ from scipy.linalg import expm
 from capedjica.algorithms.capedjica import Means, Subject
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
-from capedjica.algorithms.state import pack, unpack
+from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 
 FloatArray = NDArray[np.float64]
@@ -134,47 +136,53 @@ class SubjectSite:
         self._packed: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
-        """Yield the subjects' vectors for a stage."""
+        """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
         if stage == SUBSPACE:
-            return self._projectors()
-        public = unpack(published)
+            return map(self._projector, self._subjects)
         if stage == WHITENING:
-            return self._log_covariances(public["V"])
-        return [skew_statistics(self._whitened(published), unpack(state)["W"])]
+            return map(partial(self._log_covariance, V=self._subspace(published)), self._subjects)
+        r = self._n_components
+        W = read_arrays(state, W=(r, r))["W"]
+        return [skew_statistics(self._whitened(published), W)]
 
-    def _features(self) -> Iterator[NDArray[np.float32]]:
-        """Yield each subject centred, in the basis; NaN and infinity stay what they are."""
-        for subject in self._subjects:
-            with np.errstate(all="ignore"):
-                centred = (subject - subject.mean(axis=0, dtype=np.float64)).astype(np.float32)
-                yield centred if self._basis is None else centred @ self._basis
+    def _subspace(self, published: bytes) -> FloatArray:
+        V = unpack(published).get("V", np.empty(0))
+        if V.ndim != 2 or V.shape[1] != self._n_components:
+            raise ProtocolError(f"the published subspace must have {self._n_components} columns")
+        return V
 
-    def _projectors(self) -> Iterator[FloatArray]:
-        for features in self._features():
-            yield svec(_projector(features, self._n_components))[np.newaxis]
+    def _features(self, subject: Subject) -> NDArray[np.float32]:
+        """Return a subject centred, in the basis; NaN and infinity stay what they are."""
+        with np.errstate(all="ignore"):
+            centred: NDArray[np.float32] = (subject - subject.mean(axis=0, dtype=np.float64)).astype(
+                np.float32
+            )
+            return centred if self._basis is None else centred @ self._basis
 
-    def _reduced(self, V: FloatArray) -> Iterator[FloatArray]:
-        """Yield each subject in the common subspace, scaled to a mean squared norm of R."""
-        for features in self._features():
-            with np.errstate(all="ignore"):
-                reduced = (features @ V.astype(np.float32)).astype(np.float64)
-                size = (
-                    math.sqrt(float(np.mean(np.einsum("ij,ij->i", reduced, reduced))))
-                    if len(reduced)
-                    else 0.0
-                )
-                yield reduced * (math.sqrt(V.shape[1]) / size) if size > 0 else reduced
+    def _projector(self, subject: Subject) -> FloatArray:
+        return svec(_projector(self._features(subject), self._n_components))[np.newaxis]
 
-    def _log_covariances(self, V: FloatArray) -> Iterator[FloatArray]:
-        for reduced in self._reduced(V):
-            yield svec(_log_covariance(reduced))[np.newaxis]
+    def _reduced(self, subject: Subject, V: FloatArray) -> FloatArray:
+        """Return a subject in the common subspace, scaled to a mean squared norm of R."""
+        with np.errstate(all="ignore"):
+            reduced = (self._features(subject) @ V.astype(np.float32)).astype(np.float64)
+            size = math.sqrt(float(np.mean(np.einsum("ij,ij->i", reduced, reduced))))
+            return reduced * (math.sqrt(V.shape[1]) / size) if size > 0 else reduced
+
+    def _log_covariance(self, subject: Subject, V: FloatArray) -> FloatArray:
+        return svec(_log_covariance(self._reduced(subject, V)))[np.newaxis]
 
     def _whitened(self, published: bytes) -> PackedSubjects:
         """Whiten the subjects once for every subspace and covariance that are published."""
         if self._packed is None or self._key != published:
-            public = unpack(published)
-            rows = [reduced @ public["sphering"] for reduced in self._reduced(public["V"])]
-            self._packed, self._key = PackedSubjects.from_list(rows), published
+            V, r = self._subspace(published), self._n_components
+            sphering = read_arrays(published, V=V.shape, sphering=(r, r))["sphering"]
+
+            def whiten(subject: Subject) -> FloatArray:
+                whitened: FloatArray = self._reduced(subject, V) @ sphering
+                return whitened
+
+            self._packed, self._key = PackedSubjects.computed(whiten, self._subjects, r), published
         return self._packed
 
 

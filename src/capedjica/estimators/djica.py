@@ -21,7 +21,7 @@ from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
-from capedjica.privacy import gaussian_mu, validate
+from capedjica.privacy import pure_mu, validate
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.noise import NoiseSource
 
@@ -210,7 +210,10 @@ class CapeDJICA:
     def _fit_paper(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
         study = self._study(
             sites,
-            {name: capedjica.PaperSite(data, self.clip_g, self.clip_h) for name, data in sites.items()},
+            {
+                name: capedjica.PaperSite(data, self.n_components, self.clip_g, self.clip_h)
+                for name, data in sites.items()
+            },
             capedjica.stages(n_features, self.n_components, max_iter, self.pca_share),
         )
         rate = self.learning_rate or default_learning_rate(self.n_components)
@@ -232,15 +235,15 @@ class CapeDJICA:
         assert not isinstance(epsilon, Mapping)
         study = self._study(
             sites,
-            {name: capedjica.PaperSite(data) for name, data in sites.items()},
+            {name: capedjica.PaperSite(data, self.n_components) for name, data in sites.items()},
             [Stage(pca_query(n_features))],
             None if epsilon is None else self.pca_share * epsilon,
         )
         V = leading_subspace(study.mean(capedjica.PCA), self.n_components)
         reduced = [[capedjica.reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
 
-        def report(infomax: Infomax, iteration: int) -> None:
-            self._report(infomax.W @ V.T, iteration, study)
+        def report(unmixing: FloatArray, iteration: int) -> None:
+            self._report(unmixing @ V.T, iteration, study)
 
         if epsilon is None:
             result = djica(reduced, self.random_state, max_iter, report)
@@ -251,12 +254,12 @@ class CapeDJICA:
             max_iter,
             self.learning_rate,
             noise=NoiseSource(insecure_noise_seed=self.insecure_noise_seed, purpose="dp-djica"),
-            progress=report,
+            progress=lambda infomax, iteration: report(infomax.W, iteration),
         )
         privacy = replace(
             study.privacy,
             epsilon=epsilon,
-            mu=gaussian_mu(epsilon, self.delta),
+            mu=math.hypot(study.privacy.mu, pure_mu((1 - self.pca_share) * epsilon)),
             site_epsilon=dict.fromkeys(sites, epsilon),
         )
         return self._keep(noisy.unmixing @ V.T, noisy.n_iter, privacy)

@@ -16,7 +16,7 @@ from capedjica.privacy.accountants import (
     accountant,
 )
 from capedjica.privacy.cape import Cape, calibrate
-from capedjica.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from capedjica.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, pure_mu
 
 __all__ = [
     "ACCOUNTANTS",
@@ -33,4 +33,5 @@ __all__ = [
     "gaussian_delta",
     "gaussian_epsilon",
     "gaussian_mu",
+    "pure_mu",
 ]

@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, ndtr, ndtri_exp
 
 from capedjica.privacy import validate
 
@@ -133,3 +133,15 @@ def _mu_at(epsilon: float, a: float) -> float:
 def _root(function: Callable[[float], float], low: float) -> float:
     """Root of a falling function of a between ``low`` and 40, to the last bits of a double."""
     return float(brentq(function, low, _FAR, xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=500))
+
+
+def pure_mu(epsilon: float) -> float:
+    r"""Return a mu for which every epsilon-differentially private release (delta = 0) is mu-GDP.
+
+    The trade-off curve of such a release lies above two lines that meet at the point with both error rates
+    :math:`1/(1 + e^\epsilon)`. The curve of mu-GDP is convex, starts at the same point (0, 1), and passes
+    through that corner when :math:`\Phi(-\mu/2) = 1/(1 + e^\epsilon)`: it lies below the lines. An upper
+    bound.
+    """
+    epsilon = validate.positive("epsilon", epsilon)
+    return -2 * float(ndtri_exp(-float(np.logaddexp(0.0, epsilon))))
