@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import numba
+
+from capedjica.compiled import compiled as compile_kernel
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 # Sums may be reordered, so that they vectorise. NaN and infinity keep their meaning: the kernels rely on
 # them to recognise a subject that cannot be used.
-_OPTIONS: Final[dict[str, Any]] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "nsz"},
-}
+_OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
 _PARTS_PER_THREAD: Final = 4
 
 
 def compiled(function: _Kernel) -> _Kernel:
-    """Compile a kernel, keeping the machine code on disk where some cache directory can be written."""
-    try:
-        return cast(_Kernel, numba.njit(cache=True, **_OPTIONS)(function))
-    except RuntimeError:  # what numba raises when no cache directory is writable
-        return cast(_Kernel, numba.njit(**_OPTIONS)(function))
+    """Compile a kernel of numbers."""
+    return compile_kernel(function, **_OPTIONS)
 
 
 def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:
