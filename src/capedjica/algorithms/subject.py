@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 
 from capedjica.algorithms.capedjica import Means, Subject
+from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
@@ -160,7 +161,8 @@ class SubjectSite:
             return centred if self._basis is None else centred @ self._basis
 
     def _projector(self, subject: Subject) -> FloatArray:
-        return svec(_projector(self._features(subject), self._n_components))[np.newaxis]
+        with one_thread():
+            return svec(_projector(self._features(subject), self._n_components))[np.newaxis]
 
     def _reduced(self, subject: Subject, V: FloatArray) -> FloatArray:
         """Return a subject in the common subspace, scaled to a mean squared norm of R."""
@@ -170,7 +172,8 @@ class SubjectSite:
             return reduced * (math.sqrt(V.shape[1]) / size) if size > 0 else reduced
 
     def _log_covariance(self, subject: Subject, V: FloatArray) -> FloatArray:
-        return svec(_log_covariance(self._reduced(subject, V)))[np.newaxis]
+        with one_thread():
+            return svec(_log_covariance(self._reduced(subject, V)))[np.newaxis]
 
     def _whitened(self, published: bytes) -> PackedSubjects:
         """Whiten the subjects once for every subspace and covariance that are published."""
@@ -182,7 +185,8 @@ class SubjectSite:
                 whitened: FloatArray = self._reduced(subject, V) @ sphering
                 return whitened
 
-            self._packed, self._key = PackedSubjects.computed(whiten, self._subjects, r), published
+            with one_thread():
+                self._packed, self._key = PackedSubjects.computed(whiten, self._subjects, r), published
         return self._packed
 
 

@@ -59,8 +59,8 @@ def demo(
 
 
 def _show(demo: Demo, out: Path, console: Console) -> None:
+    from capedjica.privacy.statement import round_up
     from capedjica.study.demo import TITLES
-    from capedjica.study.plan_text import round_up
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from capedjica.privacy.ledger import Ledger, Spent
-from capedjica.study.plan_text import round_up
+from capedjica.privacy.statement import round_up
 
 
 def spending(ledger: Ledger) -> list[dict[str, Any]]:

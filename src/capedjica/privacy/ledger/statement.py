@@ -13,6 +13,7 @@ from typing import Any
 from capedjica.privacy.ledger.books import Books, Slot, Study
 from capedjica.privacy.ledger.entry import COLUMNS, Entry, Release
 from capedjica.privacy.ledger.policy import Cap, Policy, epsilon_of, total
+from capedjica.privacy.statement import round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Spent:
 
     def __str__(self) -> str:
         return (
-            f"{self.title}: epsilon {self.epsilon:.6g} at delta {self.delta:.3g} of {self.cap}, "
+            f"{self.title}: epsilon {round_up(self.epsilon)} at delta {self.delta:.3g} of {self.cap}, "
             f"{self.n_releases} releases, {self.n_aborted} of them aborted"
         )
 
@@ -70,7 +71,8 @@ class Sent:
     def __str__(self) -> str:
         return (
             f"{self.when:%Y-%m-%d %H:%M:%S} UTC, to study '{self.title}': {self.what}; {self.numbers} "
-            f"numbers in {len(self.message)} bytes, cost epsilon {self.epsilon:.6g} at delta {self.delta:.3g}"
+            f"numbers in {len(self.message)} bytes, cost epsilon {round_up(self.epsilon)} "
+            f"at delta {self.delta:.3g}"
             + ("; later aborted" if self.aborted else "")
         )
 
