@@ -72,8 +72,7 @@ class Sent:
         return (
             f"{self.when:%Y-%m-%d %H:%M:%S} UTC, to study '{self.title}': {self.what}; {self.numbers} "
             f"numbers in {len(self.message)} bytes, cost epsilon {round_up(self.epsilon)} "
-            f"at delta {self.delta:.3g}"
-            + ("; later aborted" if self.aborted else "")
+            f"at delta {self.delta:.3g}" + ("; later aborted" if self.aborted else "")
         )
 
 
