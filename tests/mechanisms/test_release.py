@@ -18,6 +18,7 @@ from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import gaussian_mu
 from capedjica.securesum import Identity, Roster
+from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.noise import MAX_SIGMA
 
 NAMES = tuple(f"s{i}" for i in range(6))
@@ -150,6 +151,20 @@ def test_the_grid_holds_what_is_put_on_it(seed, make_case):
         for name in participants:
             assert plan.mu[name] <= contract.total_mu[name] * math.sqrt(fraction)
     assert refused == 0 if make_case is random_case else 0 < refused < 60
+
+
+def test_what_the_grid_adds_is_bounded_for_the_worst_honest_sites():
+    chance = random.Random(7)
+    for _ in range(40):
+        contract, participants, invited, fraction = random_case(chance)
+        plan = plan_release(contract, contract.stages[0].query, fraction, participants, invited)
+        n_honest = len(participants) - contract.roster.n_colluding
+        worst = max(
+            grid_delta(plan.mu[site], [plan.noise[name] for name in honest], plan.query.size)
+            for honest in itertools.combinations(participants, n_honest)
+            for site in honest
+        )
+        assert plan.grid_delta >= worst * (1 - 1e-9)
 
 
 def test_more_colluders_cost_more_noise_and_lost_sites_too():
