@@ -64,8 +64,11 @@ def test_interrupt_leaves_nothing_half_written(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "100"},
+        # A run in the background ignores the signal, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (tmp_path / "out").exists():
+        assert process.poll() is None
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
