@@ -20,7 +20,7 @@ from rich.table import Table
 ROOT: Final = Path(__file__).resolve().parent.parent
 EVIDENCE: Final = ROOT / "docs" / "evidence"
 EVIDENCE_WIDTH: Final = 150
-# Worker threads of a linear algebra library keep a core busy for a while after their last task.
+# A pause, in case worker threads of the one measured before still keep a core busy.
 SETTLE: Final = 0.1
 
 Measure = Callable[[], float]

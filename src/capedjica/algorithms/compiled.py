@@ -32,9 +32,10 @@ def _controller() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Keep the linear algebra within to one thread: for small matrices, more threads wait for each other.
+    """Keep the linear algebra within to one thread.
 
-    Measured on two busy cores, on eigenvalues of 100 x 100 matrices: four times as fast with one thread.
+    On two cores shared with other work, ``capedjica demo`` took 11 s with one thread and 42 s with two (one
+    run each); which of its matrix operations is to blame was not measured.
     """
     context: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return context
