@@ -1,0 +1,140 @@
+"""The default method: what one person can move at each stage, the basis, and the turns of W."""
+
+import math
+
+import numpy as np
+import pytest
+
+from capedjica.algorithms import subject
+from capedjica.algorithms.basis import low_pass
+from capedjica.algorithms.state import pack
+from capedjica.data import make_synthetic
+from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.errors import InputError, ProtocolError
+from capedjica.mechanisms.release import plan_release
+from capedjica.mechanisms.subjects import sum_subjects
+
+R, D, T = 4, 20, 60
+STAGES = subject.stages(D, R, T, 3)
+V = np.linalg.qr(np.random.default_rng(1).standard_normal((D, R)))[0]
+PUBLISHED = (b"", pack(V=V), pack(V=V, sphering=np.diag([3.0, 1.0, 0.5, 0.1])))
+STATE = pack(W=np.linalg.qr(np.random.default_rng(2).standard_normal((R, R)))[0])
+
+
+def hostile_subjects(count=120):
+    """Scans as far apart as scans can be: disjoint features, wild scales, spikes, NaN, too short."""
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        scan = rng.standard_t(2, size=(T, D)) * 10.0 ** rng.uniform(
+            -15, 15, size=(T, 1) if number % 2 else (1, D)
+        )
+        if number % 3 == 0:
+            scan[:, : D // 2] = 0
+        if number % 3 == 1:
+            scan[:, D // 2 :] = 0
+        if number % 17 == 0:
+            scan[3, 5] = [np.nan, np.inf, 1e30][number % 3]
+        yield scan[: 2 if number % 19 == 0 else T]
+
+
+def plans():
+    """The three stages of a real study, with the grid and noise that sites would use."""
+    names = [f"s{number}" for number in range(4)]
+    study = EmbeddedStudy(
+        "test", dict.fromkeys(names, 9), dict.fromkeys(names, None), STAGES, epsilon=1.0, delta=1e-5
+    )
+    contract = study.contract
+    return [
+        plan_release(contract, s.query, s.share / s.count, contract.roster.names) for s in contract.stages
+    ]
+
+
+@pytest.mark.parametrize("stage", [subject.SUBSPACE, subject.WHITENING, subject.ROTATION])
+def test_one_person_moves_no_stage_further_than_is_charged(stage):
+    """What is charged covers a move of mu times the honest noise: nobody, however odd, moves further."""
+    plan = plans()[stage]
+
+    def contribution(scan):
+        site = subject.SubjectSite([scan], R)
+        return sum_subjects(lambda: site(stage, PUBLISHED[stage], STATE), plan, "s0", 1)[0].astype(float)
+
+    rows = np.array([contribution(scan) for scan in hostile_subjects()])
+    squares = np.sum(rows**2, axis=1)
+    farthest = math.sqrt(np.max(squares[:, None] + squares[None] - 2 * rows @ rows.T))
+    # uniform masks: what covers a move is the noise of the S - S_C honest sites with the least of it
+    honest = math.sqrt(sum(sorted(n**2 for n in plan.noise.values())[:3]))
+    assert farthest <= plan.mu["s0"] * honest * (1 + 1e-9)
+    if stage == subject.SUBSPACE:  # reached by disjoint scans, so a smaller spread would be false
+        assert farthest > 0.998 * plan.mu["s0"] * honest
+
+
+def test_projectors_of_disjoint_scans_are_as_far_apart_as_stated():
+    left, right = np.zeros((2, T, D))
+    rng = np.random.default_rng(3)
+    left[:, :R], right[:, R : 2 * R] = rng.standard_normal((2, T, R))
+    rows = [
+        next(iter(subject.SubjectSite([scan], R)(subject.SUBSPACE, b"", b"")))[0] for scan in (left, right)
+    ]
+    assert np.linalg.norm(rows[0]) == pytest.approx(math.sqrt(R))
+    distance = np.linalg.norm(rows[0] - rows[1])
+    query = STAGES[subject.SUBSPACE].query
+    assert math.sqrt(2 * R) * (1 - 1e-9) < distance <= query.spread * query.clip
+
+
+def test_a_projector_has_rank_r_whatever_the_scan_spans():
+    scan = np.random.default_rng(5).standard_normal((T, D))
+    row = next(iter(subject.SubjectSite([scan], R)(subject.SUBSPACE, b"", b"")))[0]
+    assert np.linalg.eigvalsh(subject.unsvec(row)) == pytest.approx([0] * (D - R) + [1] * R, abs=1e-9)
+
+
+def test_clips_are_the_typical_norms_they_say_they_are():
+    """On data of the paper's model, at R = 20 and 250 time points, half to twice the median norm."""
+    study = make_synthetic(1, 24, 20, 250, 20, random_state=0)
+    site = subject.SubjectSite(study.sites[0], 20, low_pass(study.image_shape))
+    rows = np.concatenate(list(site(subject.SUBSPACE, b"", b"")))
+    span = np.linalg.eigh(subject.unsvec(rows.mean(axis=0)))[1][:, -20:]
+    logs = np.concatenate(list(site(subject.WHITENING, pack(V=span), b"")))
+    sphering = subject._power(subject.unsvec(logs.mean(axis=0)), -0.5)
+    turns = site(subject.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))[0]
+    for norms, clip in ((logs, subject.covariance_clip(20)), (turns, subject.rotation_clip(20, 250))):
+        assert 0.5 < np.median(np.linalg.norm(norms, axis=1)) / clip < 2
+
+
+def test_w_stays_orthogonal_and_turns_against_the_gradient():
+    rng = np.random.default_rng(4)
+    W = np.eye(R)
+    for _ in range(50):
+        W = subject.rotate(W, rng.standard_normal(R * (R - 1) // 2), 1.0)
+    assert np.abs(W @ W.T - np.eye(R)).max() < 1e-9
+    small = np.zeros(R * (R - 1) // 2)
+    small[0] = 1e-6
+    assert subject.rotate(np.eye(R), small, 1.0)[0, 1] == pytest.approx(-1e-6 / (2 * subject.KAPPA))
+
+
+def test_steps_are_whole_in_the_first_half_and_then_fall():
+    lengths = [subject.step_length(i, 20) for i in range(1, 21)]
+    assert lengths[:11] == [1.0] * 11
+    assert lengths[11:] == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
+
+
+def test_public_values_of_another_method_are_refused():
+    site = subject.SubjectSite([np.ones((T, D))], R)
+    for stage, published, state in (
+        (subject.WHITENING, pack(V=np.ones((D, R + 1))), b""),
+        (subject.ROTATION, pack(V=V), STATE),
+        (subject.ROTATION, PUBLISHED[2], pack(W=np.eye(R + 1))),
+        (subject.ROTATION, PUBLISHED[2], b"nonsense"),
+    ):
+        with pytest.raises(ProtocolError):
+            site(stage, published, state)
+
+
+def test_the_basis_is_orthonormal_and_keeps_smooth_maps():
+    basis = low_pass((30, 30))
+    assert basis.shape == (144, 900)
+    assert basis @ basis.T == pytest.approx(np.eye(144), abs=1e-12)
+    maps = make_synthetic(1, 2, 20, 30, 30, random_state=0).mixing
+    assert np.sum((basis @ maps) ** 2) / np.sum(maps**2) > 0.998
+    assert low_pass((3, 1)).shape == (2, 3)
+    with pytest.raises(InputError, match="image_shape must hold two numbers of at least 1"):
+        low_pass((0, 5))
