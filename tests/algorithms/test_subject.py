@@ -15,7 +15,7 @@ from capedjica.mechanisms.release import plan_release
 from capedjica.mechanisms.subjects import sum_subjects
 
 R, D, T = 4, 20, 60
-STAGES = subject.stages(D, R, T, 3)
+STAGES = subject.SubjectMethod(D, R, T, 3).stages()
 V = np.linalg.qr(np.random.default_rng(1).standard_normal((D, R)))[0]
 PUBLISHED = (b"", pack(V=V), pack(V=V, sphering=np.diag([3.0, 1.0, 0.5, 0.1])))
 STATE = pack(W=np.linalg.qr(np.random.default_rng(2).standard_normal((R, R)))[0])

@@ -2,60 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.infomax import B_G, B_H, Infomax, descend, gradient_query, subject_gradients
+from capedjica.algorithms.infomax import (
+    B_G,
+    B_H,
+    TOLERANCE,
+    Infomax,
+    default_learning_rate,
+    descend,
+    gradient_query,
+    subject_gradients,
+)
 from capedjica.algorithms.kernels import PackedSubjects
+from capedjica.algorithms.method import Means, Progress, Subject
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
 
 FloatArray = NDArray[np.float64]
-Subject = NDArray[np.floating]
 PCA: Final = 0
 DESCENT: Final = 1
+PCA_SHARE: Final = 0.3
 
 
-class Means(Protocol):
-    """Who makes means private: an aggregator with its sites."""
+@dataclass(frozen=True)
+class PaperMethod:
+    """The paper's method with its parameters.
 
-    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
-        """Return the private mean of a stage's query."""
-
-    def publish(self, data: bytes) -> None:
-        """Hand public data to all sites."""
-
-
-def stages(n_features: int, n_components: int, max_iter: int, pca_share: float) -> list[Stage]:
-    """Return everything the method may ask: second moments once, gradients at most ``max_iter`` times."""
-    return [
-        Stage(pca_query(n_features), 1, pca_share),
-        Stage(gradient_query(n_components), max_iter, 1 - pca_share),
-    ]
-
-
-def estimate(
-    means: Means, infomax: Infomax, max_iter: int, progress: Callable[[FloatArray, int], None] | None = None
-) -> tuple[FloatArray, int]:
-    """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
-
-    ``progress(unmixing, iteration)`` is called after each iteration.
+    Parameters
+    ----------
+    n_features, n_components : int
+        D and R.
+    max_iter : int
+        J, the most iterations.
+    pca_share : float
+        Part of the budget (of mu^2) for the PCA.
+    learning_rate : float, optional
+        rho; by default the paper's 0.015 / ln R.
+    clip_g, clip_h : float
+        B_G and B_h, bounds of the gradients at one time point.
+    tol : float
+        Squared change of the unmixing matrix at which to stop.
     """
-    V = leading_subspace(means.mean(PCA), infomax.n_components)
-    means.publish(pack(V=V))
 
-    def report(infomax: Infomax, iteration: int) -> None:
-        if progress is not None:
-            progress(infomax.W @ V.T, iteration)
+    n_features: int
+    n_components: int
+    max_iter: int = 1000
+    pca_share: float = PCA_SHARE
+    learning_rate: float | None = None
+    clip_g: float = B_G
+    clip_h: float = B_H
+    tol: float = TOLERANCE
 
-    n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), max_iter, report)
-    return infomax.W @ V.T, n_iter
+    def stages(self) -> tuple[Stage, ...]:
+        """Return everything that may be asked: second moments once, gradients at most ``max_iter`` times."""
+        return (
+            Stage(pca_query(self.n_features), 1, self.pca_share),
+            Stage(gradient_query(self.n_components), self.max_iter, 1 - self.pca_share),
+        )
+
+    def site(self, subjects: Sequence[Subject]) -> PaperSite:
+        """Return what a site computes."""
+        return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
+        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations."""
+        rate = self.learning_rate or default_learning_rate(self.n_components)
+        infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
+        V = leading_subspace(means.mean(PCA), self.n_components)
+        means.publish(pack(V=V))
+
+        def report(infomax: Infomax, iteration: int) -> None:
+            if progress is not None:
+                progress(infomax.W @ V.T, iteration)
+
+        n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
+        return infomax.W @ V.T, n_iter
 
 
 class PaperSite:

@@ -20,7 +20,8 @@ synthetic data of the paper's model (:mod:`capedjica.data.synthetic`), never on 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -28,13 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import expm
 
-from capedjica.algorithms.capedjica import Means, Subject
 from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
+from capedjica.algorithms.method import Means, Progress, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
-from capedjica.errors import ProtocolError
+from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 
 FloatArray = NDArray[np.float64]
@@ -42,6 +43,7 @@ SUBSPACE: Final = 0
 WHITENING: Final = 1
 ROTATION: Final = 2
 SHARES: Final = (0.3, 0.2, 0.5)
+ROTATIONS: Final = 20
 KAPPA: Final = 0.06
 # Eigenvalues of a subject's covariance (their mean is 1) count as at least this much.
 FLOOR: Final = 1e-3
@@ -57,41 +59,71 @@ def rotation_clip(n_components: int, scan_length: int) -> float:
     return math.sqrt(0.05 * n_components * (n_components - 1) / scan_length)
 
 
-def stages(n_features: int, n_components: int, scan_length: int, n_rotations: int) -> list[Stage]:
-    """Return everything the method asks; ``n_features`` is what is left of them in the basis."""
-    r = n_components
-    queries = (
-        Query("subspace", svec_size(n_features), math.sqrt(r), PSD_SPREAD),
-        Query("log-covariance", svec_size(r), covariance_clip(r)),
-        Query("rotation", r * (r - 1) // 2, rotation_clip(r, scan_length)),
-    )
-    counts = (1, 1, n_rotations)
-    return [Stage(*stage) for stage in zip(queries, counts, SHARES, strict=True)]
+@dataclass(frozen=True, eq=False)
+class SubjectMethod:
+    """The method with its parameters, all of them public.
 
-
-def estimate(
-    means: Means,
-    n_components: int,
-    n_rotations: int,
-    basis: FloatArray | None = None,
-    progress: Callable[[FloatArray, int], None] | None = None,
-) -> FloatArray:
-    """Run the method; return the (R, D) unmixing matrix of centred data.
-
-    ``progress(unmixing, iteration)`` is called after each rotation.
+    Parameters
+    ----------
+    n_features, n_components : int
+        D and R.
+    scan_length : int
+        Time points of the longest scan that was planned.
+    n_rotations : int
+        J, the number of iterations.
+    basis : array (K, D), optional
+        A public basis with orthonormal rows; afterwards K numbers stand for the features.
     """
-    V = leading_subspace(means.mean(SUBSPACE), n_components)
-    means.publish(pack(V=V))
-    sphering = _power(unsvec(means.mean(WHITENING)), -0.5)
-    means.publish(pack(V=V, sphering=sphering))
-    whiten = sphering @ V.T if basis is None else sphering @ V.T @ basis
-    W = np.eye(n_components)
-    for iteration in range(1, n_rotations + 1):
-        mean = means.mean(ROTATION, pack(W=W))
-        W = rotate(W, mean, step_length(iteration, n_rotations))
-        if progress is not None:
-            progress(W @ whiten, iteration)
-    return W @ whiten
+
+    n_features: int
+    n_components: int
+    scan_length: int
+    n_rotations: int = ROTATIONS
+    basis: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_kept < self.n_components:
+            raise InputError(
+                f"the basis keeps {self.n_kept} numbers, fewer than the {self.n_components} components"
+            )
+
+    @property
+    def n_kept(self) -> int:
+        """K, the numbers that stand for the features."""
+        return self.n_features if self.basis is None else len(self.basis)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return everything the method asks."""
+        r = self.n_components
+        queries = (
+            Query("subspace", svec_size(self.n_kept), math.sqrt(r), PSD_SPREAD),
+            Query("log-covariance", svec_size(r), covariance_clip(r)),
+            Query("rotation", r * (r - 1) // 2, rotation_clip(r, self.scan_length)),
+        )
+        counts = (1, 1, self.n_rotations)
+        return tuple(Stage(*stage) for stage in zip(queries, counts, SHARES, strict=True))
+
+    def site(self, subjects: Sequence[Subject]) -> SubjectSite:
+        """Return what a site computes."""
+        return SubjectSite(subjects, self.n_components, self.basis)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
+        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
+
+        ``progress(unmixing, iteration)`` is called after each rotation.
+        """
+        V = leading_subspace(means.mean(SUBSPACE), self.n_components)
+        means.publish(pack(V=V))
+        sphering = _power(unsvec(means.mean(WHITENING)), -0.5)
+        means.publish(pack(V=V, sphering=sphering))
+        whiten = sphering @ V.T if self.basis is None else sphering @ V.T @ self.basis
+        W = np.eye(self.n_components)
+        for iteration in range(1, self.n_rotations + 1):
+            mean = means.mean(ROTATION, pack(W=W))
+            W = rotate(W, mean, step_length(iteration, self.n_rotations))
+            if progress is not None:
+                progress(W @ whiten, iteration)
+        return W @ whiten, self.n_rotations
 
 
 def step_length(iteration: int, n_rotations: int) -> float:

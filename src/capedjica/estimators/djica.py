@@ -10,12 +10,15 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms import capedjica, subject
 from capedjica.algorithms.basis import low_pass
+from capedjica.algorithms.capedjica import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
 from capedjica.algorithms.djica import djica
 from capedjica.algorithms.dp_djica import dp_djica
-from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE, Infomax, default_learning_rate
+from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE
+from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
+from capedjica.algorithms.subject import ROTATIONS, SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
@@ -28,7 +31,7 @@ from capedjica.securesum.noise import NoiseSource
 FloatArray = NDArray[np.float64]
 Method = Literal["subject", "paper", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
-DEFAULT_ITERATIONS = {"subject": 20, "paper": 1000, "djica": 1000, "dp-djica": 100}
+DEFAULT_ITERATIONS = {"subject": ROTATIONS, "paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
 class CapeDJICA:
@@ -106,7 +109,7 @@ class CapeDJICA:
         image_shape: tuple[int, int] | None = None,
         max_iter: int | None = None,
         learning_rate: float | None = None,
-        pca_share: float = 0.3,
+        pca_share: float = PCA_SHARE,
         clip_g: float = B_G,
         clip_h: float = B_H,
         tol: float = TOLERANCE,
@@ -143,10 +146,8 @@ class CapeDJICA:
         sites = read_sites(X, self.n_components, self.on_bad)
         n_features = next(iter(sites.values()))[0].shape[1]
         max_iter = self.max_iter or DEFAULT_ITERATIONS[self.method]
-        if self.method == "subject":
-            self._fit_subject(sites, self._public_basis(n_features), n_features, max_iter)
-        elif self.method == "paper":
-            self._fit_paper(sites, n_features, max_iter)
+        if self.method in ("subject", "paper"):
+            self._fit_private(sites, n_features, max_iter)
         else:
             self._fit_baseline(sites, n_features, max_iter)
         return self
@@ -170,25 +171,33 @@ class CapeDJICA:
             )
         return np.linalg.qr(basis.T)[0].T
 
-    def _fit_subject(
-        self, sites: Mapping[str, Sequence[Subject]], basis: FloatArray | None, n_features: int, max_iter: int
-    ) -> None:
-        kept = n_features if basis is None else len(basis)
-        if kept < self.n_components:
-            raise InputError(f"the basis keeps {kept} numbers, fewer than the {self.n_components} components")
+    def _method(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> AnyMethod:
+        """Return the private analysis asked for."""
+        if self.method == "paper":
+            return PaperMethod(
+                n_features,
+                self.n_components,
+                max_iter,
+                self.pca_share,
+                self.learning_rate,
+                self.clip_g,
+                self.clip_h,
+                self.tol,
+            )
         # Scan lengths are part of the protocol of a study, so they are public.
         scan_length = max(len(subject) for subjects in sites.values() for subject in subjects)
-        study = self._study(
-            sites,
-            {name: subject.SubjectSite(data, self.n_components, basis) for name, data in sites.items()},
-            subject.stages(kept, self.n_components, scan_length, max_iter),
-        )
+        basis = self._public_basis(n_features)
+        return SubjectMethod(n_features, self.n_components, scan_length, max_iter, basis)
+
+    def _fit_private(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
+        method = self._method(sites, n_features, max_iter)
+        study = self._study(sites, {name: method.site(data) for name, data in sites.items()}, method.stages())
 
         def report(unmixing: FloatArray, iteration: int) -> None:
             self._report(unmixing, iteration, study)
 
-        unmixing = subject.estimate(study, self.n_components, max_iter, basis, report)
-        self._keep(unmixing, max_iter, study.privacy)
+        unmixing, n_iter = method.estimate(study, report)
+        self._keep(unmixing, n_iter, study.privacy)
 
     def _check_parameters(self) -> None:
         if self.method not in METHODS:
@@ -207,24 +216,6 @@ class CapeDJICA:
         if not 0 < self.pca_share < 1:
             raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
 
-    def _fit_paper(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
-        study = self._study(
-            sites,
-            {
-                name: capedjica.PaperSite(data, self.n_components, self.clip_g, self.clip_h)
-                for name, data in sites.items()
-            },
-            capedjica.stages(n_features, self.n_components, max_iter, self.pca_share),
-        )
-        rate = self.learning_rate or default_learning_rate(self.n_components)
-        infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
-
-        def report(unmixing: FloatArray, iteration: int) -> None:
-            self._report(unmixing, iteration, study)
-
-        unmixing, n_iter = capedjica.estimate(study, infomax, max_iter, report)
-        self._keep(unmixing, n_iter, study.privacy)
-
     def _fit_baseline(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
         """Reduce the data by capePCA, then run djICA or dp-djICA on what is left.
 
@@ -235,12 +226,12 @@ class CapeDJICA:
         assert not isinstance(epsilon, Mapping)
         study = self._study(
             sites,
-            {name: capedjica.PaperSite(data, self.n_components) for name, data in sites.items()},
+            {name: PaperSite(data, self.n_components) for name, data in sites.items()},
             [Stage(pca_query(n_features))],
             None if epsilon is None else self.pca_share * epsilon,
         )
-        V = leading_subspace(study.mean(capedjica.PCA), self.n_components)
-        reduced = [[capedjica.reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
+        V = leading_subspace(study.mean(PCA), self.n_components)
+        reduced = [[reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
 
         def report(unmixing: FloatArray, iteration: int) -> None:
             self._report(unmixing @ V.T, iteration, study)
@@ -290,8 +281,8 @@ class CapeDJICA:
             self.callback(self, iteration)
 
     def _keep(self, unmixing: FloatArray, n_iter: int, privacy: PrivacyStatement) -> None:
-        self.mixing_ = stable_maps(_pseudo_inverse(unmixing))
-        self.unmixing_ = _pseudo_inverse(self.mixing_)
+        self.mixing_ = mixing_of(unmixing)
+        self.unmixing_ = pseudo_inverse(self.mixing_)
         self.components_ = self.mixing_.T
         self.n_iter_, self.privacy_ = n_iter, privacy
 
@@ -303,16 +294,3 @@ class CapeDJICA:
         if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
             raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
         return (values - values.mean(axis=0)) @ self.unmixing_.T
-
-
-def _pseudo_inverse(matrix: FloatArray) -> FloatArray:
-    inverse: FloatArray = np.linalg.pinv(matrix).astype(np.float64)
-    return inverse
-
-
-def stable_maps(mixing: FloatArray) -> FloatArray:
-    """Scale each map to a largest absolute value of 1, positive, and sort maps by where that peak is."""
-    peaks = np.argmax(np.abs(mixing), axis=0)
-    heights = mixing[peaks, np.arange(mixing.shape[1])]
-    scaled = mixing / np.where(heights == 0, 1.0, heights)
-    return np.ascontiguousarray(scaled[:, np.argsort(peaks, kind="stable")])
