@@ -99,6 +99,8 @@ class Contract:
         Part of the budget (of mu^2) held back for releases that must be made again after a site was lost.
     insecure_noise : bool
         Whether noise comes from a seed. Part of the contract, so that no site takes part unknowingly.
+    agreement : bytes
+        Hash of a description that says more than this, such as a ``study.toml``, so that it is agreed on too.
     """
 
     title: str
@@ -113,6 +115,7 @@ class Contract:
     local_site: str = ""
     reserve: float = 0.0
     insecure_noise: bool = False
+    agreement: bytes = b""
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:

@@ -14,12 +14,13 @@ from capedjica.errors import InputError
 from capedjica.privacy.ledger import Cap, Ledger, Policy
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
+from capedjica.study.toml import read_toml
 
 SCHEMA: Final = 1
 _TEMPLATE: Final = """\
 # This site's own settings. They stay here: the study never sees them.
 schema = {schema}
-name = "{name}"
+name = {name}
 
 # The private key of this site. Keep it, and keep it to yourself.
 identity = "identity.pem"
@@ -31,6 +32,12 @@ ledger = "ledger.sqlite"
 # so that an older copy of the ledger is noticed.
 head = {head}
 
+[data]
+# The folder of the scans: one file per person, .npy or .csv or .tsv, each with a row per time point.
+path = {data}
+# Which of its files.
+pattern = "*"
+
 [policy]
 # The most that may ever be spent on one subject of this site: by all studies together, and by any one.
 total_epsilon = {total_epsilon!r}
@@ -38,9 +45,13 @@ study_epsilon = {study_epsilon!r}
 delta = {delta!r}
 
 # Take part where the aggregator is trusted with more than the guarantee (mechanism "pooled" or "none") or
-# noise is seeded? Each such release is charged with infinity.
-allow_unprotected = false
+# noise is seeded? Each such release is charged with infinity.{unprotected_note}
+allow_unprotected = {allow_unprotected}
+
+# Approve every study within these limits without asking (`capedjica site approve`)?{approve_note}
+auto_approve = {auto_approve}
 """
+_NOBODY_REAL: Final = " Nobody real is in these data."
 
 
 class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -50,6 +61,14 @@ class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     study_epsilon: float
     delta: float
     allow_unprotected: bool = False
+    auto_approve: bool = False
+
+
+class DataTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The table ``[data]`` of a ``site.toml``."""
+
+    path: str
+    pattern: str = "*"
 
 
 class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -61,6 +80,7 @@ class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     ledger: str
     head: str
     policy: PolicyTable
+    data: DataTable = DataTable("data")
 
 
 @dataclass(frozen=True)
@@ -74,12 +94,7 @@ class SiteHome:
     def load(cls, path: str | os.PathLike[str]) -> SiteHome:
         """Read a ``site.toml``, given itself or its folder."""
         file = Path(path) / "site.toml" if Path(path).is_dir() else Path(path)
-        try:
-            settings = msgspec.toml.decode(file.read_bytes(), type=SiteFile)
-        except OSError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror}") from None
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise InputError(f"{file}: {error}") from None
+        settings = read_toml(file, SiteFile)
         if settings.schema != SCHEMA:
             raise InputError(f"{file}: schema must be {SCHEMA}, got {settings.schema}")
         return cls(file.parent, settings)
@@ -92,8 +107,15 @@ class SiteHome:
         total_epsilon: float,
         study_epsilon: float,
         delta: float,
+        *,
+        data: str = "data",
+        simulated: bool = False,
     ) -> SiteHome:
-        """Make a site: its folder, its identity and a commented ``site.toml``; never over existing files."""
+        """Make a site: its folder, its identity and a commented ``site.toml``; never over existing files.
+
+        Nobody real is in the data of a simulated site, so it approves studies by itself, also unprotected
+        ones, and keeps the second copy of its ledger's head beside the first.
+        """
         home = Path(folder)
         identity = Identity.generate()
         identity.public(name)  # refuses a bad name before anything is written
@@ -102,8 +124,13 @@ class SiteHome:
             raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
         text = _TEMPLATE.format(
             schema=SCHEMA,
-            name=name,
-            head=_toml_string(_default_head(name, identity).as_posix()),
+            name=_toml_string(name),
+            head=_toml_string("ledger.head" if simulated else _default_head(name, identity).as_posix()),
+            data=_toml_string(data),
+            unprotected_note=_NOBODY_REAL if simulated else "",
+            approve_note=_NOBODY_REAL if simulated else "",
+            allow_unprotected=str(simulated).lower(),
+            auto_approve=str(simulated).lower(),
             total_epsilon=float(total_epsilon),
             study_epsilon=float(study_epsilon),
             delta=float(delta),
@@ -133,6 +160,16 @@ class SiteHome:
             per_study=Cap(table.study_epsilon, table.delta),
             allow_non_private=table.allow_unprotected,
         )
+
+    @property
+    def data_path(self) -> Path:
+        """Where the scans are."""
+        return self.folder / Path(self.settings.data.path).expanduser()
+
+    @property
+    def approved_path(self) -> Path:
+        """Where copies of the approved studies are."""
+        return self.folder / "approved"
 
     @property
     def ledger_path(self) -> Path:
