@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -13,10 +12,11 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator import Aggregator
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Site, SitePolicy, Statistics
+from capedjica.mechanisms.statement import privacy_statement
 from capedjica.privacy import validate
 from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
-from capedjica.privacy.statement import Charge, PrivacyStatement
+from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum import Identity, Roster
 from capedjica.securesum.noise import NoiseSource
 
@@ -106,23 +106,7 @@ class EmbeddedStudy:
     @property
     def privacy(self) -> PrivacyStatement:
         """What was guaranteed and what was spent so far."""
-        contract = self.contract
-        caps = dict(zip(contract.roster.names, contract.epsilon, strict=False))
-        charges = tuple(
-            Charge(release.label, release.mu, release.noise, release.aborted)
-            for release in self.aggregator.releases
-        )
-        return PrivacyStatement(
-            epsilon=max(caps.values(), default=math.inf),
-            delta=contract.delta,
-            mu=max(contract.total_mu.values()),
-            releases=charges,
-            site_epsilon=caps,
-            mechanism=contract.mechanism,
-            n_sites=len(contract.subjects),
-            n_colluding=contract.roster.n_colluding,
-            secure=not contract.insecure_noise,
-        )
+        return privacy_statement(self.contract, self.aggregator.releases)
 
 
 def _roster(identities: Mapping[str, Identity], n_colluding: int | str) -> Roster:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -95,19 +95,30 @@ class Aggregator:
         Sends bytes to sites by name and returns the answers that came back in time.
     noise : NoiseSource, optional
         For ``mechanism="pooled"``, where the aggregator is the trusted curator who adds the noise.
+    done : sequence of Release
+        What an earlier aggregator of the same contract made, before it was interrupted.
+    n_done : sequence of int
+        How many means of each stage it completed.
     """
 
-    def __init__(self, contract: Contract, exchange: Exchange, noise: NoiseSource | None = None) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        exchange: Exchange,
+        noise: NoiseSource | None = None,
+        done: Sequence[Release] = (),
+        n_done: Sequence[int] = (),
+    ) -> None:
         if contract.mechanism == "pooled":
             if noise is None:
                 raise InputError("mechanism 'pooled' needs the curator's source of noise")
             if noise.secure == contract.insecure_noise:
                 raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
-        self.releases: list[Release] = []
+        self.releases: list[Release] = list(done)
         self.refusals: dict[str, str] = {}
         self._exchange, self._noise = exchange, noise
-        self._done = [0] * len(contract.stages)
+        self._done = list(n_done) or [0] * len(contract.stages)
         self._aborted: list[tuple[int, int]] = []
         self._heads: dict[str, bytes] = {}
         self._failures: Counter[str] = Counter()
@@ -154,6 +165,13 @@ class Aggregator:
                     return value
                 self._block = None
         raise ProtocolError(f"'{self._query(stage).label}' failed {MAX_ATTEMPTS} times: {self._blame()}")
+
+    def charged(self) -> dict[str, float]:
+        """Ask the sites for the mu^2 that their ledgers have charged to this contract."""
+        if not self.contract.protects:
+            return dict.fromkeys(self._wanted(), math.inf)
+        total = self.contract.total_mu
+        return {name: status.spent * total[name] ** 2 for name, status in self._hello().items()}
 
     def _query(self, stage: int) -> Query:
         return self.contract.stages[stage].query

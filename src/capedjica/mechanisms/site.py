@@ -45,7 +45,6 @@ from capedjica.securesum import Identity, SiteSum, SumParameters
 from capedjica.securesum.noise import NoiseSource
 
 MAX_BLOCK_WORDS: Final = 1 << 24
-_log = logging.getLogger("capedjica.site")
 
 Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
 
@@ -152,6 +151,7 @@ class Site:
         self.contract, self.name = contract, name
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
+        self._log = logging.getLogger(f"capedjica.site.{name}")
         self._block: _Block | None = None
         # One message at a time: a new block, begun while a release is made, would wipe the mask in use.
         self._lock = threading.Lock()
@@ -167,13 +167,13 @@ class Site:
             reason = str(error)
         except BudgetExceededError as error:
             reason = f"the budget of site {self.name} does not allow it"
-            _log.warning("refused: %s", error)
+            self._log.warning("refused: %s", error)
         except CapedjicaError as error:
             reason = f"site {self.name} cannot answer; its own log says why"
-            _log.error("refused: %s", error)
+            self._log.error("refused: %s", error)
         except Exception:
             reason = f"site {self.name} cannot answer; its own log says why"
-            _log.exception("unexpected error")
+            self._log.exception("unexpected error")
         return self._reply(Refusal(*self._header(), reason[:1000]))
 
     def _header(self) -> tuple[int, bytes, str]:

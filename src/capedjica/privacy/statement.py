@@ -79,6 +79,9 @@ class PrivacyStatement:
         The sites of the study, and how many of them may side with the aggregator.
     secure : bool
         False if the noise came from a seed: then nothing here is a guarantee.
+    charged : dict, optional
+        mu^2 by site as the sites' own ledgers say. They also know of releases that were lost, because a
+        party was interrupted between sending and keeping the result.
     """
 
     epsilon: float
@@ -90,11 +93,13 @@ class PrivacyStatement:
     n_sites: int
     n_colluding: int
     secure: bool = True
+    charged: Mapping[str, float] | None = None
 
     @property
     def spent_mu(self) -> float:
         """The mu of everything that was released so far, for the site that gave most."""
-        return self._mu_of(self.releases)
+        charged = max(self.charged.values(), default=0.0) if self.charged else 0.0
+        return max(self._mu_of(self.releases), math.sqrt(charged))
 
     @property
     def spent_epsilon(self) -> float:
@@ -134,6 +139,10 @@ class PrivacyStatement:
             f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
             for (label, aborted), count in counts.items()
         ]
+        known = self._mu_of(self.releases)
+        if known * (1 + 1e-6) < self.spent_mu < math.inf:
+            lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
+            lines.append(f"  Lost to interruptions, and charged all the same: epsilon = {round_up(lost)}.")
         if 0 < self.spent_mu < math.inf:
             lines.append(
                 f"  Spent by the end: epsilon = {round_up(self.spent_epsilon)} "

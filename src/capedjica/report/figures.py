@@ -66,12 +66,17 @@ def convergence_figure(
     return figure
 
 
+def draw(figure: Figure, path: Path) -> None:
+    """Draw a figure as PNG."""
+    FigureCanvasAgg(figure)
+    figure.savefig(path, format="png", dpi=150)
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all."""
-    FigureCanvasAgg(figure)
     draft = path.with_name(f".{path.name}.part")
     try:
-        figure.savefig(draft, format="png", dpi=150)
+        draw(figure, draft)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
