@@ -19,7 +19,8 @@ SMALL = {"n_sites": 3, "n_subjects": 12, "n_components": 5, "n_timepoints": 60, 
 
 @pytest.fixture(scope="module")
 def sources():
-    return synthetic._sources(300, 6, 250, np.random.default_rng(0)).astype(np.float64)
+    series = synthetic._sources(np.full(300, 250), 6, np.random.default_rng(0))
+    return np.array(series, dtype=np.float64)
 
 
 def kappa(s):
@@ -65,6 +66,50 @@ def test_the_seed_decides_everything():
     assert_array_equal(first.mixing, again.mixing)
     assert not np.allclose(first.mixing, other.mixing)
     assert not np.allclose(first.sources, other.sources)
+
+
+def test_batches_have_seeds_of_their_own_and_end_with_the_last_subject():
+    n_subjects = 2 * synthetic.BATCH + 1
+    study = make_synthetic(1, n_subjects, 2, 50, 8, random_state=0)
+    assert len({series.tobytes() for series in study.sources.transpose(0, 2, 1).reshape(-1, 50)}) == (
+        2 * n_subjects
+    )
+    again = make_synthetic(1, n_subjects, 2, 50, 8, random_state=0)
+    assert_array_equal(study.sources, again.sources)
+
+
+@pytest.mark.parametrize("n_timepoints", [60, (40, 60)])
+def test_a_model_makes_one_subject_at_a_time_as_the_study_in_memory_has_them(n_timepoints):
+    n_subjects = synthetic.BATCH + 3
+    study = make_synthetic(1, n_subjects, 4, n_timepoints, 10, random_state=5, noise=0.3)
+    model = synthetic.SyntheticModel.draw(n_subjects, 4, n_timepoints, 10, random_state=5, noise=0.3)
+    assert_array_equal(model.mixing, study.mixing)
+    for _ in range(2):
+        made = list(model.subjects())
+        assert len(made) == n_subjects
+        for subject, expected in zip(made, study.sites[0], strict=True):
+            assert_array_equal(subject, expected)
+
+
+def test_noise_leaves_the_sources_alone():
+    clean, noisy = (make_synthetic(**SMALL, random_state=2, noise=noise) for noise in (0.0, 0.5))
+    assert_array_equal(clean.sources, noisy.sources)
+
+
+def test_scans_of_different_lengths():
+    study = make_synthetic(2, 600, 2, (30, 34), 8, random_state=0)
+    subjects = [subject for site in study.sites for subject in site]
+    lengths = np.array([len(subject) for subject in subjects])
+    # Uniform on five lengths: false alarm 1e-6.
+    assert chisquare(np.bincount(lengths, minlength=35)[30:]).pvalue > 1e-6
+    assert lengths.max() == 34
+    assert study.sources.shape == (600, 34, 2)
+    for subject, sources, length in zip(subjects, study.sources, lengths, strict=True):
+        assert np.isnan(sources[length:]).all()
+        own = sources[:length].astype(np.float64)
+        assert_allclose(own.mean(axis=0), 0, atol=1e-5)
+        assert_allclose(own.std(axis=0), 1, rtol=1e-5)
+        assert_allclose(subject, own @ study.mixing.T, atol=1e-5)
 
 
 def test_site_sizes():
@@ -197,6 +242,10 @@ def test_the_size_of_the_paper():
         ({"n_subjects": 2}, "n_subjects must be a whole number of at least 3, got 2"),
         ({"n_components": 1.5}, "n_components must be a whole number"),
         ({"n_timepoints": 1}, "n_timepoints must be a whole number of at least 2"),
+        ({"n_timepoints": (40, 1)}, "n_timepoints must be a whole number of at least 2"),
+        ({"n_timepoints": (60, 50)}, r"n_timepoints must be \(shortest, longest\), got \(60, 50\)"),
+        ({"n_timepoints": (60,)}, "n_timepoints must be a whole number or a pair of them"),
+        ({"n_timepoints": "60"}, "n_timepoints must be a whole number or a pair of them"),
         ({"image_side": 5}, "image_side must be at least 6 for n_components = 5, got 5"),
         ({"image_side": "big"}, "image_side must be a number"),
         ({"noise": -0.1}, "noise must be at least 0"),

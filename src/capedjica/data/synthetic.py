@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.compiled import compiled, over_subjects
+from capedjica.algorithms.compiled import compiled, one_thread, over_subjects
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 
@@ -46,6 +47,8 @@ GARCH_ALPHA: Final = 0.22
 GARCH_BETA: Final = 0.7
 # 0.95^200 < 4e-5: what is left of the zero start.
 _BURN_IN: Final = 200
+# Subjects that share a seed: enough for NumPy to work on many series at once.
+BATCH: Final = 32
 _MIN_SPACING: Final = 2.0  # pixels between the centres of neighbouring maps
 
 
@@ -55,14 +58,15 @@ class SyntheticStudy:
 
     Attributes
     ----------
-    sites : list of list of ndarray of float32, shape (T, D)
+    sites : list of list of ndarray of float32, shape (T_m, D)
         The subjects of every site, (time, features).
     mixing : ndarray of float64, shape (D, R)
         The mixing matrix A: one flattened map per column.
     maps : ndarray of float64, shape (R, side, side)
         The same maps as images.
     sources : ndarray of float32, shape (n_subjects, T, R)
-        True time courses, subjects in the order of the sites; mean 0 and variance 1 for each subject.
+        True time courses, subjects in the order of the sites; mean 0 and variance 1 for each subject. T is
+        the longest scan; beyond the end of a shorter one there is NaN.
     """
 
     sites: list[list[Float32Array]]
@@ -81,18 +85,96 @@ class SyntheticStudy:
         return f"SyntheticStudy({facts})"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class SyntheticModel:
+    """What a study is made of, from which its subjects can be made as often as wanted, always the same.
+
+    Attributes
+    ----------
+    maps : ndarray of float64, shape (R, side, side)
+        One map per component.
+    scan_lengths : ndarray of int64, shape (n_subjects,)
+        Time points of each subject, T_m.
+    noise : float
+        Standard deviation of the white noise in every pixel.
+    seeds : list of numpy.random.SeedSequence
+        One for each batch of ``BATCH`` subjects.
+    """
+
+    maps: FloatArray
+    scan_lengths: NDArray[np.int64]
+    noise: float
+    seeds: list[np.random.SeedSequence]
+
+    @classmethod
+    def draw(
+        cls,
+        n_subjects: int,
+        n_components: int,
+        n_timepoints: int | tuple[int, int],
+        image_side: int,
+        random_state: int | np.random.Generator | None = None,
+        *,
+        noise: float = 0.0,
+    ) -> SyntheticModel:
+        """Draw the maps and the lengths of the scans; parameters as for :func:`make_synthetic`."""
+        n_subjects = validate.count("n_subjects", n_subjects)
+        n_components = validate.count("n_components", n_components)
+        shortest, longest = _shortest_and_longest(n_timepoints)
+        if math.isinf(validate.nonnegative("noise", noise)):
+            raise InputError("noise must be finite, got inf")
+        rng = _generator(random_state)
+        maps = _spatial_maps(n_components, validate.count("image_side", image_side), rng)
+        lengths = rng.integers(shortest, longest, size=n_subjects, endpoint=True)
+        root = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
+        signal = math.sqrt(np.sum(maps**2) / maps[0].size)
+        return cls(maps, lengths, noise * signal, root.spawn(math.ceil(n_subjects / BATCH)))
+
+    @cached_property
+    def mixing(self) -> FloatArray:
+        """The mixing matrix A (D, R)."""
+        return np.ascontiguousarray(self.maps.reshape(len(self.maps), -1).T)
+
+    @cached_property
+    def _loadings(self) -> Float32Array:
+        return self.mixing.T.astype(np.float32)
+
+    def subjects(self) -> Iterator[Float32Array]:
+        """Make the images (T_m, D) of one subject after the other; memory is that of one subject."""
+        for batch in range(len(self.seeds)):
+            sources, rng = self.sources(batch)
+            for own in sources:
+                images = np.empty((len(own), len(self.mixing)), dtype=np.float32)
+                with one_thread():
+                    self.mix(own, rng, images)
+                yield images
+
+    def sources(self, batch: int) -> tuple[list[Float32Array], np.random.Generator]:
+        """Return the time courses (T_m, R) of a batch's subjects, and what their noise is drawn from next."""
+        rng = np.random.default_rng(self.seeds[batch])
+        lengths = self.scan_lengths[batch * BATCH : (batch + 1) * BATCH]
+        return _sources(lengths, len(self.maps), rng), rng
+
+    def mix(self, sources: Float32Array, rng: np.random.Generator, out: Float32Array) -> Float32Array:
+        """Write A s_t plus noise for the time points of one subject into ``out``, and return it."""
+        np.matmul(sources, self._loadings, out=out)
+        if self.noise > 0:
+            out += np.float32(self.noise) * rng.standard_normal(out.shape, dtype=np.float32)
+        return out
+
+
 def make_synthetic(
     n_sites: int = 4,
     n_subjects: int = 1024,
     n_components: int = 20,
-    n_timepoints: int = 250,
+    n_timepoints: int | tuple[int, int] = 250,
     image_side: int = 30,
     random_state: int | np.random.Generator | None = None,
     *,
     noise: float = 0.0,
     site_sizes: Sequence[int] | None = None,
 ) -> SyntheticStudy:
-    """Simulate a study; the default is the size of the paper's (0.9 GB of images).
+    """Simulate a study in memory; the default is the size of the paper's (0.9 GB of images).
 
     Parameters
     ----------
@@ -100,8 +182,9 @@ def make_synthetic(
         Sites, and subjects of all sites together.
     n_components : int
         Number of sources, R.
-    n_timepoints : int
-        Time points of each subject, at least 2.
+    n_timepoints : int or pair of int
+        Time points of each subject, at least 2; with a pair each subject has a length of its own, uniform
+        between the two (both included).
     image_side : int
         Images are square, D = image_side^2 pixels; at least 2 ceil(sqrt(R)), or maps would coincide.
     random_state : int, numpy.random.Generator or None
@@ -117,19 +200,30 @@ def make_synthetic(
     SyntheticStudy(site_sizes=[3, 3], n_components=3, image_shape=(12, 12))
     """
     sizes = _site_sizes(n_sites, n_subjects, site_sizes)
-    n_components = validate.count("n_components", n_components)
-    n_timepoints = validate.count("n_timepoints", n_timepoints, minimum=2)
-    if math.isinf(validate.nonnegative("noise", noise)):
-        raise InputError("noise must be finite, got inf")
-    rng = _generator(random_state)
-    maps = _spatial_maps(n_components, validate.count("image_side", image_side), rng)
-    mixing = np.ascontiguousarray(maps.reshape(n_components, -1).T)
-    sources = _sources(sum(sizes), n_components, n_timepoints, rng)
-    images = _mix(sources, mixing)
-    _add_noise(images, noise * math.sqrt(np.mean(np.sum(mixing**2, axis=1))), rng)
+    model = SyntheticModel.draw(sum(sizes), n_components, n_timepoints, image_side, random_state, noise=noise)
+    images, sources = _make_all(model)
     edges = np.cumsum([0, *sizes])
-    sites = [list(images[first:last]) for first, last in itertools.pairwise(edges)]
-    return SyntheticStudy(sites, mixing, maps, sources)
+    sites = [images[first:last] for first, last in itertools.pairwise(edges)]
+    return SyntheticStudy(sites, model.mixing, model.maps, sources)
+
+
+def _make_all(model: SyntheticModel) -> tuple[list[Float32Array], Float32Array]:
+    """Make all subjects, on every core; the images are parts of one array, quicker to get than many."""
+    lengths = model.scan_lengths
+    samples = np.empty((lengths.sum(), len(model.mixing)), dtype=np.float32)
+    images = np.split(samples, np.cumsum(lengths)[:-1])
+    sources = np.full((len(lengths), lengths.max(), len(model.maps)), np.nan, dtype=np.float32)
+
+    def make(first: int, last: int) -> None:
+        for batch in range(first, last):
+            time_courses, rng = model.sources(batch)
+            for m, own in enumerate(time_courses, start=batch * BATCH):
+                sources[m, : len(own)] = own
+                model.mix(own, rng, images[m])
+
+    with one_thread():
+        over_subjects(make, len(model.seeds))
+    return images, sources
 
 
 def _site_sizes(n_sites: int, n_subjects: int, site_sizes: Sequence[int] | None) -> list[int]:
@@ -147,6 +241,17 @@ def _site_sizes(n_sites: int, n_subjects: int, site_sizes: Sequence[int] | None)
     return sizes
 
 
+def _shortest_and_longest(n_timepoints: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the bounds of the scan lengths."""
+    given = tuple(n_timepoints) if isinstance(n_timepoints, Sequence) else (n_timepoints, n_timepoints)
+    if isinstance(n_timepoints, str) or len(given) != 2:
+        raise InputError(f"n_timepoints must be a whole number or a pair of them, got {n_timepoints!r}")
+    shortest, longest = (validate.count("n_timepoints", length, minimum=2) for length in given)
+    if shortest > longest:
+        raise InputError(f"n_timepoints must be (shortest, longest), got ({shortest}, {longest})")
+    return shortest, longest
+
+
 def _generator(random_state: int | np.random.Generator | None) -> np.random.Generator:
     try:
         return np.random.default_rng(random_state)
@@ -154,19 +259,6 @@ def _generator(random_state: int | np.random.Generator | None) -> np.random.Gene
         raise InputError(
             f"random_state must be a whole number of at least 0, a Generator or None, got {random_state!r}"
         ) from None
-
-
-def _mix(sources: Float32Array, mixing: FloatArray) -> Float32Array:
-    """Return A s_t for all subjects, (n_subjects, T, D), by one matrix product."""
-    samples = sources.reshape(-1, sources.shape[2]) @ mixing.T.astype(np.float32)
-    return samples.reshape(*sources.shape[:2], len(mixing))
-
-
-def _add_noise(images: Float32Array, scale: float, rng: np.random.Generator) -> None:
-    """Add white noise in place, one subject at a time so that no second copy of the images exists."""
-    if scale > 0:
-        for subject in images:
-            subject += np.float32(scale) * rng.standard_normal(subject.shape, dtype=np.float32)
 
 
 # Sources --------------------------------------------------------------------------------------------------
@@ -206,35 +298,35 @@ def _ar_coefficients(n_series: int, rng: np.random.Generator) -> FloatArray:
 
 @compiled
 def _simulate(
-    first: int, last: int, normals: Float32Array, coefficients: FloatArray, out: Float32Array
+    normals: Float32Array, coefficients: FloatArray, lengths: NDArray[np.int64], out: Float32Array
 ) -> None:
-    """Run equation (1) for series first..last; out holds the last points, standardised."""
+    """Run equation (1) for every series; out holds its points after the burn-in, standardised."""
     order, burn_in = coefficients.shape[1], normals.shape[1] - out.shape[1]
     series = np.zeros(order + normals.shape[1])
-    for k in range(first, last):
+    for k in range(len(normals)):
         variance, innovation = 1.0, 0.0
-        for t in range(normals.shape[1]):
+        for t in range(burn_in + lengths[k]):
             variance = 1 - GARCH_ALPHA - GARCH_BETA + GARCH_ALPHA * innovation**2 + GARCH_BETA * variance
             innovation = np.sqrt(variance) * normals[k, t]
             value = innovation
             for lag in range(order):
                 value += coefficients[k, lag] * series[order + t - 1 - lag]
             series[order + t] = value
-        kept = series[order + burn_in :]
-        kept = (kept - kept.mean()) / kept.std()
-        for t in range(out.shape[1]):
-            out[k, t] = kept[t]
+        kept = series[order + burn_in : order + burn_in + lengths[k]]
+        mean, deviation = kept.mean(), kept.std()
+        for t in range(lengths[k]):
+            out[k, t] = (kept[t] - mean) / deviation
 
 
-def _sources(n_subjects: int, n_components: int, n_timepoints: int, rng: np.random.Generator) -> Float32Array:
-    """Simulate the time courses of all subjects, shape (n_subjects, T, R)."""
-    n_series = n_subjects * n_components
+def _sources(lengths: NDArray[np.int64], n_components: int, rng: np.random.Generator) -> list[Float32Array]:
+    """Simulate the time courses of some subjects, (T_m, R) each."""
+    n_series = len(lengths) * n_components
     coefficients = _ar_coefficients(n_series, rng)
-    normals = rng.standard_normal((n_series, _BURN_IN + n_timepoints), dtype=np.float32)
-    series = np.empty((n_series, n_timepoints), dtype=np.float32)
-    over_subjects(lambda first, last: _simulate(first, last, normals, coefficients, series), n_series)
-    by_subject = series.reshape(n_subjects, n_components, n_timepoints)
-    return np.ascontiguousarray(by_subject.transpose(0, 2, 1))
+    normals = rng.standard_normal((n_series, _BURN_IN + lengths.max()), dtype=np.float32)
+    series = np.empty((n_series, lengths.max()), dtype=np.float32)
+    _simulate(normals, coefficients, np.repeat(lengths, n_components), series)
+    by_subject = series.reshape(len(lengths), n_components, -1)
+    return [np.ascontiguousarray(own[:, :T].T) for own, T in zip(by_subject, lengths, strict=True)]
 
 
 # Maps -----------------------------------------------------------------------------------------------------
