@@ -1,5 +1,6 @@
 """Scans in: where a site's subjects come from."""
 
-from capedjica.data.synthetic import SyntheticStudy, make_synthetic
+from capedjica.data.synthetic import SyntheticModel, SyntheticStudy, make_synthetic
+from capedjica.data.timeseries import Problem, SubjectFiles
 
-__all__ = ["SyntheticStudy", "make_synthetic"]
+__all__ = ["Problem", "SubjectFiles", "SyntheticModel", "SyntheticStudy", "make_synthetic"]
