@@ -3,54 +3,65 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from capedjica.algorithms.basis import low_pass
+from capedjica.algorithms.basis import KEPT, low_pass
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.contract import Contract, MaskName, MechanismName
+from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
+from capedjica.mechanisms.site import MAX_BLOCK_WORDS
 from capedjica.privacy import validate
 from capedjica.securesum import PublicIdentity, Roster
 from capedjica.securesum.parameters import default_threshold
-from capedjica.study.toml import listed, read_toml
+from capedjica.study.releases import planned_releases
+from capedjica.study.toml import listed, problems, read_toml, toml_value
 
 SCHEMA: Final = 1
 MethodName = Literal["subject", "paper"]
+# No study has more of anything that is counted.
+MOST: Final = 10**9
+MOST_ITERATIONS: Final = 10**6
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+# The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
+_MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
 
 
 class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What is computed: the table ``[analysis]``."""
 
     method: MethodName = "subject"
-    n_components: int
-    n_features: int
-    scan_length: int
-    image_shape: tuple[int, int] | None = None
-    max_iter: int | None = None
+    n_components: Several
+    n_features: Several
+    scan_length: Several
+    image_shape: tuple[Count, Count] | None = None
+    max_iter: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] | None = None
 
 
 class PrivacyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What it may cost: the table ``[privacy]``."""
 
-    epsilon: float | None = None
-    delta: float = 1e-5
+    epsilon: Positive | None = None
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5
     mechanism: MechanismName = "cape"
     mask: MaskName = "uniform"
-    n_colluding: int | Literal["third"] = "third"
-    threshold: int | None = None
-    reserve: float = 0.0
+    n_colluding: Annotated[int, msgspec.Meta(ge=0, le=MOST)] | Literal["third"] = "third"
+    threshold: Several | None = None
+    # Enough for one rotation that is lost at the very end, at 2.5% more noise.
+    reserve: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.05
     insecure_noise: bool = False
 
 
@@ -58,9 +69,9 @@ class SiteTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     """One site: an element of ``[[sites]]``."""
 
     name: str
-    subjects: int
+    subjects: Count
     card: str
-    epsilon: float | None = None
+    epsilon: Positive | None = None
 
 
 class StudyFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -83,7 +94,7 @@ class Study:
     def load(cls, path: str | os.PathLike[str]) -> Study:
         """Read and check a ``study.toml``, given itself or its folder."""
         file = Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
-        study = cls(read_toml(file, StudyFile))
+        study = cls(read_toml(file, StudyFile, SCHEMA))
         found = study.problems()
         if found:
             raise InputError(listed(str(file), found))
@@ -92,18 +103,24 @@ class Study:
     def problems(self) -> list[str]:
         """Return everything that keeps the study from being run, in words."""
         content = self.content
-        if content.schema != SCHEMA:
-            return [f"schema must be {SCHEMA}, got {content.schema}: made for another version of capedjica"]
-        found = [*_analysis_problems(content.analysis), *_site_problems(content.sites)]
-        if not content.title.strip():
-            found.append("title must say what the study is about, got nothing")
-        return found or _refusals(lambda: (self.method.stages(), self.contract))
+        found = problems(msgspec.to_builtins(content), StudyFile)
+        if found:
+            return found
+        found = [
+            *_title_problems(content.title),
+            *_analysis_problems(content.analysis),
+            *(_site_problems(content.sites) or _refusals(self._roster)),
+            *_refusals(self._budgets),
+        ]
+        return found or _refusals(self._check_releases)
 
     @cached_property
     def hash(self) -> bytes:
         """SHA-256 of the content: comments and the order of keys do not count, every value does."""
-        content = msgspec.msgpack.encode(msgspec.to_builtins(self.content), order="deterministic")
-        return hashlib.sha256(b"capedjica/study/1" + content).digest()
+        # As read back from a file, where 2 and 2.0 are the same number.
+        content = msgspec.convert(msgspec.to_builtins(self.content), StudyFile)
+        plain = msgspec.msgpack.encode(msgspec.to_builtins(content), order="deterministic")
+        return hashlib.sha256(b"capedjica/study/1" + plain).digest()
 
     @cached_property
     def method(self) -> Method:
@@ -136,26 +153,31 @@ class Study:
             agreement=self.hash,
         )
 
+    def _check_releases(self) -> None:
+        """Refuse releases that no site would make."""
+        _check_sizes(self.method.stages())
+        planned_releases(self.contract)
+
     def _roster(self) -> Roster:
         sites, privacy = self.content.sites, self.content.privacy
         colluding = validate.colluding(privacy.n_colluding, len(sites))
         least = (len(sites) + colluding) // 2 + 1
-        threshold = privacy.threshold or max(default_threshold(len(sites)), least)
+        threshold = max(default_threshold(len(sites)), least)
+        if privacy.threshold is not None:
+            threshold = privacy.threshold
         return Roster(tuple(PublicIdentity.from_card(site.card) for site in sites), threshold, colluding)
 
     def _budgets(self) -> tuple[float, ...]:
         privacy, sites = self.content.privacy, self.content.sites
-        given = [privacy.epsilon if site.epsilon is None else site.epsilon for site in sites]
+        given = {site.name: privacy.epsilon if site.epsilon is None else site.epsilon for site in sites}
         if privacy.mechanism == "none":
-            if any(epsilon is not None for epsilon in given):
+            if any(epsilon is not None for epsilon in given.values()):
                 raise InputError("privacy.epsilon must not be given: mechanism 'none' gives no privacy")
             return ()
-        missing = [site.name for site, epsilon in zip(sites, given, strict=True) if epsilon is None]
+        missing = [name for name, epsilon in given.items() if epsilon is None]
         if missing:
             raise InputError(f"privacy.epsilon is missing, and site {missing[0]} has none of its own")
-        return tuple(
-            validate.positive("privacy.epsilon", epsilon) for epsilon in given if epsilon is not None
-        )
+        return tuple(validate.positive(f"epsilon of site {name}", epsilon) for name, epsilon in given.items())
 
     @property
     def n_subjects(self) -> int:
@@ -174,10 +196,19 @@ class Study:
 
 def write_study(path: str | os.PathLike[str], content: StudyFile) -> None:
     """Write a commented ``study.toml``, whole or not at all and never over a file; refuse a bad study."""
-    file = Path(path)
+    file = Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
     found = Study(content).problems()
     if found:
         raise InputError(listed("the study", found))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write_new(file, _template().render(study=content))
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+
+
+@cache
+def _template() -> Template:
     environment = Environment(
         autoescape=False,  # noqa: S701 (TOML; every value goes through the filter)
         loader=PackageLoader("capedjica.study"),
@@ -186,65 +217,85 @@ def write_study(path: str | os.PathLike[str], content: StudyFile) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["toml"] = lambda value: json.dumps(value, ensure_ascii=False)
-    text = environment.get_template("study.toml.jinja").render(study=content)
+    environment.filters["toml"] = toml_value
+    return environment.get_template("study.toml.jinja")
+
+
+def _write_new(file: Path, text: str) -> None:
+    """Write a file under another name, then link it to its own, which fails when that is taken."""
     draft = file.with_name(f".{file.name}.part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8")
         os.link(draft, file)
     except FileExistsError:
         raise InputError(f"{file} exists already and is not overwritten") from None
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
     finally:
         draft.unlink(missing_ok=True)
 
 
+def _title_problems(title: str) -> list[str]:
+    if not title.strip():
+        return ["title must say what the study is about, got nothing"]
+    try:
+        title.encode()
+    except UnicodeEncodeError:
+        return ["title must be text, got bytes that are none (UTF-8)"]
+    return []
+
+
 def _analysis_problems(table: AnalysisTable) -> list[str]:
     found = []
-    for key, least in (("n_components", 2), ("n_features", 2), ("scan_length", 2), ("max_iter", 1)):
-        value = getattr(table, key)
-        if value is not None and value < least:
-            found.append(f"analysis.{key} must be at least {least}, got {value}")
-    if table.n_components > table.n_features:
-        found.append(
-            f"analysis.n_components must be at most n_features, {table.n_features}; got {table.n_components}"
-        )
-    if table.n_components > table.scan_length:
-        found.append(
-            f"analysis.n_components must be at most scan_length, {table.scan_length}; "
-            f"got {table.n_components}"
-        )
-    if table.image_shape is not None and math.prod(table.image_shape) != table.n_features:
-        found.append(f"analysis.image_shape {list(table.image_shape)} has not {table.n_features} pixels")
+    for key in ("n_features", "scan_length"):
+        most = getattr(table, key)
+        if table.n_components > most:
+            found.append(f"analysis.n_components must be at most {key}, {most}; got {table.n_components}")
+    if table.image_shape is None:
+        return found
+    pixels, shape = math.prod(table.image_shape), list(table.image_shape)
+    if pixels != table.n_features:
+        found.append(f"analysis.image_shape {shape} has {pixels} pixels, n_features is {table.n_features}")
+    if pixels > _MOST_PIXELS:
+        found.append(f"analysis.image_shape must have at most {_MOST_PIXELS} pixels, got {pixels}")
     return found
+
+
+def _check_sizes(stages: Iterable[Stage]) -> None:
+    """Refuse releases of more numbers than fit into a block."""
+    for query in (stage.query for stage in stages):
+        if query.size > MAX_BLOCK_WORDS:
+            raise InputError(
+                f"'{query.label}' would have {query.size:,} numbers, more than the {MAX_BLOCK_WORDS:,} of a "
+                "release: analyse fewer features, regions of an atlas for example"
+            )
 
 
 def _site_problems(sites: Sequence[SiteTable]) -> list[str]:
     found = []
     if len(sites) < 2:
         found.append(f"sites must be at least 2, got {len(sites)}")
+    for name, times in Counter(site.name for site in sites).items():
+        if times > 1:
+            found.append(f"sites: {times} of them have the name {name!r}")
     for number, site in enumerate(sites, start=1):
-        where = f"sites[{number}] ({site.name})"
-        if site.subjects < 1:
-            found.append(f"{where}.subjects must be at least 1, got {site.subjects}")
+        where = f"sites[{number}].card"
         try:
             named = PublicIdentity.from_card(site.card).name
         except InputError as error:
-            found.append(f"{where}.card: {error}")
+            found.append(f"{where}: {error}")
             continue
         if named != site.name:
-            found.append(f"{where}.card is that of site {named}")
+            found.append(f"{where} is that of site {named}, not of {site.name!r}")
     return found
 
 
-def _refusals(make: Any) -> list[str]:
-    try:
-        make()
-    except CapedjicaError as error:
-        return [str(error)]
-    return []
+def _refusals(*attempts: Callable[[], object]) -> list[str]:
+    found = []
+    for attempt in attempts:
+        try:
+            attempt()
+        except CapedjicaError as error:
+            found.append(str(error))
+    return found
 
 
 def _flat(value: Any, where: str = "") -> dict[str, Any]:
@@ -259,4 +310,4 @@ def _flat(value: Any, where: str = "") -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return "nothing" if value is None else toml_value(value)

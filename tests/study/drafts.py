@@ -1,0 +1,33 @@
+"""Contents of study files for tests, with made-up keys."""
+
+import msgspec
+
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, StudyFile
+
+
+def card(name, key=None):
+    number = sum(map(ord, name)) if key is None else key
+    return PublicIdentity(name, number.to_bytes(32, "big")).card
+
+
+def sites(*subjects, **epsilon):
+    names = [f"site-{number}" for number in range(1, len(subjects) + 1)]
+    return tuple(
+        SiteTable(name=name, subjects=size, card=card(name), epsilon=epsilon.get(name.replace("-", "_")))
+        for name, size in zip(names, subjects, strict=True)
+    )
+
+
+def draft(title="Resting state", subjects=(20, 30, 25, 25), analysis=None, privacy=None, **own_epsilon):
+    """A study of four sites; the tables' values can be replaced."""
+    return StudyFile(
+        title=title,
+        analysis=AnalysisTable(**{"n_components": 4, "n_features": 12, "scan_length": 60} | (analysis or {})),
+        privacy=PrivacyTable(**{"epsilon": 2.0} | (privacy or {})),
+        sites=sites(*subjects, **own_epsilon),
+    )
+
+
+def plain(content):
+    return msgspec.json.decode(msgspec.json.encode(content))
