@@ -1,0 +1,466 @@
+"""Scans in a folder: read lazily, never failing during a run, and all that is wrong told before it."""
+
+import io
+import os
+import struct
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_array_equal
+
+from capedjica.data import SubjectFiles
+from capedjica.errors import InputError
+
+FEATURES, COMPONENTS, LENGTH = 4, 3, 10
+SCAN = np.random.default_rng(0).standard_normal((8, FEATURES)).astype(np.float32)
+
+
+def npy(array, **options):
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def csv(array, delimiter=",", header=""):
+    rows = [delimiter.join(f"{value:.9g}" for value in row) for row in np.atleast_2d(array)]
+    return (header + "\n".join(rows) + "\n").encode()
+
+
+def changed(place, value, scan=SCAN):
+    scan = scan.copy()
+    scan[place] = value
+    return scan
+
+
+def header_of(shape):
+    """A .npy file with this shape in its header and 16 bytes of data."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + bytes(16)
+
+
+def folder_with(folder, **files):
+    """Write files, named by stem and ending: sub_1__npy is sub-1.npy."""
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        stem, _, ending = name.rpartition("__")
+        (folder / f"{stem.replace('_', '-')}.{ending}").write_bytes(content)
+    return folder
+
+
+def problems_of(tmp_path, content, ending="npy", **demands):
+    files = SubjectFiles.find(folder_with(tmp_path / "data", **{f"sub_1__{ending}": content}))
+    demands = {"n_features": FEATURES, "n_components": COMPONENTS, "scan_length": LENGTH, **demands}
+    return files.check(**demands)
+
+
+# Finding ----------------------------------------------------------------------------------------------------
+
+
+def test_files_of_known_kinds_in_the_order_of_their_names(tmp_path):
+    content = {"sub_10__npy": npy(SCAN), "sub_02__csv": csv(SCAN), "sub_03__tsv": csv(SCAN, "\t")}
+    folder_with(tmp_path, **content, notes__txt=b"hello", _x__nii=b"")
+    (tmp_path / ".sub-04.npy").write_bytes(npy(SCAN))
+    (tmp_path / "._sub-10.npy").write_bytes(b"\x00\x05\x16\x07")
+    (tmp_path / "sub-11.NPY").write_bytes(npy(SCAN))
+    files = SubjectFiles.find(tmp_path)
+    assert files.names == ["sub-02", "sub-03", "sub-10", "sub-11"]
+    assert files.paths == tuple(
+        tmp_path / name for name in ("sub-02.csv", "sub-03.tsv", "sub-10.npy", "sub-11.NPY")
+    )
+    assert len(files) == 4
+    for scan in files:
+        assert_array_equal(scan.astype(np.float32), SCAN)
+    assert files.n_unreadable == 0
+    assert repr(files) == "SubjectFiles(4 files, n_features=None)"
+    assert SubjectFiles.find(tmp_path, "*1?.*").names == ["sub-10", "sub-11"]
+
+
+def test_a_pattern_may_go_into_folders_but_not_into_hidden_ones(tmp_path):
+    for place in ("a", "b", ".annex"):
+        folder_with(tmp_path / place, **{f"sub_{len(place)}{place[-1]}__npy": npy(SCAN)})
+    assert SubjectFiles.find(tmp_path, "**/*").names == ["sub-1a", "sub-1b"]
+
+
+def test_slices_are_files_too(tmp_path):
+    files = SubjectFiles.find(folder_with(tmp_path, a__npy=npy(SCAN), b__npy=npy(SCAN), c__npy=b""))
+    assert files[1:].names == ["b", "c"]
+    assert files[-1].shape == (0, 0)
+    assert files[1:].n_unreadable == 0
+    with pytest.raises(IndexError):
+        files[3]
+
+
+@pytest.mark.parametrize(
+    ("folder", "pattern", "message"),
+    [
+        ("missing", "*", "missing must be the folder of the scans; it is not a folder"),
+        ("sub-1.npy", "*", "sub-1.npy must be the folder of the scans; it is not a folder"),
+        (".", "*.csv", r"holds no .npy, .csv, .tsv file that matches '\*.csv'"),
+        (".", "/etc/*", "pattern must be that of file names in"),
+        (".", "", "pattern must be that of file names in"),
+    ],
+)
+def test_nothing_to_be_found(tmp_path, folder, pattern, message):
+    folder_with(tmp_path, sub_1__npy=npy(SCAN))
+    with pytest.raises(InputError, match=message):
+        SubjectFiles.find(tmp_path / folder, pattern)
+
+
+# Reading ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_when_it_is_asked_for_and_not_kept(tmp_path):
+    files = SubjectFiles.find(folder_with(tmp_path, a__npy=npy(SCAN)), n_features=FEATURES)
+    assert_array_equal(files[0], SCAN)
+    (tmp_path / "a.npy").write_bytes(npy(2 * SCAN))
+    assert_array_equal(files[0], 2 * SCAN)
+    (tmp_path / "a.npy").unlink()
+    assert files[0].shape == (0, FEATURES)
+    assert [scan.shape for scan in files] == [(0, FEATURES)]
+    assert files.n_unreadable == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("<f4", "f4"), (">f4", "f4"), ("f2", "f4"), ("f8", "f8"), (">f8", "f8"), ("i2", "f8"), ("u1", "f8")],
+)
+def test_numbers_of_any_real_type(tmp_path, dtype, expected):
+    numbers = (10 * np.abs(SCAN)).astype(dtype)
+    files = SubjectFiles.find(
+        folder_with(tmp_path, a__npy=npy(numbers), b__npy=npy(np.asfortranarray(numbers)))
+    )
+    for scan in files:
+        assert scan.dtype == np.dtype(expected)
+        assert scan.flags["C_CONTIGUOUS"]
+        assert_array_equal(scan, numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2\n3,4\n",
+        "1,2\n3,4",
+        "1,2\r\n3,4\r\n",
+        "1,2\r3,4\r",
+        "\n1, 2\n\n  \n 3,4\n\n",
+        "left,right\n1,2\n3,4\n",
+        '"left, upper","right"\n"1","2"\n3,4\n',
+        "# left,right\n1,2\n3,4\n",
+        "\n,\n1,2\n3,4\n",
+        "\ufeffleft,right\n1,2\n3,4\n",
+        "\ufeff1,2\n3e0,+4.0\n",
+    ],
+)
+def test_tables(tmp_path, text):
+    files = SubjectFiles.find(
+        folder_with(tmp_path, a__csv=text.encode(), b__tsv=text.replace(",", "\t").encode())
+    )
+    for scan in files:
+        assert_array_equal(scan, [[1, 2], [3, 4]])
+    assert files.check(2, 2) == []
+
+
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 5), st.integers(1, 4)),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
+    )
+)
+def test_nine_digits_hold_every_float32(tmp_path_factory, scan):
+    folder = folder_with(tmp_path_factory.mktemp("text"), a__csv=csv(scan), b__npy=npy(scan))
+    text, binary = SubjectFiles.find(folder)
+    assert_array_equal(text.astype(np.float32), binary)
+
+
+@given(st.binary(max_size=300), st.sampled_from(["npy", "csv", "tsv"]), st.booleans())
+def test_no_content_makes_reading_or_checking_fail(tmp_path_factory, content, ending, whole_header):
+    if whole_header:
+        content = npy(SCAN)[:40] + content
+    folder = folder_with(tmp_path_factory.mktemp("junk"), **{f"a__{ending}": content})
+    files = SubjectFiles.find(folder, n_features=FEATURES)
+    assert files[0].shape[1] == FEATURES
+    found = files.check(FEATURES, COMPONENTS)
+    if files.n_unreadable:
+        assert any(problem.fatal for problem in found)
+    for problem in found:
+        assert str(problem).isprintable()
+
+
+# Every kind of bad file: how it ends, what is in it, what check() says. -------------------------------------
+
+BAD_FILES = {
+    "not npy": (
+        "npy",
+        b"hello, I am no array\n",
+        ["not an array of NumPy; expected a .npy file with its whole"],
+    ),
+    "empty npy": ("npy", b"", ["an empty file; expected numbers"]),
+    "no header": (
+        "npy",
+        npy(SCAN)[:60],
+        ["not an array of NumPy; expected a .npy file with its whole header"],
+    ),
+    "truncated": ("npy", npy(SCAN)[:-5], ["cut off after 123 bytes; expected the 128 bytes of shape (8, 4)"]),
+    "truncated and narrow": (
+        "npy",
+        npy(SCAN[:, :3])[:-5],
+        ["3 features; expected 4, as the study says", "cut off after 91 bytes; expected the 96 bytes of"],
+    ),
+    "a promise of 72 TiB": (
+        "npy",
+        header_of("(5000000000000, 4)"),
+        [
+            "5000000000000 time points; expected at most",
+            "cut off after 16 bytes; expected the 80000000000000",
+        ],
+    ),
+    "more than 2^63 numbers": (
+        "npy",
+        header_of("(3037000500, 3037000500)"),
+        ["3037000500 features", "time points", "cut off after 16 bytes"],
+    ),
+    "negative": (
+        "npy",
+        header_of("(-1, 4)"),
+        ["-1 time points; expected at least", "content that cannot be read"],
+    ),
+    "pickle": (
+        "npy",
+        npy(np.array([[None, 1.0]] * 5), allow_pickle=True),
+        ["2 features", "pickled Python objects, which are never opened; expected numbers"],
+    ),
+    "complex": ("npy", npy(SCAN.astype(complex)), ["values of type complex128; expected real numbers"]),
+    "strings": ("npy", npy(SCAN.astype(str)), ["values of type <U"]),
+    "truth values": ("npy", npy(SCAN > 0), ["values of type bool; expected real numbers"]),
+    "fields": (
+        "npy",
+        npy(np.zeros((8, 4), dtype=[("a", "f4")])),
+        ["values of type [('a', '<f4')]; expected real"],
+    ),
+    "one dimension": (
+        "npy",
+        npy(SCAN[0]),
+        ["an array of shape (4,); expected two dimensions, (time, features)"],
+    ),
+    "three dimensions": ("npy", npy(SCAN[None]), ["an array of shape (1, 8, 4); expected two dimensions"]),
+    "a number": ("npy", npy(np.float32(3)), ["an array of shape (); expected two dimensions"]),
+    "no time points": ("npy", npy(SCAN[:0]), ["no values (shape (0, 4)); expected a scan"]),
+    "no features": ("npy", npy(SCAN[:, :0]), ["no values (shape (8, 0)); expected a scan"]),
+    "wide": ("npy", npy(np.hstack([SCAN, SCAN])), ["8 features; expected 4, as the study says"]),
+    "short": ("npy", npy(SCAN[:2]), ["2 time points; expected at least the 3 of the components"]),
+    "long": (
+        "npy",
+        npy(np.vstack([SCAN, SCAN])),
+        ["16 time points; expected at most the study's scan length, 10"],
+    ),
+    "NaN": (
+        "npy",
+        npy(changed(([2, 3], [1, 0]), np.nan)),
+        ["values that are NaN or infinite (2), the first at time point 3 of 8, feature 2 of 4; expected"],
+    ),
+    "infinity": (
+        "npy",
+        npy(changed((7, 3), -np.inf)),
+        ["(1), the first at time point 8 of 8, feature 4 of 4"],
+    ),
+    "constant": (
+        "npy",
+        npy(changed((slice(None), [1, 3]), 5.0)),
+        ["features that never change (2), the first is feature 2 of 4; expected signal in every feature"],
+    ),
+    "four at once": (
+        "npy",
+        npy(changed((0, 0), np.nan, changed((slice(None), 2), 0.0, np.tile(SCAN, (2, 2))))),
+        [
+            "8 features",
+            "16 time points",
+            "NaN or infinite (1)",
+            "never change (1), the first is feature 3 of 8",
+        ],
+    ),
+    "text": (
+        "csv",
+        csv(SCAN[:3]) + b"1,n/a,3,4\n5,6,n/a,\n",
+        ["cells that are no numbers (3), the first in line 4, column 2: 'n/a'; expected numbers"],
+    ),
+    "text below names and a blank line": (
+        "csv",
+        b"a,b,c,d\n\n" + csv(SCAN[:4]) + b"1,2,3,bad\n",
+        ["(1), the first in line 7, column 4: 'bad'; expected numbers"],
+    ),
+    "long text": (
+        "csv",
+        csv(SCAN[:4]) + b"1,2,3," + b"x" * 50,
+        [": '" + "x" * 40 + "...'; expected numbers"],
+    ),
+    "digits of Python alone": ("csv", csv(SCAN[:4]) + b"1,2,3,4_0\n", ["line 5, column 4: '4_0'"]),
+    "ragged": (
+        "csv",
+        csv(SCAN[:4]) + b"1,2,3\n1,2,3,4,5\n",
+        ["lines of another length (2), the first is line 5 with 3 cells; expected 4 cells as in most lines"],
+    ),
+    "ragged, text, narrow": (
+        "csv",
+        csv(SCAN[:4, :3]) + b"1,2\n1,2,-\n",
+        ["3 features; expected 4", "(1), the first in line 6, column 3: '-'", "lines of another length (1)"],
+    ),
+    "semicolons": (
+        "csv",
+        csv(SCAN, ";"),
+        ["1 features", "cells that are no numbers (7), the first in line 2"],
+    ),
+    "tabs in csv": ("csv", csv(SCAN, "\t"), ["1 features", "cells that are no numbers"]),
+    "commas in tsv": ("tsv", csv(SCAN), ["1 features", "cells that are no numbers"]),
+    "names alone": ("csv", b"a,b,c,d\n", ["no values (shape (0, 0)); expected a scan"]),
+    "blank": ("csv", b"\n \n\n", ["no values (shape (0, 0)); expected a scan"]),
+    "empty csv": ("csv", b"", ["an empty file; expected numbers"]),
+    "NaN in a table": (
+        "csv",
+        csv(changed((1, 1), np.nan)),
+        ["(1), the first at time point 2 of 8, feature 2 of 4"],
+    ),
+    "not text": ("csv", b"\xff\xfe1\x00,\x002\x00\n\x00", ["not text in UTF-8; expected a table of numbers"]),
+    "an array named csv": ("csv", npy(SCAN), ["not text in UTF-8"]),
+}
+# Scans that a run reads as they are; the statistics cope with them.
+READ = {"short", "long", "NaN", "infinity", "constant", "NaN in a table", "no time points"}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_check_lists_everything_that_is_wrong(tmp_path, kind):
+    ending, content, expected = BAD_FILES[kind]
+    found = problems_of(tmp_path, content, ending)
+    assert len(found) == len(expected)
+    for problem, text in zip(found, expected, strict=True):
+        assert text in str(problem)
+        assert str(problem).startswith(str(tmp_path / "data" / f"sub-1.{ending}: "))
+        assert problem.name == "sub-1"
+        assert problem.fatal == ("never change" not in text)
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_run_never_fails_because_of_a_file(tmp_path, kind):
+    ending, content, _ = BAD_FILES[kind]
+    sound = {"npy": npy(SCAN), "csv": csv(SCAN), "tsv": csv(SCAN, "\t")}[ending]
+    files = SubjectFiles.find(folder_with(tmp_path, **{f"sub_1__{ending}": sound}), n_features=FEATURES)
+    assert files.check(FEATURES, COMPONENTS, LENGTH) == []
+    (tmp_path / f"sub-1.{ending}").write_bytes(content)
+    for _ in range(2):
+        scan = files[0]
+        assert scan.ndim == 2
+        assert scan.shape[1] == FEATURES
+        assert scan.dtype in (np.float32, np.float64)
+        assert kind in READ or not len(scan)
+    assert files.n_unreadable == (kind not in READ)
+
+
+def test_sound_files_have_no_problems(tmp_path):
+    rng = np.random.default_rng(1)
+    for number, length in enumerate((COMPONENTS, 7, LENGTH)):
+        folder_with(tmp_path, **{f"sub_{number}__npy": npy(rng.standard_normal((length, FEATURES)))})
+    assert SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS, LENGTH) == []
+    assert len(SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS, 6)) == 2
+
+
+def test_all_files_are_looked_at(tmp_path):
+    folder_with(tmp_path, a__npy=b"junk", b__npy=npy(SCAN), c__npy=npy(SCAN[:, :2]), d__csv=b"1,x,3,4\n")
+    calls = []
+    found = SubjectFiles.find(tmp_path).check(FEATURES, 1, progress=lambda: calls.append(1))
+    assert [problem.name for problem in found] == ["a", "c", "d"]
+    assert len(calls) == 4
+
+
+def test_two_files_of_one_subject(tmp_path):
+    folder_with(tmp_path, a__npy=npy(SCAN), a__csv=csv(SCAN), b__npy=npy(SCAN))
+    (problem,) = SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS)
+    assert str(problem) == (
+        f"{tmp_path / 'a.npy'}: the same subject as {tmp_path / 'a.csv'}; expected one file per subject"
+    )
+    assert problem.fatal
+
+
+def test_what_is_no_file_is_a_problem(tmp_path):
+    folder_with(tmp_path, d__npy=npy(SCAN))
+    (tmp_path / "a.npy").symlink_to(tmp_path / "content that was never fetched")
+    (tmp_path / "b.npy").mkdir()
+    (tmp_path / "c.csv").mkdir()
+    files = SubjectFiles.find(tmp_path, n_features=FEATURES)
+    (tmp_path / "d.npy").unlink()
+    assert [scan.shape for scan in files] == [(0, FEATURES)] * 4
+    assert files.n_unreadable == 4
+    found = [str(problem) for problem in files.check(FEATURES, COMPONENTS)]
+    assert len(found) == 4
+    assert "a.npy: cannot be read (No such file or directory); expected a file that can be read" in found[0]
+    assert "b.npy: cannot be read (Is a directory)" in found[1]
+    assert "c.csv: cannot be read (Is a directory)" in found[2]
+    assert "d.npy: cannot be read (No such file or directory)" in found[3]
+
+
+FORBIDDEN = """
+import os, sys
+from capedjica.data import SubjectFiles
+from capedjica.errors import InputError
+os.setuid(65534)
+files = SubjectFiles.find("data", n_features=4)
+print(files.check(4, 3)[0])
+print(files[0].shape, files.n_unreadable)
+try:
+    SubjectFiles.find("closed")
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes the rights of another user")
+def test_files_of_other_users(tmp_path):
+    tmp_path.chmod(0o755)
+    folder_with(tmp_path / "data", a__npy=npy(SCAN))
+    (tmp_path / "data" / "a.npy").chmod(0o000)
+    folder_with(tmp_path / "closed", a__npy=npy(SCAN)).chmod(0o700)
+    program = [sys.executable, "-c", FORBIDDEN]
+    result = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == [
+        "data/a.npy: cannot be read (Permission denied); expected a file that can be read",
+        "(0, 4) 1",
+        "closed cannot be read: permission denied",
+    ]
+
+
+def test_a_problem_is_one_line_whatever_the_file_is_called(tmp_path):
+    (tmp_path / "two\nlines\x1b[31m.npy").write_bytes(b"junk")
+    (problem,) = SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS)
+    assert "two\\nlines\\x1b[31m.npy: not an array" in str(problem)
+    assert str(problem).isprintable()
+
+
+def test_nothing_of_a_scan_is_in_a_repr(tmp_path):
+    files = SubjectFiles.find(folder_with(tmp_path, secret_name__npy=npy(SCAN)), n_features=FEATURES)
+    assert "secret" not in repr(files)
+
+
+def test_bad_demands_are_refused(tmp_path):
+    files = SubjectFiles.find(folder_with(tmp_path, a__npy=npy(SCAN)))
+    with pytest.raises(InputError, match="n_features must be a whole number of at least 1, got 0"):
+        files.check(0, 1)
+    with pytest.raises(InputError, match="scan_length must be a whole number"):
+        files.check(1, 1, 2.5)
+
+
+def test_memory_is_that_of_one_subject(tmp_path):
+    scan = np.random.default_rng(0).standard_normal((100, 5000))  # 4 MB
+    for number in range(12):
+        np.save(tmp_path / f"sub-{number}.npy", scan)
+    files = SubjectFiles.find(tmp_path, n_features=5000)
+    tracemalloc.start()
+    assert files.check(5000, 10) == []
+    assert sum(float(subject.sum()) for subject in files) != 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2.5 * scan.nbytes
