@@ -110,8 +110,8 @@ def test_an_edited_ledger_is_noticed(home):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("schema = 1\n", "missing required field"),
-        ("schema = 1\nnam = 'x'\n", "nam"),
+        ("schema = 1\n", "name is missing"),
+        ("schema = 1\nnam = 'x'\n", "nam is not a known key; did you mean name?"),
         ("not toml at all [", "site.toml"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_broken_site_file_is_named(tmp_path, content, message):
     assert result.returncode == 2
     assert message in result.stderr
     assert str(tmp_path) in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
 
 
 def test_no_site_and_no_ledger(tmp_path, home):

@@ -85,6 +85,7 @@ def test_every_field_changes_the_hash():
         "local_site": "s1",
         "reserve": 0.1,
         "insecure_noise": True,
+        "agreement": b"another description",
     }
     assert set(changes) == {field.name for field in dataclasses.fields(Contract)}
     hashes = {dataclasses.replace(contract, **{name: value}).hash for name, value in changes.items()}

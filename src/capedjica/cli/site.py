@@ -38,6 +38,43 @@ def init(
 
 
 @app.command()
+def approve(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    site: SiteOption = Path("."),
+) -> None:
+    """Approve a study as it is, for what it asks; a study that is changed afterwards is refused."""
+    from capedjica.study import participation
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.study_file import Study
+
+    home, given = SiteHome.load(site), Study.load(study)
+    participation.approve(home, given)
+    cost = given.contract.cap(home.settings.name) if given.contract.protects else "NO privacy"
+    typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
+    typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
+
+
+@app.command()
+def check(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    site: SiteOption = Path("."),
+) -> None:
+    """Look at every scan, the limits and the approval, and list all that keeps this site from taking part."""
+    from capedjica.errors import InputError
+    from capedjica.study.participation import problems
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.study_file import Study
+    from capedjica.study.toml import listed
+
+    home, given = SiteHome.load(site), Study.load(study)
+    found = problems(home, given)
+    if found:
+        raise InputError(listed(f"not ready for '{given.content.title}'", found))
+    enrolled = given.contract.enrolled[home.settings.name]
+    typer.echo(f"Site {home.settings.name} is ready: {enrolled} scans, all readable; approved, affordable.")
+
+
+@app.command()
 def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
     """List everything that ever left this site, in plain words."""
     from capedjica.study.ledger_view import messages_sent

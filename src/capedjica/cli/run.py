@@ -1,0 +1,120 @@
+"""``capedjica run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from capedjica.study.run_folder import RunState
+    from capedjica.study.running import Watcher
+    from capedjica.study.study_file import Study
+
+
+def run(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    sites: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the sites' folders; by default 'sites' beside the study.toml."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; by default 'run' beside the study.toml.")
+    ] = None,
+    insecure_noise_seed: Annotated[
+        int | None, typer.Option(help="Repeatable noise, for a study that says insecure_noise: NOT PRIVATE.")
+    ] = None,
+) -> None:
+    """Run a study whose sites are folders on this machine; run it again to go on after an interruption.
+
+    Everything is checked before anything is spent. Exit codes: 0 complete, 2 something given cannot be used,
+    3 a budget does not allow it, 4 too few sites or a broken protocol, 5 a ledger cannot be used,
+    130 interrupted.
+    """
+    from capedjica.study.running import find_sites, run_study
+    from capedjica.study.study_file import Study
+
+    given = Study.load(study)
+    beside = study if study.is_dir() else study.parent
+    homes = find_sites(given, sites or beside / "sites")
+    folder = out or beside / "run"
+    console = Console(highlight=False)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
+    except KeyboardInterrupt:
+        console.print(f"\nInterrupted. What was made is in {folder}; the same command goes on from there.")
+        raise
+    _show(given, state, folder, console)
+
+
+def _watcher(progress: Progress, study: Study) -> Watcher:
+    from capedjica.privacy.statement import round_up
+    from capedjica.study.running import Step, Watcher
+
+    total = sum(stage.count for stage in study.contract.stages)
+
+    class Bars(Watcher):
+        """Two bars: scans read in this pass, and releases made."""
+
+        def __init__(self) -> None:
+            self.scans = progress.add_task("checking scans", total=study.n_subjects, status="")
+            self.releases = progress.add_task("releases", total=total, status="", start=False)
+
+        def checking(self, n_subjects: int) -> None:
+            progress.update(self.scans, total=n_subjects, completed=0)
+
+        def reading(self, site: str) -> None:
+            task = progress.tasks[self.scans]
+            if task.completed >= study.n_subjects:
+                progress.reset(self.scans, description="reading scans", status="")
+                progress.start_task(self.releases)
+            progress.update(self.scans, advance=1, status=f"at {site}")
+
+        def step(self, step: Step) -> None:
+            spent = step.privacy.spent_epsilon
+            cost = f"epsilon {round_up(spent)} so far" if step.privacy.secure else "NOT PRIVATE"
+            if study.contract.mechanism == "none":
+                cost = "no privacy"
+            progress.start_task(self.releases)
+            progress.update(
+                self.releases,
+                completed=step.n_done,
+                description=f"{step.label} {step.number}/{step.count}",
+                status=cost,
+            )
+
+    return Bars()
+
+
+def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
+    from capedjica.study.run_folder import RunFolder
+
+    privacy = RunFolder(folder).read_json("privacy.json")
+    again = f", taken up again {state.resumed} times" if state.resumed else ""
+    console.print(
+        f"[bold]{study.content.analysis.n_components} networks from {study.n_subjects} people at "
+        f"{len(study.content.sites)} sites[/] in {state.seconds:.0f} s{again}. No scan left its folder."
+    )
+    console.print(privacy["statement"])
+    maps = "maps.png" if (folder / "maps.png").exists() else "maps.csv"
+    console.print(f"Look at {folder / maps}; the cost in full: {folder / 'privacy.json'}.")

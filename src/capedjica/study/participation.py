@@ -1,0 +1,124 @@
+"""A site's part in a study: whether it fits, whether it was approved, and the site that then answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from capedjica.algorithms.method import Subject
+from capedjica.data.timeseries import SubjectFiles
+from capedjica.errors import CapedjicaError, InputError
+from capedjica.mechanisms.site import Site, SitePolicy
+from capedjica.privacy.ledger import Ledger
+from capedjica.securesum.noise import NoiseSource
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import Study, write_study
+
+Tick = Callable[[], None]
+
+
+def approve(home: SiteHome, study: Study) -> None:
+    """Approve a study for what it asks, and keep a copy of it; again in the same words changes nothing."""
+    found = _terms_problems(home, study)
+    if found:
+        raise InputError(f"site {home.settings.name} cannot approve '{study.content.title}': {found[0]}")
+    contract = study.contract
+    with home.open_ledger() as ledger:
+        ledger.register_study(contract.hash, contract.title, contract.cap(home.settings.name))
+    copy = home.approved_path / f"{study.hash.hex()[:16]}.toml"
+    if not copy.exists():
+        write_study(copy, study.content)
+
+
+def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[str]:
+    """Return everything that keeps a site from taking part, in words; nothing is spent or changed.
+
+    ``tick`` is called after each subject that was looked at.
+    """
+    found = _terms_problems(home, study)
+    if not found:
+        found = [*_budget_problems(home, study), *_data_problems(home, study, tick)]
+    return [f"site {home.settings.name}: {problem}" for problem in found]
+
+
+def open_site(
+    home: SiteHome, study: Study, ledger: Ledger, subjects: Sequence[Subject], noise: NoiseSource
+) -> Site:
+    """Return the site that answers the aggregator."""
+    policy = SitePolicy(allow_unprotected=home.settings.policy.allow_unprotected)
+    statistics = study.method.site(subjects)
+    return Site(study.contract, home.settings.name, home.identity(), ledger, statistics, noise, policy)
+
+
+def _terms_problems(home: SiteHome, study: Study) -> list[str]:
+    """Return what is wrong with the study as such, in the eyes of the site."""
+    name, contract = home.settings.name, study.contract
+    if name not in contract.roster.names:
+        return [f"it is not a site of '{contract.title}', whose sites are {', '.join(contract.roster.names)}"]
+    found = []
+    pinned, own = contract.roster.site(name), home.card()
+    if pinned.public_key != own.public_key:
+        found.append(
+            f"the study names another key for it, fingerprint {pinned.fingerprint}; its own is "
+            f"{own.fingerprint}: put its card into the study"
+        )
+    if not contract.protects and not home.settings.policy.allow_unprotected:
+        seeded = " with seeded noise" if contract.insecure_noise else ""
+        found.append(
+            f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected in "
+            f"{home.folder / 'site.toml'})"
+        )
+    cap, most = contract.cap(name), home.policy.per_study
+    if contract.protects and cap.mu2 > most.mu2:
+        found.append(f"the study asks for {cap}; its policy allows a study at most {most}")
+    return found
+
+
+def _budget_problems(home: SiteHome, study: Study) -> list[str]:
+    """Return whether the site approved the study, and whether what it may still cost fits into the total."""
+    contract = study.contract
+    try:
+        with home.open_ledger() as ledger:
+            totals = ledger.totals()
+    except CapedjicaError as error:
+        return [str(error)]
+    known = totals.studies.get(contract.hash)
+    if known is None and not home.settings.policy.auto_approve:
+        return [_not_approved(home, study)]
+    spent = known.mu2 if known is not None else 0.0
+    asked = contract.cap(home.settings.name).mu2 - spent if contract.protects else 0.0
+    total = home.policy.total
+    # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
+    before = 0.0 if math.isinf(totals.overall.mu2) else totals.overall.mu2
+    if asked > 0 and before + asked > total.mu2 * (1 + 1e-12):
+        return [
+            f"the study may cost {contract.cap(home.settings.name)}, but all studies together are allowed "
+            f"{total} and have spent {totals.overall.epsilon:.6g}"
+        ]
+    return []
+
+
+def _not_approved(home: SiteHome, study: Study) -> str:
+    """Return that the study was not approved, and how it differs from one of the same title that was."""
+    advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"
+    copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
+    for copy in reversed(copies):
+        earlier = Study.load(copy)
+        if earlier.content.title == study.content.title:
+            changes = "; ".join(study.changes_from(earlier)) or "the software's defaults"
+            return f"the study was changed after it was approved ({changes}); to approve the change, {advice}"
+    return f"it has not approved '{study.content.title}'; {advice}"
+
+
+def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
+    table, name = study.content.analysis, home.settings.name
+    try:
+        files = SubjectFiles.find(home.data_path, home.settings.data.pattern)
+    except InputError as error:
+        return [str(error)]
+    found = []
+    enrolled = study.contract.enrolled[name]
+    if len(files) != enrolled:
+        found.append(f"the study enrols {enrolled} subjects, {home.data_path} holds {len(files)}")
+    checked = files.check(table.n_features, table.n_components, table.scan_length, progress=tick)
+    return found + [str(problem) for problem in checked if problem.fatal]

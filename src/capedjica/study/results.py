@@ -1,0 +1,105 @@
+"""What a run leaves: matrices for programs, pictures and tables for people, the cost, the origin."""
+
+from __future__ import annotations
+
+import math
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica import __version__
+from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.privacy import gaussian_epsilon
+from capedjica.privacy.statement import PrivacyStatement
+from capedjica.report.figures import draw, maps_figure
+from capedjica.study.run_folder import RunFolder, RunState
+from capedjica.study.study_file import Study
+
+FloatArray = NDArray[np.float64]
+SCALE: Final = "largest absolute value 1, positive; in the order of the features at which they peak"
+_LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec")
+
+
+def write_results(
+    folder: RunFolder,
+    study: Study,
+    unmixing: FloatArray,
+    n_iter: int,
+    privacy: PrivacyStatement,
+    state: RunState,
+) -> None:
+    """Write the matrices, maps.csv, maps.png (where features are an image), privacy and provenance."""
+    mixing = mixing_of(unmixing)
+    folder.write_array("mixing.npy", mixing)
+    folder.write_array("unmixing.npy", pseudo_inverse(mixing))
+    folder.write_array("maps.npy", np.ascontiguousarray(mixing.T))
+    folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
+    files = ["unmixing.npy", "mixing.npy", "maps.npy", "maps.csv"]
+    shape = study.content.analysis.image_shape
+    if shape is not None:
+        images = mixing.T.reshape(-1, *shape)
+        folder.produce("maps.png", lambda draft: draw(maps_figure({"": images}, study.content.title), draft))
+        files.append("maps.png")
+    folder.write_json("privacy.json", privacy_json(privacy))
+    folder.write_json(
+        "provenance.json",
+        {
+            "capedjica": __version__,
+            "python": platform.python_version(),
+            "libraries": {name: version(name) for name in _LIBRARIES},
+            "study": {"hash": study.hash.hex(), **msgspec.to_builtins(study.content)},
+            "contract": study.contract.hash.hex(),
+            "n_iter": n_iter,
+            "maps": SCALE,
+            "started": state.started,
+            "resumed": state.resumed,
+            "files": {name: folder.hash_of(name) for name in files},
+        },
+    )
+
+
+def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
+    """Return a statement as plain values; infinite ones as null."""
+    charged = privacy.charged or {}
+    return {
+        "statement": str(privacy),
+        "private": privacy.secure and privacy.epsilon < math.inf,
+        "epsilon": _finite(privacy.epsilon),
+        "delta": privacy.delta,
+        "mu": _finite(privacy.mu),
+        "spent_epsilon": _finite(privacy.spent_epsilon),
+        "mechanism": privacy.mechanism,
+        "n_sites": privacy.n_sites,
+        "n_colluding": privacy.n_colluding,
+        "sites": {
+            name: {
+                "epsilon": _finite(privacy.site_epsilon.get(name, math.inf)),
+                "spent_mu_squared": _finite(mu2),
+                "spent_epsilon": _finite(gaussian_epsilon(math.sqrt(mu2), privacy.delta)),
+            }
+            for name, mu2 in charged.items()
+        },
+        "releases": [
+            {
+                "label": release.label,
+                "mu": {name: _finite(mu) for name, mu in release.site_mu.items()},
+                "noise": release.noise,
+                "given_up": release.aborted,
+            }
+            for release in privacy.releases
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _write_csv(path: Path, mixing: FloatArray) -> None:
+    header = ",".join(f"map {number}" for number in range(1, mixing.shape[1] + 1))
+    np.savetxt(path, mixing, delimiter=",", fmt="%.8g", header=header, comments="")
