@@ -12,6 +12,7 @@ import capedjica
 from capedjica.cli.demo import demo
 from capedjica.cli.ledger import app as ledger_app
 from capedjica.cli.plan import plan
+from capedjica.cli.simulate import simulate
 from capedjica.cli.site import app as site_app
 from capedjica.errors import CapedjicaError
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(plan)
+app.command()(simulate)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
 

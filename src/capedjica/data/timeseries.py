@@ -183,6 +183,15 @@ def read_scan(path: Path) -> Scan:
     return np.loadtxt(lines, delimiter=_delimiter(path), comments=None, quotechar='"', ndmin=2)
 
 
+def write_scan(path: Path, scan: Scan) -> None:
+    """Write a scan of float32 or float64 so that the same numbers are read again."""
+    if _is_array(path):
+        np.save(path, scan, allow_pickle=False)
+    else:
+        digits = 9 if scan.dtype == np.float32 else 17
+        np.savetxt(path, scan, fmt=f"%.{digits}g", delimiter=_delimiter(path))
+
+
 def _is_array(path: Path) -> bool:
     return path.suffix.lower() == ".npy"
 

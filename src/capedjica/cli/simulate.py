@@ -1,0 +1,89 @@
+"""``capedjica simulate``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from capedjica.errors import InputError
+
+if TYPE_CHECKING:
+    from capedjica.study.simulation import Simulation
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="Folder to be made.")],
+    sites: Annotated[
+        int | None, typer.Option(help="Number of sites; by default one per number of subjects, or 4.")
+    ] = None,
+    subjects: Annotated[
+        str, typer.Option(help="Subjects in all, or one number per site: 26,175,60.")
+    ] = "256",
+    components: Annotated[int, typer.Option(help="Networks in the data, R.")] = 10,
+    timepoints: Annotated[
+        str, typer.Option(help="Time points of a scan, or the shortest and the longest: 150-250.")
+    ] = "200",
+    image_side: Annotated[int, typer.Option(help="Pixels along each side of the images.")] = 24,
+    noise: Annotated[float, typer.Option(help="White noise in the scans, relative to the signal.")] = 0.0,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget of the study.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    file_format: Annotated[str, typer.Option("--format", help="How scans are written: npy or csv.")] = "npy",
+    seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
+) -> None:
+    """Make a study with sites and scans of nobody real, whose truth is known, to try everything out on."""
+    from capedjica.study.planning import spread_subjects
+    from capedjica.study.simulation import Simulation
+    from capedjica.study.simulation import simulate as write_simulation
+
+    enrolled = _numbers("subjects", subjects, ",")
+    if sites is None:
+        sites = len(enrolled) if len(enrolled) > 1 else 4
+    simulation = Simulation(
+        subjects=spread_subjects(enrolled, sites),
+        n_components=components,
+        n_timepoints=_shortest_and_longest(timepoints),
+        image_side=image_side,
+        noise=noise,
+        epsilon=epsilon,
+        delta=delta,
+        file_format=file_format,
+        seed=seed,
+    )
+    console = Console()
+    columns = (TextColumn("writing scans"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+        task = progress.add_task("", total=simulation.n_subjects)
+        write_simulation(simulation, out, lambda: progress.advance(task))
+    _show(simulation, out)
+
+
+def _numbers(name: str, text: str, separator: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(separator)]
+    except ValueError:
+        raise InputError(f"{name} must be whole numbers with {separator!r} between, got {text!r}") from None
+
+
+def _shortest_and_longest(text: str) -> tuple[int, int]:
+    lengths = _numbers("timepoints", text, "-")
+    if len(lengths) > 2:
+        raise InputError(f"timepoints must be one number, or the shortest and the longest, got {text!r}")
+    return lengths[0], lengths[-1]
+
+
+def _show(simulation: Simulation, out: Path) -> None:
+    shortest, longest = simulation.n_timepoints
+    lengths = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
+    side, study = simulation.image_side, shlex.quote(str(out / "study.toml"))
+    typer.echo(
+        f"Made {out}: {simulation.n_subjects} simulated people at {len(simulation.subjects)} sites "
+        f"({', '.join(map(str, simulation.subjects))}), {simulation.n_components} networks, scans of "
+        f"{lengths} time points and {side} x {side} pixels.\n"
+        f"Nobody real is in them. What is true about them is in {out / 'truth'}; no analysis reads it.\n"
+        f"Next:\n  capedjica plan {study}\n  capedjica run {study}"
+    )
