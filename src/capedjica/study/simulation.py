@@ -179,11 +179,11 @@ def _check_space(n_bytes: int, out: Path) -> None:
 
 def _size(n_bytes: float) -> str:
     """Return a size for people to read."""
-    for unit in ("bytes", "kB", "MB", "GB"):
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
-    return f"{n_bytes:,.4g} TB"
+    return f"{n_bytes:,.0f} PB"
 
 
 def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
