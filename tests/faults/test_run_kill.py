@@ -17,7 +17,7 @@ from capedjica.study.run_folder import RunFolder
 from capedjica.study.running import find_sites
 from tests.study.small_study import COMPONENTS, SIDE, make_study
 
-ITERATIONS = 40
+ITERATIONS = 20
 
 
 def command(folder):

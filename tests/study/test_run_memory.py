@@ -1,0 +1,37 @@
+"""Scans are read one at a time: a run needs little memory, however much data there are."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def peak_memory(folder, subjects):
+    """Simulate a study of 0.9 MB per subject, run it in a process of its own, return its peak in MB."""
+    simulate = ["simulate", str(folder), "--subjects", str(subjects), "--components", "5"]
+    simulate += ["--timepoints", "250", "--image-side", "30"]
+    subprocess.run([sys.executable, "-m", "capedjica", *simulate], check=True, capture_output=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "capedjica", "run", str(folder)], stdout=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_maxrss / 1024
+
+
+def test_ten_times_the_data_take_hardly_more_memory(tmp_path):
+    """270 MB of scans beside 27 MB: what is kept of a scan is 1/180 of it."""
+    small = peak_memory(tmp_path / "small", 30)
+    large = peak_memory(tmp_path / "large", 300)
+    assert large - small < 60
+
+
+@pytest.mark.full
+def test_four_gigabytes_run_within_one_and_a_half(tmp_path):
+    peak = peak_memory(tmp_path / "study", 4800)
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*.npy"))
+    print(f"{size / 1e9:.2f} GB of scans, peak memory {peak / 1024:.2f} GB")
+    assert size > 4e9
+    assert peak < 1536
