@@ -31,8 +31,10 @@ def cells(text, start):
     return re.findall(r"[-+0-9.,e]*\d|–", line.strip()[len(start) :])
 
 
-def test_plan_table_and_json_have_the_same_numbers():
-    table, numbers = run(*PLAN).stdout, json.loads(run(*PLAN, "--json").stdout)
+@pytest.mark.parametrize("method", ["subject", "paper"])
+def test_plan_table_and_json_have_the_same_numbers(method):
+    arguments = [*PLAN, "--method", method]
+    table, numbers = run(*arguments).stdout, json.loads(run(*arguments, "--json").stdout)
     assert numbers["setting"]["n_features"] == 900
     for stage in numbers["stages"]:
         assert cells(table, stage["name"]) == [
@@ -44,11 +46,12 @@ def test_plan_table_and_json_have_the_same_numbers():
             round_up(stage["mu"]),
             round_up(stage["epsilon"]),
         ]
-    for name, title in {"exact": "exact (the guarantee)", "naive": "naive composition"}.items():
-        assert cells(table, title) == [
-            round_up(numbers["epsilon"][name]),
-            round_up(numbers["epsilon_gradient"][name]),
-        ]
+    for name, title in {"exact": "exact", "naive": "naive composition"}.items():
+        totals = (
+            [numbers["epsilon"], numbers["epsilon_descent"]] if method == "paper" else [numbers["epsilon"]]
+        )
+        assert cells(table, title) == [round_up(total[name]) for total in totals]
+    assert ("paper's RDP as printed" in table) == (method == "paper")
     for name, row in numbers["comparison"].items():
         assert cells(table, name) == [
             f"{row['variance_at_equal_epsilon']:.4g}",
@@ -68,15 +71,19 @@ def narrow(*arguments):
     ).stdout
 
 
-def test_plan_fits_an_eighty_column_terminal():
-    assert max(map(len, narrow(*PLAN).splitlines())) <= 80
+@pytest.mark.parametrize("method", ["subject", "paper"])
+def test_plan_fits_an_eighty_column_terminal(method):
+    assert max(map(len, narrow(*PLAN, "--method", method).splitlines())) <= 80
 
 
-def test_a_narrow_terminal_never_shortens_a_number():
-    whole_brain = ["plan", "--epsilon", "1e5", "--features", "228453", "--iterations", "1000000"]
-    table, numbers = narrow(*whole_brain), json.loads(run(*whole_brain, "--json").stdout)
+@pytest.mark.parametrize("method", ["subject", "paper"])
+def test_a_narrow_terminal_never_shortens_a_number(method):
+    large = ["plan", "--epsilon", "1e5", "--features", "5000", "--iterations", "1000000", "--method", method]
+    table, numbers = narrow(*large).splitlines(), json.loads(run(*large, "--json").stdout)
     for stage in numbers["stages"]:
-        assert cells(table, stage["name"])[-2:] == [round_up(stage["mu"]), round_up(stage["epsilon"])]
+        below = table[table.index(f"  {stage['name']}") + 1].split()
+        assert below[:2] == [f"{stage['n_values']:,}", f"{stage['n_releases']:,}"]
+        assert below[-2:] == [round_up(stage["mu"]), round_up(stage["epsilon"])]
 
 
 def test_plan_takes_one_number_of_subjects_per_site():
@@ -88,20 +95,20 @@ def test_plan_takes_one_number_of_subjects_per_site():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--epsilon", "0"], "epsilon must be a finite number above 0, got 0.0"),
-        (["--epsilon", "nan"], "epsilon must be a number, got nan"),
-        (["--epsilon", "1", "--delta", "1"], "delta must lie strictly between 0 and 1, got 1.0"),
+        (["--epsilon", "0"], "privacy.epsilon: expected a number of at least 1e-09, got 0.0"),
+        (["--epsilon", "nan"], "privacy.epsilon: expected a number of at least 1e-09, got nan"),
+        (["--epsilon", "1", "--delta", "1"], "privacy.delta: expected a number below 1, got 1.0"),
         (
             ["--epsilon", "1", "--colluding", "4"],
             "n_colluding must be less than the number of sites, 4; got 4",
         ),
         (
             ["--epsilon", "1", "--colluding", "many"],
-            "n_colluding must be a whole number or 'third', got 'many'",
+            "privacy.n_colluding: 'many' is not known; known: third",
         ),
         (
             ["--epsilon", "1", "--subjects", "a,b"],
-            "subjects must be whole numbers separated by commas, got 'a,b'",
+            "--subjects must be whole numbers separated by commas, got 'a,b'",
         ),
         (
             ["--epsilon", "1", "--sites", "4", "--subjects", "3,4"],
@@ -109,16 +116,30 @@ def test_plan_takes_one_number_of_subjects_per_site():
         ),
         (
             ["--epsilon", "1", "--colluding=--5"],
-            "n_colluding must be a whole number or 'third', got '--5'",
+            "privacy.n_colluding: '--5' is not known; known: third",
         ),
-        (["--epsilon", "1e300"], "epsilon must lie between 1e-09 and 1e+09, got 1e+300"),
+        (["--epsilon", "1e300"], "privacy.epsilon: expected a number of at most 1,000,000,000, got 1e+300"),
         (
             ["--epsilon", "1", "--iterations", "9" * 400],
-            "iterations must be a number below 1.8e308, got a larger one",
+            "analysis.max_iter: expected a whole number of at most 1,000,000, got 999",
         ),
-        (["--epsilon", "1", "--mask", "wide"], "mask must be 'uniform' or 'paper', got 'wide'"),
-        ([], "give either --epsilon or --epsilon-per-iteration, got neither"),
-        (["--epsilon", "1", "--epsilon-per-iteration", "1"], "got both"),
+        (["--epsilon", "1", "--mask", "wide"], "privacy.mask: 'wide' is not known; known: uniform, paper"),
+        ([], "give a study.toml, --epsilon, or --epsilon-per-iteration; got neither of the two"),
+        (["--method", "paper", "--epsilon", "1", "--epsilon-per-iteration", "1"], "got both of the two"),
+        (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration is the paper's: it needs --method paper"),
+        (
+            ["--epsilon", "1", "--method", "papre"],
+            "analysis.method: 'papre' is not known; did you mean paper?",
+        ),
+        (
+            ["--epsilon", "1", "--image-shape", "30"],
+            "--image-shape must be the height and width of an image, as 30x30; got '30'",
+        ),
+        (
+            ["--epsilon", "1", "--image-shape", "30x20", "--features", "900"],
+            "analysis.image_shape [30, 20] has 600 pixels, n_features is 900",
+        ),
+        (["--epsilon", "1", "--features", "100000"], "more than the 16,777,216 of a release"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):

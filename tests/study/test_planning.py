@@ -1,35 +1,131 @@
-"""The planner's numbers follow from the privacy core, and its answers answer."""
+"""A plan shows what a run releases, at the run's noise; its other answers answer."""
 
+import json
 import math
 from dataclasses import replace
 
-import numpy as np
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.pca import PSD_SPREAD
 from capedjica.errors import InputError
+from capedjica.mechanisms.contract import RESERVED_DELTA
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.statement import round_up
-from capedjica.study.planning import (
-    Setting,
-    paper_stages,
-    plan_for_epsilon,
-    plan_for_noise,
-    spread_subjects,
+from capedjica.study.paper_accounts import paper_noise
+from capedjica.study.planning import plan_paper_noise, plan_study, sketch, spread_subjects
+from capedjica.study.running import find_sites, run_study
+from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study
+from tests.study.drafts import draft
+from tests.study.small_study import make_study
+
+DELTA = 1e-5 * (1 - RESERVED_DELTA)
+
+
+def sketched(subjects=(256,) * 4, analysis=None, **privacy):
+    table = {"n_components": 20, "n_features": 900, "scan_length": 250} | (analysis or {})
+    return sketch(
+        subjects, AnalysisTable(**table), PrivacyTable(**{"epsilon": 2.0, "reserve": 0.0} | privacy)
+    )
+
+
+def papers(subjects=(256,) * 4, **privacy):
+    return sketched(subjects, {"method": "paper"}, **privacy)
+
+
+# What a run does
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {},
+        {"mask": "paper", "reserve": 0.0},
+        {"mechanism": "conventional"},
+        {"mechanism": "local"},
+        {"mechanism": "pooled"},
+        {"mechanism": "none", "epsilon": None},
+        {"n_colluding": 2},
+    ],
+    ids=str,
 )
+def test_the_plan_is_what_the_run_does(tmp_path, privacy):
+    study = make_study(tmp_path, iterations=3, **privacy)
+    plan = plan_study(study)
+    run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
+    done = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert [release["label"] for release in done["releases"]] == [
+        stage.name for stage in plan.stages for _ in range(stage.n_releases)
+    ]
+    planned = [stage for stage in plan.stages for _ in range(stage.n_releases)]
+    for release, stage in zip(done["releases"], planned, strict=True):
+        assert release["noise"] == pytest.approx(stage.noise, rel=1e-7)
+        mus = [math.inf if mu is None else mu for mu in release["mu"].values()]
+        assert max(mus) == pytest.approx(stage.mu, rel=1e-7)
+    for site in plan.sites:
+        spent = done["sites"].get(site.name, {"spent_epsilon": 0})["spent_epsilon"]
+        # A curator is trusted with more than the guarantee, so the ledgers of sites charge infinity.
+        expected = math.inf if study.contract.mechanism == "pooled" else site.epsilon
+        assert (math.inf if spent is None else spent) == pytest.approx(expected, rel=1e-5)
 
-PAPER = Setting(subjects=(256,) * 4)
+
+def test_budgets_of_their_own_are_planned_as_they_are_run(tmp_path):
+    study = make_study(tmp_path, iterations=3)
+    own = [
+        msgspec.structs.replace(site, epsilon=e)
+        for site, e in zip(study.content.sites, (2, 5, 9, 10), strict=True)
+    ]
+    study = Study(msgspec.structs.replace(study.content, sites=tuple(own)))
+    plan = plan_study(study)
+    run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
+    done = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert [site.budget for site in plan.sites] == [2, 5, 9, 10]
+    for site in plan.sites:
+        assert done["sites"][site.name]["spent_epsilon"] == pytest.approx(site.epsilon, rel=1e-5)
+        assert site.epsilon < site.budget
+    assert plan.budget == 10
+    assert plan.epsilon["exact"] == max(site.epsilon for site in plan.sites)
 
 
-def test_total_is_the_epsilon_asked_for_and_never_more():
-    for epsilon in (0.1, 1.0, 2.0, 30.0):
-        for mask in ("uniform", "paper"):
-            total = plan_for_epsilon(Setting(subjects=(26, 175, 60, 31), mask=mask), epsilon).epsilon["exact"]
-            assert epsilon * (1 - 1e-9) < total <= epsilon
+def test_a_noise_that_is_off_by_a_third_would_be_noticed(tmp_path):
+    """The tolerance above tells the planned noise from 0.7 and 1.3 times as much."""
+    study = Study(draft())
+    for factor in (0.7, 1.3):
+        other = replace(study.contract, epsilon=tuple(e / factor for e in study.contract.epsilon))
+        noise = [plan_study(study).stages[0].noise, replaced(study, other).stages[0].noise]
+        assert noise[0] != pytest.approx(noise[1], rel=1e-2)
 
 
-@settings(max_examples=50, deadline=None)
+def replaced(study, contract):
+    changed = Study(study.content)
+    changed.__dict__["contract"] = contract
+    return plan_study(changed)
+
+
+# The guarantee
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(2, 400), min_size=3, max_size=9),
+    st.floats(0.1, 20),
+    st.sampled_from(["uniform", "paper"]),
+    st.sampled_from(["subject", "paper"]),
+    st.sampled_from([0.0, 0.05, 0.5]),
+)
+def test_the_total_is_the_epsilon_asked_for_and_never_more(subjects, epsilon, mask, method, reserve):
+    study = sketched(tuple(subjects), {"method": method}, epsilon=epsilon, mask=mask, reserve=reserve)
+    plan = plan_study(study)
+    total = gaussian_epsilon(gaussian_mu(epsilon, DELTA) * math.sqrt(1 - reserve), DELTA)
+    assert plan.epsilon["exact"] == pytest.approx(total, rel=1e-7)
+    assert plan.epsilon["exact"] <= epsilon == plan.budget
+    assert min(plan.epsilon.values()) >= plan.epsilon["exact"] * (1 - 1e-12)
+
+
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.integers(2, 400), min_size=3, max_size=9),
     st.floats(0.1, 20),
@@ -37,143 +133,227 @@ def test_total_is_the_epsilon_asked_for_and_never_more():
 )
 def test_noise_and_mu_of_each_stage_belong_together(subjects, epsilon, mask):
     """Recompute mu from the printed noise with Cape, every site contributing equally."""
-    setting = Setting(subjects=tuple(subjects), mask=mask)
-    for stage in plan_for_epsilon(setting, epsilon).stages:
-        local = [stage.noise**2 / len(subjects) / w**2 for w in setting.weights]
+    plan = plan_study(sketched(tuple(subjects), epsilon=epsilon, mask=mask))
+    weights = [size / sum(subjects) for size in subjects]
+    for stage in plan.stages:
+        local = [stage.noise**2 / len(subjects) / w**2 for w in weights]
         masks = math.inf if mask == "uniform" else [len(subjects) * x for x in local]
-        cape = Cape(masks, local, setting.weights)
         shifts = [stage.spread * stage.clip / m for m in subjects]
-        assert cape.mu(shifts).max() == pytest.approx(stage.mu, rel=1e-9)
+        assert Cape(masks, local, weights).mu(shifts).max() == pytest.approx(stage.mu, rel=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.floats(math.log(1e-300), math.log(1e300)),
+    st.sampled_from([1e-300, 1e-12, 1e-5, 0.1]),
+    st.integers(1, 10**6),
+    st.sampled_from(["subject", "paper", "paper's noise"]),
+)
+def test_every_budget_has_a_plan_or_a_refusal_in_words(log_epsilon, delta, iterations, kind):
+    epsilon = math.exp(log_epsilon)
+    analysis = {"method": "subject" if kind == "subject" else "paper", "max_iter": iterations}
+    try:
+        if kind == "paper's noise":
+            plan = plan_paper_noise(sketched((40, 3, 10**6), analysis, delta=delta), epsilon)
+        else:
+            plan = plan_study(sketched((40, 3, 10**6), analysis, delta=delta, epsilon=epsilon))
+            assert plan.epsilon["exact"] <= epsilon
+    except InputError as error:
+        words = str(error)
+    else:
+        words = json.dumps(plan.as_dict(), allow_nan=False)
+    assert words.isprintable()
+
+
+# The paper's method
 
 
 def test_the_papers_setting():
     """Golden: M=1024, S=4, R=20, D=900, J=1000, epsilon_i=0.5, delta=1e-5."""
-    plan = plan_for_noise(PAPER, 0.5)
-    w = plan.stages[1]
-    assert w.noise == pytest.approx(60 / 1024 / 0.5 * math.sqrt(2 * math.log(125)))
+    plan = plan_paper_noise(papers(), 0.5)
+    pca, descent = plan.stages
+    scale = math.sqrt(2 * math.log(125)) / 0.5 / 1024
+    # In units of B_G and B_h, so that the noise of W is 30 and that of b sqrt(30) times this.
+    assert descent.noise == pytest.approx(2 * scale, rel=1e-6)
+    assert pca.noise == pytest.approx(PSD_SPREAD * scale, rel=1e-6)
     assert plan.epsilon["exact"] == pytest.approx(69.18, abs=0.01)
     assert plan.epsilon["rdp"] == pytest.approx(74.42, abs=0.01)
-    assert plan.epsilon_gradient["exact"] < plan.epsilon["exact"]
-    assert plan.stages[0].noise == pytest.approx(math.sqrt(2) / 1024 / 0.5 * math.sqrt(2 * math.log(125)))
+    assert plan.epsilon_descent["exact"] < plan.epsilon["exact"] <= plan.budget
     assert math.isnan(plan.paper_says["theorem_2_total"])
     assert plan.as_dict()["paper_says"]["theorem_2_total"] is None
 
 
+@pytest.mark.parametrize("mask", ["uniform", "paper"])
+def test_the_papers_noise_costs_one_joint_release_what_its_two_would_cost(mask):
+    """With tau/Delta = sqrt(2 log 125)/epsilon_i for both, the mu^2 of W and b add up to the joint one."""
+    plan = plan_paper_noise(papers(mask=mask), 0.5)
+    shift = 0.5 / math.sqrt(2 * math.log(125))
+    factor = 4 / 3 if mask == "uniform" else 4 / 5 * (1 + 4 / 3)
+    assert plan.stages[1].mu ** 2 == pytest.approx(2 * factor * shift**2, rel=1e-6)
+
+
+def test_the_papers_noise_can_be_run():
+    """The split of the budget and the epsilon that are found give the method that has this noise."""
+    study = papers()
+    method, contract = paper_noise(study.method, study.contract, 0.5)
+    assert isinstance(method, PaperMethod)
+    assert contract.stages == method.stages()
+    assert contract.epsilon == (plan_paper_noise(study, 0.5).budget,) * 4
+
+
 def test_what_the_papers_formulas_say_of_its_setting():
     """By hand, from tau/Delta = sqrt(2 log 125)/0.5: J = 1000 of each gradient, rho = 0.015/ln 20."""
-    says, ratio2, log = plan_for_noise(PAPER, 0.5).paper_says, 8 * math.log(125), math.log(1e5)
+    says, ratio2, log = plan_paper_noise(papers(), 0.5).paper_says, 8 * math.log(125), math.log(1e5)
     a = 2 * 1000 / ratio2
     assert says["rdp_corrected_output_only"] == pytest.approx(a / 2 + math.sqrt(2 * a * log))
     printed = says["moments_as_printed"]
-    assert printed**2 / (2 * a) - printed + a / 8 - log == pytest.approx(0, abs=1e-9)
+    assert printed**2 / (2 * a) - printed + a / 8 == pytest.approx(log, rel=1e-5)
     rho2 = (0.015 / math.log(20)) ** 2
     a = sum(1000 / (rho2 * ratio2 * 2 * clip / 1024) for clip in (30, math.sqrt(30)))
     assert says["rdp_as_printed"] == pytest.approx(a / 2 + math.sqrt(2 * a * log))
 
 
-def test_one_subject_can_move_each_statistic_as_far_as_is_planned_for():
-    """Opposite vectors of norm C are 2C apart; second moments of orthogonal samples of norm 1, sqrt 2."""
-    pca, of_w, of_b = paper_stages(PAPER)
-    first, second = np.eye(2)
-    assert pca.clip == np.linalg.norm(np.outer(first, first)) == 1
-    moved = np.linalg.norm(np.outer(first, first) - np.outer(second, second))
-    assert pca.spread * pca.clip == pytest.approx(moved)
-    assert (of_w.spread, of_w.clip, of_b.spread, of_b.clip) == (2, 30, 2, math.sqrt(30))
-    assert [stage.n_values for stage in (pca, of_w, of_b)] == [900 * 901 // 2, 400, 20]
+def test_theorem_2_is_theorem_1_at_its_share_of_delta():
+    plan = plan_study(papers((50,) * 30, epsilon=0.5))
+    each = plan.paper_says["theorem_1_per_release"]
+    tau, per_release = plan.stages[1].noise * 1500 / 2, 1e-5 / 2000
+    assert paper.cape_delta(each, tau, 30, 30, 9) == pytest.approx(per_release, rel=1e-6)
+    assert plan.paper_says["theorem_2_total"] == pytest.approx(2000 * each)
+
+
+def test_only_the_papers_method_has_the_papers_accounts():
+    for study in (sketched(), sketched(analysis={"image_shape": (30, 30)})):
+        plan = plan_study(study)
+        assert plan.paper_says == plan.epsilon_descent == {}
+    with pytest.raises(InputError, match="belongs to the paper's method"):
+        plan_paper_noise(sketched(), 0.5)
+    pooled = plan_study(papers(mechanism="pooled"))
+    assert pooled.paper_says == {}
+    assert pooled.epsilon_descent["exact"] < pooled.epsilon["exact"]
+
+
+# What if
 
 
 def test_paper_masks_cost_what_the_comparison_says():
-    uniform, masked = PAPER, replace(PAPER, mask="paper")
-    says = plan_for_noise(uniform, 0.5).comparison["cape, paper masks"]
-    assert plan_for_noise(masked, 0.5).epsilon["exact"] == pytest.approx(says["epsilon_at_equal_noise"])
-    noise = [plan_for_epsilon(setting, 2.0).stages[1].noise for setting in (uniform, masked)]
+    uniform, masked = papers(), papers(mask="paper")
+    says = plan_paper_noise(uniform, 0.5).comparison["cape, paper masks"]
+    assert plan_paper_noise(masked, 0.5).budget == pytest.approx(says["epsilon_at_equal_noise"])
+    noise = [plan_study(study).stages[1].noise for study in (uniform, masked)]
     assert (noise[1] / noise[0]) ** 2 == pytest.approx(says["variance_at_equal_epsilon"])
     assert says["variance_at_equal_epsilon"] == pytest.approx(1.4)
 
 
-def test_both_directions_agree():
-    there = plan_for_noise(PAPER, 0.5)
-    shares = [s.n_releases * s.mu**2 for s in there.stages]
-    back = plan_for_epsilon(PAPER, there.epsilon["exact"])
-    assert sum(shares) == pytest.approx(sum(s.n_releases * s.mu**2 for s in back.stages))
-
-
 def test_comparison_is_what_the_mechanisms_cost():
-    plan = plan_for_epsilon(PAPER, 2.0)
-    mu = gaussian_mu(2.0, 1e-5)
+    plan = plan_study(sketched())
+    mu = gaussian_mu(2.0, DELTA)
     assert plan.comparison["cape, uniform masks"]["epsilon_at_equal_noise"] == pytest.approx(2.0)
     for name, factor in {"pooled": 3 / 4, "conventional": 3, "local, largest site": 12}.items():
         row = plan.comparison[name]
         assert row["variance_at_equal_epsilon"] == pytest.approx(factor)
-        assert row["epsilon_at_equal_noise"] == pytest.approx(gaussian_epsilon(mu * math.sqrt(factor), 1e-5))
+        assert row["epsilon_at_equal_noise"] == pytest.approx(gaussian_epsilon(mu * math.sqrt(factor), DELTA))
+
+
+@pytest.mark.parametrize("mechanism", ["pooled", "conventional", "local"])
+def test_comparison_with_unequal_sites_and_budgets_is_that_of_plans_of_their_own(mechanism):
+    content = draft(privacy={"reserve": 0.1}, site_1=0.5, site_3=4.0)
+    plan = plan_study(Study(content))
+    other = msgspec.structs.replace(
+        content, privacy=msgspec.structs.replace(content.privacy, mechanism=mechanism)
+    )
+    theirs = plan_study(Study(other))
+    row = plan.comparison["local, largest site" if mechanism == "local" else mechanism]
+    for mine, its in zip(plan.stages, theirs.stages, strict=True):
+        assert (its.noise / mine.noise) ** 2 == pytest.approx(row["variance_at_equal_epsilon"])
 
 
 def test_subjects_needed_reach_their_epsilon_at_the_same_noise():
-    plan = plan_for_epsilon(PAPER, 2.0)
-    for row in plan.subjects_needed:
-        scaled = gaussian_mu(2.0, 1e-5) * 1024 / row["subjects"]
-        assert gaussian_epsilon(scaled, 1e-5) <= row["epsilon"] * (1 + 1e-9)
-        fewer = gaussian_mu(2.0, 1e-5) * 1024 / (row["subjects"] - 1)
-        assert gaussian_epsilon(fewer, 1e-5) > row["epsilon"]
+    mu = gaussian_mu(2.0, DELTA) * 1024
+    for row in plan_study(sketched()).subjects_needed:
+        assert gaussian_epsilon(mu / row["subjects"], DELTA) <= row["epsilon"] * (1 + 1e-9)
+        assert gaussian_epsilon(mu / (row["subjects"] - 1), DELTA) > row["epsilon"]
 
 
 def test_one_more_site_equals_planning_with_it():
-    plan = plan_for_epsilon(PAPER, 2.0)
-    larger = Setting(subjects=(256,) * 5, n_colluding=1)
-    noise = plan_for_epsilon(larger, 2.0).stages[0].noise / plan.stages[0].noise
-    assert plan.one_more_site["noise_at_equal_epsilon"] == pytest.approx(noise)
-    assert plan_for_epsilon(larger, plan.one_more_site["epsilon_at_equal_noise"]).stages[
-        0
-    ].noise == pytest.approx(plan.stages[0].noise)
+    plan = plan_study(sketched())
+    more = plan.one_more_site
+    larger = plan_study(sketched((256,) * 5, n_colluding=1))
+    assert more["noise_at_equal_epsilon"] == pytest.approx(larger.stages[0].noise / plan.stages[0].noise)
+    at_equal_noise = sketched((256,) * 5, n_colluding=1, epsilon=more["epsilon_at_equal_noise"])
+    assert plan_study(at_equal_noise).stages[0].noise == pytest.approx(plan.stages[0].noise)
+
+
+def test_one_more_site_has_a_name_of_its_own():
+    content = draft()
+    first = msgspec.structs.replace(
+        content.sites[0], name="site-5", card=content.sites[0].card.replace("site-1", "site-5", 2)
+    )
+    card = first.card.replace("capedjica-site-5", "capedjica-site-1")
+    sites = (msgspec.structs.replace(first, card=card), *content.sites[1:])
+    plan = plan_study(Study(msgspec.structs.replace(content, sites=sites)))
+    assert plan.one_more_site["subjects_added"] == 25
 
 
 def test_more_colluders_cost_more_and_match_a_plan_of_their_own():
-    plan = plan_for_epsilon(Setting(subjects=(50,) * 10), 2.0)
+    plan = plan_study(sketched((50,) * 10))
     epsilons = [row["epsilon"] for row in plan.colluding]
     assert epsilons == sorted(epsilons)
     for row in plan.colluding:
-        other = plan_for_epsilon(Setting(subjects=(50,) * 10, n_colluding=row["n_colluding"]), row["epsilon"])
+        other = plan_study(sketched((50,) * 10, n_colluding=row["n_colluding"], epsilon=row["epsilon"]))
         assert other.stages[0].noise == pytest.approx(plan.stages[0].noise)
         assert 2 * row["least_threshold"] > 10 + row["n_colluding"] >= 2 * (row["least_threshold"] - 1)
         assert row["default_threshold_allows"] == (row["n_colluding"] <= 3)
 
 
+# Words
+
+
 def test_two_sites_are_told_that_they_gain_nothing():
-    plan = plan_for_epsilon(Setting(subjects=(50, 50)), 2.0)
+    plan = plan_study(sketched((50, 50)))
     assert "nothing is gained" in plan.warnings[0]
     assert plan.comparison["conventional"]["variance_at_equal_epsilon"] == pytest.approx(1)
 
 
 def test_a_plan_without_colluding_sites_is_warned_of_curious_ones():
-    plan = plan_for_epsilon(Setting(subjects=(50,) * 4, n_colluding=0), 2.0)
+    plan = plan_study(sketched((50,) * 4, n_colluding=0))
     assert "curious site" in plan.warnings[0]
     assert plan.colluding[0]["n_colluding"] == 0
     assert plan.colluding[0]["epsilon"] == pytest.approx(2.0)
 
 
-def test_theorem_2_is_theorem_1_at_its_share_of_delta():
-    plan = plan_for_epsilon(Setting(subjects=(50,) * 30), 0.5)
-    each = plan.paper_says["theorem_1_per_release"]
-    w = plan.stages[1]
-    tau, per_release = w.noise / (w.spread * w.clip / 1500), 1e-5 / 2000
-    assert paper.cape_delta(each, tau, 30, 30, 9) == pytest.approx(per_release, rel=1e-6)
-    assert plan.paper_says["theorem_2_total"] == pytest.approx(2000 * each)
+def test_plans_that_protect_nobody_say_so():
+    plan = plan_study(sketched(mechanism="none", epsilon=None))
+    assert plan.warnings == ["Not private: no noise is added."]
+    assert plan.budget == math.inf
+    assert [stage.noise for stage in plan.stages] == [0.0] * len(plan.stages)
+    assert plan.comparison == plan.one_more_site == {}
+    assert plan.as_dict()["budget"] is None
+    assert "has to be trusted" in plan_study(sketched(mechanism="pooled")).warnings[0]
+    assert "comes from a seed" in plan_study(sketched(insecure_noise=True)).warnings[0]
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.floats(math.log(1e-9), math.log(1e9)),
-    st.sampled_from([1e-300, 1e-12, 1e-5, 0.1]),
-    st.integers(1, 10**9),
-    st.sampled_from([plan_for_epsilon, plan_for_noise]),
-)
-def test_every_budget_has_a_plan(log_epsilon, delta, n_iterations, make):
-    setting = Setting(subjects=(40, 3, 10**6), delta=delta, n_iterations=n_iterations)
-    epsilon = min(1e9, math.exp(log_epsilon))
-    plan = make(setting, epsilon)
-    if make is plan_for_epsilon:
-        assert plan.epsilon["exact"] <= epsilon
-    assert min(plan.epsilon.values()) >= plan.epsilon["exact"] * (1 - 1e-12)
+def test_the_dictionary_is_plain_json():
+    plan = plan_study(sketched(analysis={"image_shape": (30, 30)}, mask="paper"))
+    result = json.loads(json.dumps(plan.as_dict(), allow_nan=False))
+    assert result["setting"] == {
+        "method": "subject",
+        "n_components": 20,
+        "n_features": 900,
+        "scan_length": 250,
+        "image_shape": [30, 30],
+        "max_iter": None,
+        "n_sites": 4,
+        "n_subjects": 1024,
+        "subjects": [256] * 4,
+        "delta": 1e-5,
+        "mechanism": "cape",
+        "mask": "paper",
+        "n_colluding": 1,
+        "threshold": 3,
+        "reserve": 0.0,
+    }
+    assert result["budget"] == 2.0
+    assert [site["name"] for site in result["sites"]] == ["site-1", "site-2", "site-3", "site-4"]
 
 
 def test_subjects_are_spread_evenly():
@@ -190,33 +370,31 @@ def test_rounding_never_understates(value, digits):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Setting(subjects=(5,)), "sites must be at least 2, got 1"),
-        (lambda: Setting(subjects=(5, 0)), "subjects of site 1 must be a whole number of at least 1, got 0"),
+        (lambda: sketched((5,)), "the plan: sites must be at least 2, got 1"),
+        (lambda: sketched((5, 0)), r"sites\[2\].subjects: expected a whole number of at least 1, got 0"),
         (
-            lambda: Setting(subjects=(5, 5), n_components=1),
-            "components must be a whole number of at least 2, got 1",
+            lambda: sketched(analysis={"n_features": 10}),
+            "analysis.n_components must be at most n_features, 10; got 20",
         ),
+        (lambda: sketched(delta=1), "privacy.delta: expected a number below 1, got 1"),
+        (lambda: sketched(mask="none"), "privacy.mask: 'none' is not known; known: uniform, paper"),
+        (lambda: sketched(analysis={"method": "papre"}), "'papre' is not known; did you mean paper?"),
+        (lambda: sketched(n_colluding=4), "n_colluding must be less than the number of sites, 4"),
+        (lambda: sketched(epsilon=0), "privacy.epsilon: expected a number of at least 1e-09, got 0"),
         (
-            lambda: Setting(subjects=(5, 5), n_features=10),
-            "components must be at most the features, 10; got 20",
-        ),
-        (
-            lambda: Setting(subjects=(5, 5), n_iterations=0),
-            "iterations must be a whole number of at least 1, got 0",
-        ),
-        (lambda: Setting(subjects=(5, 5), delta=1), "delta must lie strictly between 0 and 1, got 1"),
-        (lambda: Setting(subjects=(5, 5), mask="none"), "mask must be 'uniform' or 'paper', got 'none'"),
-        (
-            lambda: Setting(subjects=(5, 5), n_colluding=2),
-            "n_colluding must be less than the number of sites, 2",
+            lambda: sketched(epsilon=1e300),
+            r"privacy.epsilon: expected a number of at most 1,000,000,000, got 1e\+300",
         ),
         (lambda: spread_subjects([3], 4), "subjects must be a whole number of at least 4, got 3"),
         (lambda: spread_subjects([3, 4], 3), "subjects must be one number or one per site, 3; got 2 numbers"),
         (lambda: spread_subjects([3], 1), "sites must be a whole number of at least 2, got 1"),
-        (lambda: plan_for_epsilon(PAPER, 0), "epsilon must be a finite number above 0, got 0"),
-        (lambda: plan_for_noise(PAPER, -1), "epsilon_per_iteration must be a finite number above 0, got -1"),
-        (lambda: plan_for_epsilon(PAPER, 1e10), r"epsilon must lie between 1e-09 and 1e\+09, got 1"),
         (lambda: spread_subjects([10**400], 4), "subjects must be a number below 1.8e308"),
+        (
+            lambda: plan_paper_noise(papers(), -1),
+            "epsilon_per_iteration must be a finite number above 0, got -1",
+        ),
+        (lambda: plan_paper_noise(papers(), 1e-9), "comes to a total epsilon of 0 at delta 1e-05, for which"),
+        (lambda: plan_paper_noise(papers(), 1e300), r"must lie between 1e-09 and 1e\+09, got 1e\+300"),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -261,7 +261,10 @@ def problems(**changes):
             "analysis.n_components: expected a whole number of at least 2, got 1",
         ),
         ({"analysis": {"max_iter": 0}}, "analysis.max_iter: expected a whole number of at least 1, got 0"),
-        ({"analysis": {"max_iter": 10**30}}, "analysis.max_iter: expected a whole number of at most 1000000"),
+        (
+            {"analysis": {"max_iter": 10**30}},
+            "analysis.max_iter: expected a whole number of at most 1,000,000,",
+        ),
         (
             {"analysis": {"image_shape": (3, 5)}},
             "analysis.image_shape [3, 5] has 15 pixels, n_features is 12",
@@ -272,8 +275,8 @@ def problems(**changes):
         ),
         ({"analysis": {"n_features": 10**6}}, f"more than the {MAX_BLOCK_WORDS:,} of a release"),
         ({"privacy": {"epsilon": None}}, "privacy.epsilon is missing, and site site-1 has none of its own"),
-        ({"privacy": {"epsilon": -1}}, "privacy.epsilon: expected a number above 0, got -1"),
-        ({"site_2": float("inf")}, "epsilon of site site-2 must be a finite number above 0, got inf"),
+        ({"privacy": {"epsilon": -1}}, "privacy.epsilon: expected a number of at least 1e-09, got -1"),
+        ({"site_2": float("inf")}, "sites[2].epsilon: expected a number of at most 1,000,000,000, got inf"),
         (
             {"privacy": {"mechanism": "none"}},
             "privacy.epsilon must not be given: mechanism 'none' gives no privacy",
@@ -288,11 +291,15 @@ def problems(**changes):
         ({"privacy": {"threshold": 2}}, "threshold 2 is too low for 4 sites of which 1 may collude"),
         ({"privacy": {"threshold": 5}}, "threshold must lie between 2 and the number of sites 4, got 5"),
         ({"privacy": {"reserve": 1.0}}, "privacy.reserve: expected a number below 1, got 1.0"),
-        ({"privacy": {"epsilon": 1e30}}, "the noise asked for is too small for exact integer arithmetic"),
+        ({"privacy": {"delta": 1e-300}}, "delta 1e-300 is too small for"),
+        (
+            {"privacy": {"epsilon": 1e9}, "subjects": (10**9,) * 3},
+            "the noise asked for is too small for exact integer arithmetic",
+        ),
         ({"subjects": (5,)}, "sites must be at least 2, got 1"),
         ({"subjects": ()}, "sites must be at least 2, got 0"),
         ({"subjects": (5, 0)}, "sites[2].subjects: expected a whole number of at least 1, got 0"),
-        ({"subjects": (5, 10**400)}, "sites[2].subjects: expected a whole number of at most 1000000000"),
+        ({"subjects": (5, 10**400)}, "sites[2].subjects: expected a whole number of at most 1,000,000,000,"),
     ],
 )
 def test_a_study_that_cannot_be_run_is_refused_in_words(changes, message):

@@ -3,83 +3,191 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from capedjica.cli.options import JsonOption
 from capedjica.errors import InputError
 
-
-def _numbers(name: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace(",", " ").split()]
-    except ValueError:
-        raise InputError(f"{name} must be whole numbers separated by commas, got {text!r}") from None
-
-
-def _colluding(text: str) -> int | str:
-    try:
-        return int(text)
-    except ValueError:
-        return text
+if TYPE_CHECKING:
+    from capedjica.study.planning import Plan
+    from capedjica.study.study_file import Study
 
 
 def plan(
+    study: Annotated[
+        Path | None,
+        typer.Argument(metavar="[STUDY]", help="A study.toml, or its folder: its own numbers are planned."),
+    ] = None,
     sites: Annotated[
         int | None, typer.Option(help="Number of sites, S; by default one per number of subjects, or 4.")
     ] = None,
     subjects: Annotated[
-        str, typer.Option(help="Subjects in all, or one number per site: 26,175,60.")
-    ] = "1024",
-    components: Annotated[int, typer.Option(help="Components to estimate, R.")] = 20,
-    features: Annotated[int, typer.Option(help="Voxels or regions of the data, D.")] = 900,
+        str | None, typer.Option(help="Subjects in all, or one number per site: 26,175,60 (default 1024).")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="'subject' (the default) or 'paper' (capePCA, then capeDJICA).")
+    ] = None,
+    components: Annotated[int | None, typer.Option(help="Components to estimate, R (default 20).")] = None,
+    features: Annotated[
+        int | None, typer.Option(help="Voxels or regions of the data, D (default 900).")
+    ] = None,
+    timepoints: Annotated[
+        int | None, typer.Option(help="Time points of the longest scan (default 250).")
+    ] = None,
+    image_shape: Annotated[
+        str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Total privacy budget of all stages; the noise is found.")
     ] = None,
     epsilon_per_iteration: Annotated[
         float | None,
-        typer.Option(help="The paper's epsilon_i instead: its noise is taken, the total is found."),
+        typer.Option(
+            help="With --method paper, the paper's epsilon_i instead: its noise is taken, the total is found."
+        ),
     ] = None,
-    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    delta: Annotated[float | None, typer.Option(help="The delta of the guarantee (default 1e-5).")] = None,
     colluding: Annotated[
-        str,
-        typer.Option(help="Sites that may side with the aggregator, S_C; 'third' is max(1, ceil(S/3)-1)."),
-    ] = "third",
-    iterations: Annotated[int, typer.Option(help="Most iterations of the gradient descent, J.")] = 1000,
+        str | None,
+        typer.Option(
+            help="Sites that may side with the aggregator, S_C; 'third' (default) is max(1, ceil(S/3)-1)."
+        ),
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Most iterations, J; by default what suits the method.")
+    ] = None,
     mask: Annotated[
-        str, typer.Option(help="'uniform' (as wide as the ring) or 'paper' (Gaussian).")
-    ] = "uniform",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+        str | None, typer.Option(help="'uniform' (as wide as the ring, the default) or 'paper' (Gaussian).")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what a study will release, how noisy it will be and what it costs, before anything is computed.
 
-    Give --epsilon to find its noise, or --epsilon-per-iteration to find the cost of the paper's noise.
+    Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
+    find the cost of the paper's noise.
     """
-    from capedjica.study import planning
     from capedjica.study.plan_text import show_plan
 
-    if (epsilon is None) == (epsilon_per_iteration is None):
-        given = "neither" if epsilon is None else "both"
-        raise InputError(f"give either --epsilon or --epsilon-per-iteration, got {given}")
-    enrolled = _numbers("subjects", subjects)
-    if sites is None:
-        sites = len(enrolled) if len(enrolled) > 1 else 4
-    setting = planning.Setting(
-        subjects=planning.spread_subjects(enrolled, sites),
-        n_components=components,
-        n_features=features,
-        delta=delta,
-        n_colluding=_colluding(colluding),
-        n_iterations=iterations,
-        mask=planning.parse_mask(mask),
-    )
-    if epsilon is not None:
-        result = planning.plan_for_epsilon(setting, epsilon)
-    else:
-        assert epsilon_per_iteration is not None
-        result = planning.plan_for_noise(setting, epsilon_per_iteration)
+    given = {
+        "--sites": sites,
+        "--subjects": None if subjects is None else whole_numbers("--subjects", subjects),
+        "--method": method,
+        "--components": components,
+        "--features": features,
+        "--timepoints": timepoints,
+        "--image-shape": None if image_shape is None else image_size(image_shape),
+        "--epsilon": epsilon,
+        "--epsilon-per-iteration": epsilon_per_iteration,
+        "--delta": delta,
+        "--colluding": _number_or_word(colluding),
+        "--iterations": iterations,
+        "--mask": mask,
+    }
+    flags = {flag: value for flag, value in given.items() if value is not None}
+    result = _plan_of_flags(flags) if study is None else _plan_of_file(study, flags)
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2))
     else:
         show_plan(result, Console(highlight=False))
+
+
+def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
+    """Read whole numbers separated by commas."""
+    try:
+        return tuple(int(part) for part in text.replace(",", " ").split())
+    except ValueError:
+        raise InputError(f"{flag} must be whole numbers separated by commas, got {text!r}") from None
+
+
+def image_size(text: str) -> tuple[int, int]:
+    """Read the height and width of an image, as in 30x30."""
+    height, _, width = text.partition("x")
+    try:
+        return int(height), int(width)
+    except ValueError:
+        raise InputError(
+            f"--image-shape must be the height and width of an image, as 30x30; got {text!r}"
+        ) from None
+
+
+def _number_or_word(text: str | None) -> int | str | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
+
+
+def _plan_of_flags(flags: dict[str, Any]) -> Plan:
+    from capedjica.study.planning import plan_paper_noise, plan_study, sketch, spread_subjects
+    from capedjica.study.study_file import AnalysisTable, PrivacyTable
+
+    epsilon, epsilon_i = flags.get("--epsilon"), flags.get("--epsilon-per-iteration")
+    if epsilon_i is not None and flags.get("--method") != "paper":
+        raise InputError("--epsilon-per-iteration is the paper's: it needs --method paper")
+    if (epsilon is None) == (epsilon_i is None):
+        one = "neither" if epsilon is None else "both"
+        raise InputError(f"give a study.toml, --epsilon, or --epsilon-per-iteration; got {one} of the two")
+    subjects = flags.get("--subjects", (1024,))
+    sites = flags.get("--sites", len(subjects) if len(subjects) > 1 else 4)
+    shape = flags.get("--image-shape")
+    analysis = AnalysisTable(
+        method=flags.get("--method", "subject"),
+        n_components=flags.get("--components", 20),
+        n_features=flags.get("--features", math.prod(shape) if shape else 900),
+        scan_length=flags.get("--timepoints", 250),
+        image_shape=shape,
+        max_iter=flags.get("--iterations"),
+    )
+    # Any epsilon will do where the paper's noise is taken.
+    privacy: dict[str, Any] = {"epsilon": 1.0 if epsilon is None else epsilon} | {
+        key: flags[flag]
+        for flag, key in {"--delta": "delta", "--colluding": "n_colluding", "--mask": "mask"}.items()
+        if flag in flags
+    }
+    study = sketch(spread_subjects(subjects, sites), analysis, PrivacyTable(**privacy))
+    return plan_study(study) if epsilon_i is None else plan_paper_noise(study, epsilon_i)
+
+
+def _plan_of_file(path: Path, flags: dict[str, Any]) -> Plan:
+    from capedjica.study.planning import plan_study
+    from capedjica.study.study_file import Study
+
+    study = Study.load(path)
+    if "--epsilon-per-iteration" in flags:
+        raise InputError("--epsilon-per-iteration cannot be given with a study, which has its own epsilon")
+    for flag, its_own in _own_values(study).items():
+        if flag in flags and flags[flag] not in its_own:
+            raise InputError(
+                f"{flag} {_said(flags[flag])} contradicts the study, which has {_said(its_own[0])}"
+            )
+    return plan_study(study)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _own_values(study: Study) -> dict[str, list[Any]]:
+    """Return for every flag the values that say the same as the study does."""
+    analysis, privacy, contract = study.content.analysis, study.content.privacy, study.contract
+    return {
+        "--sites": [len(contract.subjects)],
+        "--subjects": [contract.subjects, (study.n_subjects,)],
+        "--method": [analysis.method],
+        "--components": [analysis.n_components],
+        "--features": [analysis.n_features],
+        "--timepoints": [analysis.scan_length],
+        "--image-shape": [analysis.image_shape],
+        "--epsilon": [privacy.epsilon],
+        "--delta": [privacy.delta],
+        "--colluding": [privacy.n_colluding, contract.roster.n_colluding],
+        "--iterations": [analysis.max_iter],
+        "--mask": [privacy.mask],
+    }

@@ -29,3 +29,8 @@ def planned_releases(contract: Contract) -> list[ReleasePlan]:
         plan_release(contract, stage.query, fraction, sites)
         for stage, fraction in zip(contract.stages, fractions(contract), strict=True)
     ]
+
+
+def spendable_delta(contract: Contract) -> float:
+    """Return the delta that Gaussian noise may use up; the grid and the stream have the rest."""
+    return contract.cap(contract.roster.names[0]).delta

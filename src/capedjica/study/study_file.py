@@ -35,7 +35,9 @@ MOST: Final = 10**9
 MOST_ITERATIONS: Final = 10**6
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+# A budget beyond these is a slip of the keyboard.
+LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9
+Epsilon = Annotated[float, msgspec.Meta(ge=LEAST_EPSILON, le=MOST_EPSILON)]
 # The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
 _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
 
@@ -54,7 +56,7 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 class PrivacyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What it may cost: the table ``[privacy]``."""
 
-    epsilon: Positive | None = None
+    epsilon: Epsilon | None = None
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5
     mechanism: MechanismName = "cape"
     mask: MaskName = "uniform"
@@ -71,7 +73,7 @@ class SiteTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     name: str
     subjects: Count
     card: str
-    epsilon: Positive | None = None
+    epsilon: Epsilon | None = None
 
 
 class StudyFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -177,7 +179,7 @@ class Study:
         missing = [name for name, epsilon in given.items() if epsilon is None]
         if missing:
             raise InputError(f"privacy.epsilon is missing, and site {missing[0]} has none of its own")
-        return tuple(validate.positive(f"epsilon of site {name}", epsilon) for name, epsilon in given.items())
+        return tuple(float(epsilon) for epsilon in given.values() if epsilon is not None)
 
     @property
     def n_subjects(self) -> int:

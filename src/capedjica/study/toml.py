@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from capedjica.errors import InputError
+from capedjica.study.text import printable
 
 _PLAIN: Final = {
     "str": "text",
@@ -60,7 +61,7 @@ def _parse(file: Path) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{file} is not a settings file: brackets inside brackets without end") from None
     except ValueError as error:  # TOMLDecodeError, and numbers of thousands of digits
-        raise InputError(f"{file} is not valid TOML: {_printable(str(error))}") from None
+        raise InputError(f"{file} is not valid TOML: {printable(str(error))}") from None
 
 
 def toml_value(value: Any) -> str:
@@ -132,8 +133,13 @@ def _plain(text: str, choices: list[str]) -> str:
         return " or ".join(words.get(name, name) for name in match[1].split(" | ") if name != "null")
 
     text = re.sub(r"`([^`]*)`", named, text)
-    text = re.sub(r" (>=|<=|>|<) (\d+)\.?0?\b", lambda match: f" {_BOUNDS[match[1]]} {match[2]}", text)
+    text = re.sub(r" (>=|<=|>|<) (\S+)", lambda match: f" {_BOUNDS[match[1]]} {_number(match[2])}", text)
     return text[:1].lower() + text[1:]
+
+
+def _number(text: str) -> str:
+    value = float(text)
+    return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
 
 
 def _key(key: str) -> str:
@@ -143,8 +149,3 @@ def _key(key: str) -> str:
 def _quoted(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 3]}..."
-
-
-def _printable(text: str) -> str:
-    """Return text as a terminal may show it: on one line, and nothing that it would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:200])

@@ -1,0 +1,289 @@
+"""A study explained to those who take part: who, what, what leaves each site, what it costs, what if."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from capedjica.mechanisms.aggregator import BLOCK_WORDS
+from capedjica.mechanisms.contract import Contract
+from capedjica.privacy.statement import round_up
+from capedjica.study.releases import participants
+from capedjica.study.study_file import AnalysisTable, Study
+from capedjica.study.text import printable, show_heading, show_paragraph, show_table
+
+METHODS: Final = {
+    "subject": "The default method (one short vector per person and release)",
+    "paper": "The paper's method (capePCA, then capeDJICA)",
+}
+# What a release holds, by the label of its query.
+MEANINGS: Final = {
+    "subspace": "in which directions the scans vary most, every person counted alike",
+    "log-covariance": "how strongly the scans vary along these directions, and which vary together",
+    "rotation": "in which way to turn the networks so that they become more independent of each other",
+    "second moments (PCA)": "how strongly the features vary, and which vary together",
+    "gradients of W and b": "in which way to change the networks so that they become more independent",
+}
+AGAINST: Final = {
+    "cape": "the aggregator, which sees every message, together with any {colluding} of the {sites} sites",
+    "conventional": "the aggregator, which sees every message, together with all other sites",
+    "local": "anyone who sees what site {alone} sends, the only one that is used",
+    "pooled": "anyone who sees the results, but NOT the aggregator: it is trusted with every site's sums",
+    "none": "nobody",
+}
+_SUMS: Final = (
+    "Scans never leave. A release is a sum over the people of the site: each person's numbers, shortened to "
+    "a fixed length, so that nobody counts for much more than others{hidden}."
+)
+_HIDDEN: Final = {
+    "cape": "; plus noise that the site draws; plus a mask, random numbers that hide all the rest and cancel "
+    "only when the messages of all sites are added up",
+    "conventional": "; plus noise that the site draws, enough to protect its people without others' help",
+    "local": "; plus noise that the site draws. Only site {alone} releases anything",
+    "pooled": ". They go to the aggregator AS THEY ARE; it is trusted, and adds noise to the results",
+    "none": ". They go to the aggregator AS THEY ARE, and no noise is added by anyone",
+}
+_MASKS: Final = (
+    "Before, to agree on the masks: public keys, encrypted pieces of keys, and random numbers, as many as "
+    "are released later ({numbers:,} in all); 5 messages for every {block:,} numbers or so. They are made "
+    "without looking at a scan."
+)
+_GREETINGS: Final = (
+    "Whenever it is asked: that it is there, which part of this study's budget it has spent, and a signed "
+    "checksum of its ledger (its record of all that ever left); or why it refuses, in words that depend on "
+    "no scan."
+)
+
+
+def protects_against(contract: Contract) -> str:
+    """Return in words against whom the guarantee holds."""
+    return AGAINST[contract.mechanism].format(
+        colluding=contract.roster.n_colluding, sites=len(contract.subjects), alone=contract.alone
+    )
+
+
+def describe(study: Study) -> dict[str, Any]:
+    """Return everything that :func:`show_study` says, for programs."""
+    contract = study.contract
+    return {
+        "title": study.content.title,
+        "hash": study.hash.hex(),
+        "sites": _sites(contract),
+        "people": study.n_subjects,
+        "analysis": {
+            field: getattr(study.content.analysis, field) for field in AnalysisTable.__struct_fields__
+        },
+        "releases": _releases(contract),
+        "privacy": _privacy(contract),
+        "lost_sites": _lost_sites(contract),
+    }
+
+
+def _sites(contract: Contract) -> list[dict[str, Any]]:
+    budgets = contract.epsilon or (None,) * len(contract.subjects)
+    return [
+        {
+            "name": site.name,
+            "people": contract.enrolled[site.name],
+            "epsilon": budget,
+            "fingerprint": site.fingerprint,
+        }
+        for site, budget in zip(contract.roster.sites, budgets, strict=True)
+    ]
+
+
+def _releases(contract: Contract) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": stage.query.label,
+            "meaning": MEANINGS.get(stage.query.label, ""),
+            "times": stage.count,
+            "numbers": stage.query.size,
+        }
+        for stage in contract.stages
+    ]
+
+
+def _privacy(contract: Contract) -> dict[str, Any]:
+    return {
+        "mechanism": contract.mechanism,
+        "epsilon": max(contract.epsilon, default=None),
+        "delta": contract.delta,
+        "against": protects_against(contract),
+        "private": contract.mechanism != "none" and not contract.insecure_noise,
+        "protects": contract.protects,
+        "n_colluding": contract.roster.n_colluding if contract.mechanism == "cape" else None,
+        "releasing_sites": list(participants(contract)),
+    }
+
+
+def _lost_sites(contract: Contract) -> dict[str, Any]:
+    n_sites, needed = len(contract.subjects), 1
+    if contract.mechanism == "cape":
+        needed = contract.roster.threshold
+        then = f"{needed} of the {n_sites} sites must stay to the end; with fewer the study stops."
+    elif contract.mechanism == "local":
+        then = f"Without site {contract.alone} the study stops; the others are not needed."
+    else:
+        then = "The study goes on without it."
+    return {"needed": needed, "then": then, "reserve": contract.reserve}
+
+
+# For people
+
+
+def show_study(study: Study, console: Console) -> None:
+    """Explain a study on the terminal."""
+    facts = describe(study)
+    console.print(Text(printable(facts["title"]), style="bold"))
+    sections: dict[str, Callable[[dict[str, Any], Console], None]] = {
+        "Who takes part": _show_sites,
+        "What is computed": _show_analysis,
+        "What leaves each site": _show_releases,
+        "What it costs each person": _show_privacy,
+        "If a site is lost": _show_lost_sites,
+        "The study's hash": _show_hash,
+    }
+    for heading, show in sections.items():
+        show_heading(heading, console)
+        show(facts, console)
+
+
+def _show_sites(facts: dict[str, Any], console: Console) -> None:
+    show_paragraph(
+        f"{len(facts['sites'])} sites (hospitals or labs) with {facts['people']:,} people in all. The "
+        "numbers were fixed before anyone looked at the scans.",
+        console,
+    )
+    for site in facts["sites"]:
+        own = f", at most epsilon {round_up(site['epsilon'])}" if _budgets_differ(facts) else ""
+        show_paragraph(f"{site['name']}: {site['people']:,} people{own}", console, "bold")
+        console.print(Text(f"    {site['fingerprint']}"), soft_wrap=True)
+    show_paragraph(
+        "Under each name is the fingerprint of the site's key, by which the others know its messages. "
+        "Compare it by voice with what the site itself reads out: whoever could slip in another key could "
+        "take part in its name.",
+        console,
+    )
+
+
+def _show_analysis(facts: dict[str, Any], console: Console) -> None:
+    analysis = facts["analysis"]
+    show_paragraph(
+        f"{analysis['n_components']} brain networks (components: parts of the brain whose activity rises and "
+        "falls together), found in all scans at once by independent component analysis. A scan is a table: "
+        f"{analysis['n_features']:,} numbers (voxels or regions) at each of up to "
+        f"{analysis['scan_length']:,} time points.",
+        console,
+    )
+    if analysis["image_shape"] is not None:
+        height, width = analysis["image_shape"]
+        show_paragraph(
+            f"The numbers are the pixels of an image, {height} by {width}, of which only the smooth part is "
+            "used; that choice looks at nobody's data.",
+            console,
+        )
+    show_paragraph(f"{METHODS[analysis['method']]}.", console)
+
+
+def _show_releases(facts: dict[str, Any], console: Console) -> None:
+    privacy, releases = facts["privacy"], facts["releases"]
+    hidden = _HIDDEN[privacy["mechanism"]].format(alone=privacy["releasing_sites"][0])
+    show_paragraph(_SUMS.format(hidden=hidden), console)
+    columns = ["release", "times, at most", "numbers each"]
+    rows = [[row["what"], f"{row['times']:,}", f"{row['numbers']:,}"] for row in releases]
+    console.print()
+    show_table(columns, rows, console)
+    for row in releases:
+        if row["meaning"]:
+            show_paragraph(f"{row['what']}: {row['meaning']}.", console, "dim")
+    console.print()
+    if privacy["mechanism"] == "cape":
+        numbers = sum(row["times"] * row["numbers"] for row in releases)
+        show_paragraph(_MASKS.format(numbers=numbers, block=BLOCK_WORDS), console)
+    show_paragraph(_GREETINGS, console)
+    show_paragraph(
+        "Nothing else. `capedjica site outbox` lists what did leave a site, `capedjica plan` how much noise "
+        "is on it.",
+        console,
+    )
+
+
+def _show_privacy(facts: dict[str, Any], console: Console) -> None:
+    privacy = facts["privacy"]
+    if privacy["private"]:
+        _show_guarantee(facts, console)
+    else:
+        why = "no noise is added" if privacy["mechanism"] == "none" else "the noise comes from a seed"
+        show_paragraph(f"NOT PRIVATE: {why}. Nobody is protected.", console, "bold")
+    if privacy["protects"]:
+        show_paragraph(
+            "Each site counts what it spends in a ledger of its own, before anything leaves, and refuses "
+            "what would go beyond this or beyond its own limits.",
+            console,
+        )
+    else:
+        show_paragraph(
+            "A site takes part only if its own settings say so (allow_unprotected in its site.toml), and its "
+            "ledger counts every release as unlimited.",
+            console,
+        )
+
+
+def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
+    privacy = facts["privacy"]
+    own = " Some sites have a lower limit, given above." if _budgets_differ(facts) else ""
+    show_paragraph(
+        f"At most epsilon {round_up(privacy['epsilon'])} at delta {privacy['delta']:g}, for everything "
+        f"together.{own}",
+        console,
+        "bold",
+    )
+    show_paragraph(f"That is: {_odds(privacy['epsilon'], privacy['delta'])}", console)
+    show_paragraph(f"It holds against {privacy['against']}.", console)
+    show_paragraph(
+        "It does not protect a person from the site that holds the scan. Who is enrolled at two sites is "
+        "exposed at both, and twice as far. It rests on today's ciphers (X25519, AES) staying unbroken.",
+        console,
+    )
+
+
+def _budgets_differ(facts: dict[str, Any]) -> bool:
+    return len({site["epsilon"] for site in facts["sites"]}) > 1
+
+
+def _odds(epsilon: float, delta: float) -> str:
+    """Return in words what a guarantee says."""
+    chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
+    factor = "a million, which protects next to nobody"
+    if epsilon < math.log(1e6):
+        factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
+    return (
+        "if one person's scan were replaced by any other, no outcome, and nothing that anybody concludes "
+        f"from it, would become more likely by a factor of more than {factor} (e to the power of epsilon), "
+        f"but for a remainder of probability {chance} (delta)."
+    )
+
+
+def _show_lost_sites(facts: dict[str, Any], console: Console) -> None:
+    show_paragraph(facts["lost_sites"]["then"], console)
+    show_paragraph(
+        "A release that was sent and then could not be finished stays charged. It is asked again, with new "
+        f"noise: {facts['lost_sites']['reserve']:.4g} of the budget is held back for that, and beyond it "
+        "what is left is spread over what is still to come, which becomes noisier. The limit above is never "
+        "exceeded.",
+        console,
+    )
+
+
+def _show_hash(facts: dict[str, Any], console: Console) -> None:
+    console.print(Text(f"  {facts['hash']}"), soft_wrap=True)
+    show_paragraph(
+        "A checksum over every value of study.toml: those with the same hash agree on all of the above. A "
+        "site approves exactly this (`capedjica site approve`); any change makes it another study.",
+        console,
+    )
