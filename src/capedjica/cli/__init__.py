@@ -9,11 +9,14 @@ import typer
 from rich.console import Console
 
 import capedjica
+from capedjica.cli.compare import compare
 from capedjica.cli.demo import demo
 from capedjica.cli.ledger import app as ledger_app
 from capedjica.cli.plan import plan
+from capedjica.cli.run import run
 from capedjica.cli.simulate import simulate
 from capedjica.cli.site import app as site_app
+from capedjica.cli.study import app as study_app
 from capedjica.errors import CapedjicaError
 
 app = typer.Typer(
@@ -27,8 +30,11 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(plan)
 app.command()(simulate)
+app.command()(run)
+app.command()(compare)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
+app.add_typer(study_app, name="study")
 
 
 def main() -> None:

@@ -1,0 +1,136 @@
+"""``capedjica study``: for the coordinator who writes a study, and for all who have to agree to it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from capedjica.cli.options import JsonOption
+from capedjica.cli.plan import image_size
+from capedjica.errors import InputError
+
+if TYPE_CHECKING:
+    from capedjica.study.study_file import SiteTable
+
+app = typer.Typer(help="A study: what all parties agree on, in one study.toml.", no_args_is_help=True)
+
+
+@app.command()
+def show(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Explain a study in plain words: who, what, what leaves each site, what it costs, what if sites fail."""
+    from capedjica.study.describe import describe, show_study
+    from capedjica.study.study_file import Study
+
+    given = Study.load(study)
+    if as_json:
+        typer.echo(json.dumps(describe(given), indent=2))
+    else:
+        show_study(given, Console(highlight=False))
+
+
+@app.command()
+def new(
+    out: Annotated[Path, typer.Argument(metavar="[OUT]", help="The file to write.")] = Path("study.toml"),
+    title: Annotated[str | None, typer.Option(help="What the study is about.")] = None,
+    components: Annotated[int | None, typer.Option(help="Networks to find, R.")] = None,
+    features: Annotated[
+        int | None, typer.Option(help="Numbers in one image, D; not needed with --image-shape.")
+    ] = None,
+    timepoints: Annotated[int | None, typer.Option(help="Time points of the longest scan.")] = None,
+    image_shape: Annotated[
+        str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="The most that one person's participation may cost.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    site: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SITE", help="CARD:SUBJECTS; or a site's folder, whose scans are counted. Repeat it."
+        ),
+    ] = None,
+    site_file: Annotated[
+        Path | None, typer.Option(help="A text file with a site on each line, as for --site.")
+    ] = None,
+) -> None:
+    """Write a study.toml from options; what is missing is asked for, if there is somebody to ask."""
+    from capedjica.study.new_study import read_site_file, read_sites
+    from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
+
+    file = out / "study.toml" if out.is_dir() else out
+    if file.exists():
+        raise InputError(f"{file} exists already and is not overwritten")
+    shape = None if image_shape is None else image_size(image_shape)
+    sites = [*read_sites(site or [], "--site"), *(read_site_file(site_file) if site_file else [])]
+    answers = _complete(
+        {
+            "--title": title,
+            "--components": components,
+            "--features": math.prod(shape) if shape and features is None else features,
+            "--timepoints": timepoints,
+            "--epsilon": epsilon,
+        },
+        sites,
+    )
+    content = StudyFile(
+        title=answers["--title"],
+        analysis=AnalysisTable(
+            n_components=answers["--components"],
+            n_features=answers["--features"],
+            scan_length=answers["--timepoints"],
+            image_shape=shape,
+        ),
+        privacy=PrivacyTable(epsilon=answers["--epsilon"], delta=delta),
+        sites=tuple(sites),
+    )
+    write_study(file, content)
+    typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
+    typer.echo(f"Its hash, to be compared with the others:\n  {Study(content).hash.hex()}")
+    typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
+
+
+_QUESTIONS: dict[str, tuple[str, type]] = {
+    "--title": ("What is the study about?", str),
+    "--components": ("How many networks are to be found?", int),
+    "--features": ("How many numbers has an image (voxels or regions)?", int),
+    "--timepoints": ("How many time points has the longest scan?", int),
+    "--epsilon": ("What may one person's participation cost at most (epsilon)?", float),
+}
+
+
+def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
+    """Ask for what is missing, also for sites; refuse if there is nobody to ask."""
+    missing = [flag for flag, value in given.items() if value is None]
+    if not sys.stdin.isatty():
+        needed = [*missing, *(["--site (at least 2)"] if len(sites) < 2 else [])]
+        if needed:
+            raise InputError(f"missing: {', '.join(needed)}")
+        return given
+    answers = {flag: typer.prompt(_QUESTIONS[flag][0], type=_QUESTIONS[flag][1]) for flag in missing}
+    if len(sites) < 2:
+        _ask_for_sites(sites)
+    return given | answers
+
+
+def _ask_for_sites(sites: list[SiteTable]) -> None:
+    from capedjica.study.new_study import SITE_FORMS, read_site
+
+    typer.echo(f"Each site as {SITE_FORMS}; an empty line ends the list.")
+    while True:
+        text = typer.prompt(f"Site {len(sites) + 1}", default="", show_default=False)
+        if not text.strip():
+            return
+        try:
+            sites.append(read_site(text))
+        except InputError as error:
+            typer.echo(str(error))

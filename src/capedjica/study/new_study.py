@@ -1,0 +1,87 @@
+"""A new study from what a coordinator knows: sites by their cards or folders, and a few numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from capedjica.data.timeseries import SubjectFiles
+from capedjica.errors import InputError
+from capedjica.securesum import PublicIdentity
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import SiteTable
+from capedjica.study.text import printable
+from capedjica.study.toml import listed
+
+SITE_FORMS: Final = "CARD:SUBJECTS, or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
+
+
+def read_site(text: str) -> SiteTable:
+    """Return a site given as ``CARD:SUBJECTS``, ``FOLDER`` or ``FOLDER:SUBJECTS``.
+
+    A card is what ``capedjica site init`` printed. Of a site's folder the scans are counted.
+    """
+    who, subjects = _split(text.strip())
+    if who.startswith("capedjica-site-"):
+        return _site_of_card(who, subjects)
+    if _exists(who):
+        return _site_of_folder(who, subjects)
+    raise InputError(f"site {printable(text)!r} is neither a card nor a folder; expected {SITE_FORMS}")
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """Split off the number of subjects, which stands after a colon, a comma or a space."""
+    match = re.fullmatch(r"(.+?)(?:\s*[:,]\s*|\s+)(\d{1,12})", text, re.ASCII)
+    if match is None or _exists(text):
+        return text, None
+    return match[1], int(match[2])
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # longer than any name of a file
+        return False
+
+
+def _site_of_card(card: str, subjects: int | None) -> SiteTable:
+    site = PublicIdentity.from_card(card)
+    if subjects is None:
+        raise InputError(f"site {site.name}: how many people? Expected CARD:SUBJECTS")
+    return SiteTable(name=site.name, subjects=subjects, card=site.card)
+
+
+def _site_of_folder(folder: str, subjects: int | None) -> SiteTable:
+    home = SiteHome.load(folder)
+    site = home.card()
+    if subjects is None:
+        subjects = len(SubjectFiles.find(home.data_path, home.settings.data.pattern))
+    return SiteTable(name=site.name, subjects=subjects, card=site.card)
+
+
+def read_site_file(path: str | os.PathLike[str]) -> list[SiteTable]:
+    """Read a text file with a site on each line, as :func:`read_site` takes it; ``#`` begins a comment."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text file (UTF-8)") from None
+    texts = {number: line.partition("#")[0].strip() for number, line in enumerate(lines, start=1)}
+    return read_sites([text for text in texts.values() if text], str(path))
+
+
+def read_sites(texts: Sequence[str], where: str) -> list[SiteTable]:
+    """Read several sites; all problems are listed."""
+    sites, found = [], []
+    for text in texts:
+        try:
+            sites.append(read_site(text))
+        except InputError as error:
+            found.append(str(error))
+    if found:
+        raise InputError(listed(where, found))
+    return sites

@@ -1,0 +1,309 @@
+"""``capedjica study`` and ``capedjica plan STUDY`` as a coordinator meets them."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from capedjica.cli import main
+from capedjica.privacy.statement import round_up
+from capedjica.study.new_study import read_site, read_site_file
+from capedjica.study.planning import plan_study
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import Study, write_study
+from tests.study.drafts import card, draft
+from tests.test_cli import run as run_process
+
+NUMBERS = ["--title", "Rest", "--components", "3", "--features", "12", "--timepoints", "60", "--epsilon", "2"]
+SITES = ["--site", f"{card('north')}:20", "--site", f"{card('south')}:30", "--site", f"{card('west')}:25"]
+
+
+@pytest.fixture
+def study(tmp_path):
+    write_study(
+        tmp_path / "study.toml", draft(site_2=0.5, privacy={"n_colluding": 1}, analysis={"max_iter": 7})
+    )
+    return str(tmp_path / "study.toml")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process, which is quicker than starting one; in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["capedjica", *arguments])
+        with pytest.raises(SystemExit) as exited:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, exited.value.code, out, err)
+
+    return run
+
+
+# Plans of studies
+
+
+def test_a_plan_of_a_study_has_its_own_numbers(study, run):
+    numbers = json.loads(run("plan", study, "--json").stdout)
+    assert numbers == json.loads(json.dumps(plan_study(Study.load(study)).as_dict()))
+    assert [site["budget"] for site in numbers["sites"]] == [2.0, 0.5, 2.0, 2.0]
+    shown = run("plan", study).stdout
+    assert "Resting state" in shown
+    for site in numbers["sites"]:
+        assert (
+            f"{site['name']} {site['subjects']} {round_up(site['budget'])} {round_up(site['epsilon'])}"
+            in (" ".join(shown.split()))
+        )
+
+
+def test_flags_that_say_the_same_are_welcome(study, run):
+    agreeing = [
+        *["--sites", "4", "--subjects", "100", "--components", "4", "--features", "12", "--timepoints", "60"],
+        *["--epsilon", "2", "--delta", "1e-5", "--colluding", "1", "--iterations", "7", "--mask", "uniform"],
+        *["--method", "subject"],
+    ]
+    assert run("plan", study, *agreeing, "--json").stdout == run("plan", study, "--json").stdout
+    assert run("plan", study, "--subjects", "20,30,25,25").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sites", "5"], "--sites 5 contradicts the study, which has 4"),
+        (["--subjects", "101"], "--subjects 101 contradicts the study, which has 20,30,25,25"),
+        (
+            ["--subjects", "30,20,25,25"],
+            "--subjects 30,20,25,25 contradicts the study, which has 20,30,25,25",
+        ),
+        (["--components", "5"], "--components 5 contradicts the study, which has 4"),
+        (["--features", "13"], "--features 13 contradicts the study, which has 12"),
+        (["--timepoints", "61"], "--timepoints 61 contradicts the study, which has 60"),
+        (["--image-shape", "3x4"], "--image-shape 3,4 contradicts the study, which has none"),
+        (["--epsilon", "1"], "--epsilon 1.0 contradicts the study, which has 2.0"),
+        (["--delta", "1e-6"], "--delta 1e-06 contradicts the study, which has 1e-05"),
+        (["--colluding", "2"], "--colluding 2 contradicts the study, which has 1"),
+        (["--iterations", "8"], "--iterations 8 contradicts the study, which has 7"),
+        (["--mask", "paper"], "--mask paper contradicts the study, which has uniform"),
+        (["--method", "paper"], "--method paper contradicts the study, which has subject"),
+        (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration cannot be given with a study"),
+    ],
+)
+def test_flags_that_contradict_a_study_are_named(study, flags, message, run):
+    result = run("plan", study, *flags)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_every_mechanism_has_a_plan(tmp_path, run):
+    for mechanism in ("conventional", "local", "pooled", "none"):
+        privacy = {"mechanism": mechanism} | ({"epsilon": None} if mechanism == "none" else {})
+        path = tmp_path / f"{mechanism}.toml"
+        write_study(path, draft(privacy=privacy))
+        assert json.loads(run("plan", str(path), "--json").stdout)["setting"]["mechanism"] == mechanism
+        assert "What is released" in run("plan", str(path)).stdout
+
+
+def test_a_study_that_is_none(tmp_path, run):
+    for command in (["plan"], ["study", "show"]):
+        missing = run(*command, str(tmp_path / "none.toml"))
+        assert missing.returncode == 2
+        assert "cannot be read" in missing.stderr
+        (tmp_path / "bad.toml").write_text("title = 3\n")
+        bad = run(*command, str(tmp_path / "bad.toml"))
+        assert bad.returncode == 2
+        assert "4 problems" in bad.stderr
+        assert "Traceback" not in bad.stderr
+
+
+# show
+
+
+def test_show_in_words_and_as_json(study):
+    shown = run_process("study", "show", study)
+    assert shown.returncode == 0
+    facts = json.loads(run_process("study", "show", study, "--json").stdout)
+    assert facts["hash"] in shown.stdout
+    for site in facts["sites"]:
+        assert site["fingerprint"] in shown.stdout
+
+
+# new
+
+
+def test_new_writes_a_study_once(tmp_path, run):
+    out = tmp_path / "deep" / "s.toml"
+    made = run_process("study", "new", str(out), *NUMBERS, *SITES, "--delta", "1e-6")
+    assert made.returncode == 0
+    study = Study.load(out)
+    assert study.hash.hex() in made.stdout
+    assert study.content.title == "Rest"
+    assert [(site.name, site.subjects) for site in study.content.sites] == [
+        ("north", 20),
+        ("south", 30),
+        ("west", 25),
+    ]
+    assert study.content.privacy.delta == 1e-6
+    before = out.read_bytes()
+    again = run("study", "new", str(out), *NUMBERS, *SITES)
+    assert again.returncode == 2
+    assert "exists already and is not overwritten" in again.stderr
+    assert out.read_bytes() == before
+
+
+def test_new_goes_to_this_folder_by_default(tmp_path, run):
+    made = run("study", "new", *NUMBERS, *SITES)
+    assert made.returncode == 0
+    assert Study.load(tmp_path).content.analysis.n_features == 12
+    assert "exists already" in run("study", "new", ".", *NUMBERS, *SITES).stderr
+
+
+def test_new_with_an_image_needs_no_features(tmp_path, run):
+    out = str(tmp_path / "s.toml")
+    flags = [*NUMBERS[:4], *NUMBERS[6:], "--image-shape", "3x4"]
+    assert run("study", "new", out, *flags, *SITES).returncode == 0
+    assert Study.load(out).content.analysis.image_shape == (3, 4)
+
+
+def test_new_counts_the_scans_of_a_folder(tmp_path):
+    home = SiteHome.create(tmp_path / "my site 2", "east", 1.0, 1.0, 1e-5, simulated=True)
+    (home.folder / "data").mkdir()
+    for number in range(7):
+        np.save(home.folder / "data" / f"sub-{number}.npy", np.zeros((5, 2)))
+    (home.folder / "data" / "notes.txt").write_text("")
+    for text, subjects in {
+        str(home.folder): 7,
+        str(home.folder / "site.toml"): 7,
+        f"{home.folder}:40": 40,
+        f"{home.folder}, 40": 40,
+    }.items():
+        site = read_site(text)
+        assert (site.name, site.subjects, site.card) == ("east", subjects, home.card().card)
+
+
+def test_new_reads_a_file_of_sites(tmp_path, run):
+    listed = tmp_path / "sites.txt"
+    listed.write_text(
+        f"# who takes part\n{card('north')}:20  # the first\n\n{card('south')} 30\n{card('west')},25\n"
+    )
+    assert [(site.name, site.subjects) for site in read_site_file(listed)] == [
+        ("north", 20),
+        ("south", 30),
+        ("west", 25),
+    ]
+    out = str(tmp_path / "s.toml")
+    both = run("study", "new", out, *NUMBERS, "--site-file", str(listed), "--site", f"{card('east')}:9")
+    assert both.returncode == 0
+    assert Study.load(out).contract.roster.names == ("east", "north", "south", "west")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "missing: --title, --components, --features, --timepoints, --epsilon, --site (at least 2)"),
+        ([*NUMBERS, *SITES[:2]], "missing: --site (at least 2)"),
+        (NUMBERS[2:] + SITES, "missing: --title"),
+        (
+            [*NUMBERS, "--site", "nobody:4"],
+            "--site: site 'nobody:4' is neither a card nor a folder; expected",
+        ),
+        ([*NUMBERS, "--site", card("north")], "--site: site north: how many people? Expected CARD:SUBJECTS"),
+        ([*NUMBERS, "--site", "capedjica-site-1 x:4"], "--site: not a site card"),
+        ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 of them have the name 'north'"),
+        (
+            [*NUMBERS, *SITES, "--site", f"{card('x')}:0"],
+            "sites[4].subjects: expected a whole number of at least 1",
+        ),
+        (
+            [*NUMBERS, *SITES, "--components", "13"],
+            "analysis.n_components must be at most n_features, 12; got 13",
+        ),
+        ([*NUMBERS, *SITES, "--image-shape", "3"], "--image-shape must be the height and width"),
+        ([*NUMBERS, *SITES, "--title", " "], "title must say what the study is about"),
+        ([*NUMBERS, *SITES, "--title", "\udcff"], "title must be text"),
+        ([*NUMBERS, *SITES, "--site-file", "none.txt"], "none.txt cannot be read"),
+        (
+            [*NUMBERS, *SITES, "--epsilon", "-1"],
+            "privacy.epsilon: expected a number of at least 1e-09, got -1.0",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_new_study_is_said_and_nothing_is_written(tmp_path, arguments, message, run):
+    result = run("study", "new", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_all_bad_sites_are_listed(tmp_path, run):
+    result = run("study", "new", *NUMBERS, "--site", "a:1", "--site", "b:1")
+    assert "--site: 2 problems" in result.stderr
+    (tmp_path / "sites.txt").write_bytes(b"\xff")
+    result = run("study", "new", *NUMBERS, "--site-file", "sites.txt")
+    assert "sites.txt is not a text file" in result.stderr
+
+
+class Terminal:
+    """A real terminal with the program at its other end."""
+
+    def __init__(self, *arguments, cwd):
+        self._own, other = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "capedjica", *arguments], stdin=other, stdout=other, stderr=other, cwd=cwd
+        )
+        os.close(other)
+        self.text = ""
+
+    def expect(self, words):
+        deadline = time.monotonic() + 60
+        while words not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._own], [], [], 1)[0]:
+                self.text += os.read(self._own, 4096).decode()
+
+    def answer(self, question, text):
+        self.expect(question)
+        self.text = ""
+        os.write(self._own, f"{text}\n".encode())
+
+    def close(self):
+        code = self.process.wait(60)
+        os.close(self._own)
+        return code
+
+
+def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
+    terminal = Terminal("study", "new", "--components", "3", "--epsilon", "2", cwd=tmp_path)
+    terminal.answer("What is the study about?", 'Rest "at ease"')
+    terminal.answer("How many numbers has an image", "many")
+    terminal.answer("How many numbers has an image", "12")
+    terminal.answer("time points", "60")
+    terminal.answer("Site 1", f"{card('north')}:20")
+    terminal.answer("Site 2", "nobody")
+    terminal.expect("neither a card nor a folder")
+    terminal.answer("Site 2", f"{card('south')}:30")
+    terminal.answer("Site 3", f"{card('west')}:25")
+    terminal.answer("Site 4", "")
+    terminal.expect("Next: capedjica study show study.toml")
+    assert terminal.close() == 0
+    study = Study.load(tmp_path)
+    assert study.content.title == 'Rest "at ease"'
+    assert study.contract.subjects == (20, 30, 25)
+    assert (study.content.analysis.n_components, study.content.privacy.epsilon) == (3, 2.0)
+
+
+def test_on_a_terminal_nothing_is_asked_that_was_given(tmp_path):
+    terminal = Terminal("study", "new", *NUMBERS, *SITES, cwd=tmp_path)
+    terminal.expect("Next: capedjica study show study.toml")
+    assert "?" not in terminal.text
+    assert terminal.close() == 0
