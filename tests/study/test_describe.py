@@ -88,7 +88,7 @@ def test_the_factor_is_never_understated():
         (
             {"mechanism": "pooled"},
             [
-                "AS THEY ARE; it is trusted",
+                "AS THEY ARE; the aggregator is trusted",
                 "but NOT the aggregator",
                 "allow_unprotected",
                 "counts every release",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def plan(
     study: Annotated[
         Path | None,
-        typer.Argument(metavar="[STUDY]", help="A study.toml, or its folder: its own numbers are planned."),
+        typer.Argument(metavar="STUDY", help="A study.toml, or its folder: its own numbers are planned."),
     ] = None,
     sites: Annotated[
         int | None, typer.Option(help="Number of sites, S; by default one per number of subjects, or 4.")

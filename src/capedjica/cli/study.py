@@ -39,7 +39,7 @@ def show(
 
 @app.command()
 def new(
-    out: Annotated[Path, typer.Argument(metavar="[OUT]", help="The file to write.")] = Path("study.toml"),
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")] = Path("study.toml"),
     title: Annotated[str | None, typer.Option(help="What the study is about.")] = None,
     components: Annotated[int | None, typer.Option(help="Networks to find, R.")] = None,
     features: Annotated[

@@ -20,6 +20,11 @@ METHODS: Final = {
     "subject": "The default method (one short vector per person and release)",
     "paper": "The paper's method (capePCA, then capeDJICA)",
 }
+_METHOD_WORDS: Final = {
+    "subject": "The method is 'subject', the default: each person enters every step with one short vector.",
+    "paper": "The method is 'paper': capePCA, which finds the directions in which scans vary, and capeDJICA, "
+    "which finds the networks in them, as their authors published them.",
+}
 # What a release holds, by the label of its query.
 MEANINGS: Final = {
     "subspace": "in which directions the scans vary most, every person counted alike",
@@ -36,16 +41,17 @@ AGAINST: Final = {
     "none": "nobody",
 }
 _SUMS: Final = (
-    "Scans never leave. A release is a sum over the people of the site: each person's numbers, shortened to "
-    "a fixed length, so that nobody counts for much more than others{hidden}."
+    "Scans never leave. Releases go to the aggregator, the computer that adds up what the sites send. A "
+    "release is a sum over the people of the site: each person's numbers, shortened to a fixed length, so "
+    "that nobody counts for much more than others{hidden}."
 )
 _HIDDEN: Final = {
     "cape": "; plus noise that the site draws; plus a mask, random numbers that hide all the rest and cancel "
     "only when the messages of all sites are added up",
     "conventional": "; plus noise that the site draws, enough to protect its people without others' help",
     "local": "; plus noise that the site draws. Only site {alone} releases anything",
-    "pooled": ". They go to the aggregator AS THEY ARE; it is trusted, and adds noise to the results",
-    "none": ". They go to the aggregator AS THEY ARE, and no noise is added by anyone",
+    "pooled": ". They go there AS THEY ARE; the aggregator is trusted, and adds noise to the results",
+    "none": ". They go there AS THEY ARE, and no noise is added by anyone",
 }
 _MASKS: Final = (
     "Before, to agree on the masks: public keys, encrypted pieces of keys, and random numbers, as many as "
@@ -175,7 +181,8 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
     analysis = facts["analysis"]
     show_paragraph(
         f"{analysis['n_components']} brain networks (components: parts of the brain whose activity rises and "
-        "falls together), found in all scans at once by independent component analysis. A scan is a table: "
+        "falls together), found in all scans at once by independent component analysis, which looks for "
+        "signals as independent of each other as can be. A scan is a table: "
         f"{analysis['n_features']:,} numbers (voxels or regions) at each of up to "
         f"{analysis['scan_length']:,} time points.",
         console,
@@ -187,7 +194,7 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
             "used; that choice looks at nobody's data.",
             console,
         )
-    show_paragraph(f"{METHODS[analysis['method']]}.", console)
+    show_paragraph(_METHOD_WORDS[analysis["method"]], console)
 
 
 def _show_releases(facts: dict[str, Any], console: Console) -> None:
