@@ -136,7 +136,9 @@ def other_values(draw, old):
         return old + draw(st.integers(1, 1000))
     if isinstance(old, float):
         return draw(st.floats(1e-6, 0.9).filter(lambda new: new != old))
-    return old + draw(st.text("abc", min_size=1))
+    place, letter = draw(st.integers(0, len(old) - 1)), draw(st.characters(exclude_categories=["Cs"]))
+    changed = old[:place] + letter + old[place + 1 :]
+    return changed if changed != old else old + letter
 
 
 CHOICES = {"method": "paper", "mechanism": "pooled", "mask": "paper", "n_colluding": 1}
