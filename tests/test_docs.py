@@ -15,33 +15,37 @@ import capedjica
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+GUIDES = [page for page in PAGES if page.name.startswith("guide-")]
 
 
-def blocks(language):
-    for page in PAGES:
+def blocks(language, pages=PAGES):
+    for page in pages:
         for number, block in enumerate(
             re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
         ):
             yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
 
 
-def commands():
-    for parameter in blocks("bash"):
-        for line in parameter.values[0].splitlines():
-            if line.strip():
-                yield pytest.param(
-                    shlex.split(line, comments=True), id=f"{parameter.id}: {line.split('#')[0].strip()}"
-                )
+@pytest.mark.parametrize("block", list(blocks("bash", [page for page in PAGES if page not in GUIDES])))
+def test_commands(block, tmp_path):
+    """The commands of a block, in order, from an empty folder."""
+    for line in filter(str.strip, block.splitlines()):
+        command = shlex.split(line, comments=True)
+        # make is run by continuous integration; here: the target exists and its steps can be listed
+        if command[0] == "make":
+            subprocess.run(["make", "--dry-run", *command[1:]], cwd=ROOT, check=True, capture_output=True)
+            continue
+        assert command[0] == "capedjica", f"no way to test {command}"
+        subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("command", list(commands()))
-def test_command(command, tmp_path):
-    # make is run by continuous integration; here: the target exists and its steps can be listed
-    if command[0] == "make":
-        subprocess.run(["make", "--dry-run", *command[1:]], cwd=ROOT, check=True, capture_output=True)
-        return
-    assert command[0] == "capedjica", f"no way to test {command}"
-    subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, check=True, capture_output=True)
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_guide(page, tmp_path):
+    """All commands of a guide, in order, from an empty folder."""
+    script = "\n".join(parameter.values[0] for parameter in blocks("bash", [page]))
+    shell = f'set -e\ncapedjica() {{ "{sys.executable}" -m capedjica "$@"; }}\n{script}'
+    done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("code", list(blocks("python")))
