@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from capedjica.cli.options import JsonOption
+
+_LEGEND = "correlation: of matched maps with {}, on average; worst map: of the one that fits worst."
 
 
 def compare(
@@ -28,29 +29,29 @@ def compare(
     """
     from capedjica.privacy.statement import round_up
     from capedjica.study.comparison import compare_runs
+    from capedjica.study.text import show_paragraph, show_table
 
     rows = compare_runs(runs, truth)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
-    table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
-    against = "the truth" if truth else "the first"
-    columns = ["run", "method", "mechanism", "epsilon", "gain index", "maps like", "worst map", "time"]
-    for index, column in enumerate(columns):
-        table.add_column(
-            column if column != "maps like" else f"maps like {against}",
-            justify="left" if index < 3 else "right",
-            no_wrap=index != 0,
-        )
-    for row in rows:
-        table.add_row(
+    columns = ["run", "method", "mechanism", "epsilon", "correlation", "worst map", "time"]
+    cells = [
+        [
             row.run,
             row.method,
             row.mechanism,
-            round_up(row.epsilon) if row.private else "not private",
-            "–" if row.gain_index is None else f"{row.gain_index:.3f}",
+            "not private" if row.epsilon is None or not row.private else round_up(row.epsilon),
             f"{row.map_correlation:.3f}",
             f"{row.worst_map:.3f}",
             f"{row.seconds:.0f} s",
-        )
-    Console(highlight=False).print(table)
+        ]
+        for row in rows
+    ]
+    if truth:
+        columns.insert(4, "gain index")
+        for row, line in zip(rows, cells, strict=True):
+            line.insert(4, f"{row.gain_index:.3f}")
+    console = Console(highlight=False)
+    show_table(columns, cells, console)
+    show_paragraph(_LEGEND.format("the true ones" if truth else "those of the first run"), console, "dim")

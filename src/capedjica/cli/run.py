@@ -48,7 +48,7 @@ def run(
     beside = study if study.is_dir() else study.parent
     homes = find_sites(given, sites or beside / "sites")
     folder = out or beside / "run"
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -59,10 +59,12 @@ def run(
         TimeRemainingColumn(),
     )
     try:
-        with Progress(*columns, console=console, transient=True) as progress:
+        with Progress(
+            *columns, console=console, transient=True, disable=not console.is_interactive
+        ) as progress:
             state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:
-        console.print(f"\nInterrupted. What was made is in {folder}; the same command goes on from there.")
+        _show_interruption(folder)
         raise
     _show(given, state, folder, console)
 
@@ -106,15 +108,26 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     return Bars()
 
 
+def _show_interruption(folder: Path) -> None:
+    if (folder / "run.json").exists():
+        typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
+    else:
+        typer.echo("\nNothing was begun and nothing was spent.")
+
+
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
+    from capedjica.study.results import Cost
     from capedjica.study.run_folder import RunFolder
 
-    privacy = RunFolder(folder).read_json("privacy.json")
-    again = f", taken up again {state.resumed} times" if state.resumed else ""
+    cost = RunFolder(folder).read_json("privacy.json", Cost)
+    times = "once" if state.resumed == 1 else f"{state.resumed} times"
+    again = f", taken up again {times}" if state.resumed else ""
     console.print(
-        f"[bold]{study.content.analysis.n_components} networks from {study.n_subjects} people at "
-        f"{len(study.content.sites)} sites[/] in {state.seconds:.0f} s{again}. No scan left its folder."
+        f"{study.content.analysis.n_components} networks from {study.n_subjects} people at "
+        f"{len(study.content.sites)} sites in {state.seconds:.0f} s{again}. No scan left its folder.",
+        style="bold",
     )
-    console.print(privacy["statement"])
+    console.print(cost.statement)
     maps = "maps.png" if (folder / "maps.png").exists() else "maps.csv"
-    console.print(f"Look at {folder / maps}; the cost in full: {folder / 'privacy.json'}.")
+    # Not wrapped: a path in two pieces cannot be copied.
+    typer.echo(f"The maps: {folder / maps}\nThe cost in full: {folder / 'privacy.json'}")

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.maps import pseudo_inverse
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
-from capedjica.study.run_folder import RunFolder
+from capedjica.study.run_folder import RunFolder, read_matrix
 from capedjica.study.toml import listed
 
 FloatArray = NDArray[np.float64]
@@ -52,13 +54,36 @@ class ComparedRun:
     seconds: float
 
 
+class _Privacy(msgspec.Struct):
+    """What is compared of a ``privacy.json``."""
+
+    mechanism: str
+    epsilon: float | None
+    private: bool
+
+
+class _Analysis(msgspec.Struct):
+    method: str
+
+
+class _Study(msgspec.Struct):
+    analysis: _Analysis
+
+
+class _Origin(msgspec.Struct):
+    """What is compared of a ``provenance.json``."""
+
+    study: _Study
+    n_iter: int
+
+
 def compare_runs(runs: Sequence[Path], truth: Path | None = None) -> list[ComparedRun]:
     """Compare complete runs with the true mixing matrix, or with the first run where no truth is known."""
     found = [problem for run in runs for problem in _problems(run)]
     if found:
         raise InputError(listed("the runs cannot be compared", found))
     folders = [RunFolder(run) for run in runs]
-    mixing = None if truth is None else _read_truth(truth)
+    mixing = None if truth is None else read_matrix(truth)
     reference = folders[0].read_array("mixing.npy") if mixing is None else mixing
     for folder in folders:
         shape = folder.read_array("mixing.npy").shape
@@ -83,31 +108,22 @@ def _problems(run: Path) -> list[str]:
     return []
 
 
-def _read_truth(path: Path) -> FloatArray:
-    try:
-        mixing = np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a .npy file: {error}") from None
-    if mixing.ndim != 2:
-        raise InputError(f"{path} must hold a mixing matrix (features, components), got shape {mixing.shape}")
-    return mixing
-
-
 def _compared(folder: RunFolder, reference: FloatArray, truth: FloatArray | None) -> ComparedRun:
-    privacy, provenance = folder.read_json("privacy.json"), folder.read_json("provenance.json")
-    state, unmixing = folder.state(), folder.read_array("unmixing.npy")
+    privacy = folder.read_json("privacy.json", _Privacy)
+    provenance = folder.read_json("provenance.json", _Origin)
+    state, mixing = folder.state(), folder.read_array("mixing.npy")
     assert state is not None
-    correlations = match_components(folder.read_array("mixing.npy").T, reference.T).correlations
+    correlations = match_components(mixing.T, reference.T).correlations
     return ComparedRun(
         run=str(folder.path),
         title=state.title,
-        method=provenance["study"]["analysis"]["method"],
-        mechanism=privacy["mechanism"],
-        epsilon=privacy["epsilon"],
-        private=privacy["private"],
-        gain_index=None if truth is None else normalized_gain_index(unmixing @ truth),
+        method=provenance.study.analysis.method,
+        mechanism=privacy.mechanism,
+        epsilon=privacy.epsilon,
+        private=privacy.private,
+        gain_index=None if truth is None else normalized_gain_index(pseudo_inverse(mixing) @ truth),
         map_correlation=float(correlations.mean()),
         worst_map=float(correlations.min()),
-        n_iter=provenance["n_iter"],
+        n_iter=provenance.n_iter,
         seconds=state.seconds,
     )

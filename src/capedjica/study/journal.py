@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Final, Self
 
 import msgspec
 import numpy as np
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator import Aggregator, Release
 from capedjica.mechanisms.contract import Contract
+from capedjica.study.run_folder import sync_folder
 
 _MAGIC: Final = b"capedjica releases 1\n"
 _LENGTH_BYTES: Final = 8
@@ -37,29 +40,34 @@ class MeanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
 class Journal:
     """The records of one run; one that was cut off by a crash is dropped, the others are sound or refused."""
 
-    def __init__(self, file: BinaryIO, records: list[MeanRecord]) -> None:
-        self._file, self.records = file, records
+    def __init__(self, path: Path, file: FileIO, records: list[MeanRecord]) -> None:
+        self._path, self._file, self.records = path, file, records
 
     @classmethod
     def open(cls, path: Path, contract: Contract) -> Self:
         """Open the journal of a run of this contract, or begin it."""
         header = _MAGIC + contract.hash
-        content = path.read_bytes() if path.exists() else b""
+        with _naming(path):
+            content = path.read_bytes() if path.exists() else b""
         # A file shorter than its header was cut off by its very first write.
         if not content.startswith(header) and not header.startswith(content):
             raise InputError(f"{path} is not the journal of this study")
         records, end = _read(content, len(header), path)
-        file = open(path, "r+b" if content else "wb")  # noqa: SIM115 (closed by close)
-        _write_at(file, 0, header)
-        file.truncate(end)
-        file.seek(end)
-        return cls(file, records)
+        with _naming(path):
+            # Without a buffer, what could not be written is not tried again when the file is closed.
+            file = open(path, "r+b" if content else "wb", buffering=0)  # noqa: SIM115 (closed by close)
+            _write_at(file, 0, header)
+            file.truncate(end)
+            file.seek(end)
+            sync_folder(path.parent)
+        return cls(path, file, records)
 
     def append(self, record: MeanRecord) -> None:
         """Write a record and wait until it is on disk."""
         payload = msgspec.msgpack.encode(record)
         frame = len(payload).to_bytes(_LENGTH_BYTES) + zlib.crc32(payload).to_bytes(_CHECK_BYTES) + payload
-        _write_at(self._file, self._file.tell(), frame)
+        with _naming(self._path):
+            _write_at(self._file, self._file.tell(), frame)
         self.records.append(record)
 
     def close(self) -> None:
@@ -128,10 +136,20 @@ class JournaledMeans:
         return value
 
 
-def _write_at(file: BinaryIO, place: int, data: bytes) -> None:
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which file it is that a disk refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _write_at(file: FileIO, place: int, data: bytes) -> None:
     file.seek(place)
-    file.write(data)
-    file.flush()
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
     os.fsync(file.fileno())
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 
 from capedjica.algorithms.method import Subject
 from capedjica.data.timeseries import SubjectFiles
@@ -35,10 +37,16 @@ def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[st
 
     ``tick`` is called after each subject that was looked at.
     """
-    found = _terms_problems(home, study)
-    if not found:
-        found = [*_budget_problems(home, study), *_data_problems(home, study, tick)]
-    return [f"site {home.settings.name}: {problem}" for problem in found]
+    if home.settings.name not in study.contract.roster.names:
+        return [f"site {home.settings.name}: {problem}" for problem in _terms_problems(home, study)]
+    found: list[str] = []
+    for look in (_terms_problems, _budget_problems, partial(_data_problems, tick=tick)):
+        try:
+            found += look(home, study)
+        except CapedjicaError as error:
+            found.append(str(error))
+    # A key that cannot be read is in the way more than once.
+    return [f"site {home.settings.name}: {problem}" for problem in dict.fromkeys(found)]
 
 
 def open_site(
@@ -77,11 +85,8 @@ def _terms_problems(home: SiteHome, study: Study) -> list[str]:
 def _budget_problems(home: SiteHome, study: Study) -> list[str]:
     """Return whether the site approved the study, and whether what it may still cost fits into the total."""
     contract = study.contract
-    try:
-        with home.open_ledger() as ledger:
-            totals = ledger.totals()
-    except CapedjicaError as error:
-        return [str(error)]
+    with home.open_ledger() as ledger:
+        totals = ledger.totals()
     known = totals.studies.get(contract.hash)
     if known is None and not home.settings.policy.auto_approve:
         return [_not_approved(home, study)]
@@ -101,21 +106,24 @@ def _budget_problems(home: SiteHome, study: Study) -> list[str]:
 def _not_approved(home: SiteHome, study: Study) -> str:
     """Return that the study was not approved, and how it differs from one of the same title that was."""
     advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"
-    copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
-    for copy in reversed(copies):
-        earlier = Study.load(copy)
+    for earlier in _approved(home):
         if earlier.content.title == study.content.title:
             changes = "; ".join(study.changes_from(earlier)) or "the software's defaults"
             return f"the study was changed after it was approved ({changes}); to approve the change, {advice}"
     return f"it has not approved '{study.content.title}'; {advice}"
 
 
+def _approved(home: SiteHome) -> Iterator[Study]:
+    """Yield the copies of approved studies, the latest first; one that cannot be read tells nothing."""
+    copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
+    for copy in reversed(copies):
+        with suppress(InputError):
+            yield Study.load(copy)
+
+
 def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
     table, name = study.content.analysis, home.settings.name
-    try:
-        files = SubjectFiles.find(home.data_path, home.settings.data.pattern)
-    except InputError as error:
-        return [str(error)]
+    files = SubjectFiles.find(home.data_path, home.settings.data.pattern)
     found = []
     enrolled = study.contract.enrolled[name]
     if len(files) != enrolled:

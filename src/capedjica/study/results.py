@@ -25,6 +25,26 @@ SCALE: Final = "largest absolute value 1, positive; in the order of the features
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec")
 
 
+class Cost(msgspec.Struct):
+    """What is told of a ``privacy.json``."""
+
+    statement: str
+
+
+def result_names(study: Study) -> list[str]:
+    """Return the files that a complete run has."""
+    pictures = [] if study.content.analysis.image_shape is None else ["maps.png"]
+    return [
+        "unmixing.npy",
+        "mixing.npy",
+        "maps.npy",
+        "maps.csv",
+        *pictures,
+        "privacy.json",
+        "provenance.json",
+    ]
+
+
 def write_results(
     folder: RunFolder,
     study: Study,
@@ -39,12 +59,10 @@ def write_results(
     folder.write_array("unmixing.npy", pseudo_inverse(mixing))
     folder.write_array("maps.npy", np.ascontiguousarray(mixing.T))
     folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
-    files = ["unmixing.npy", "mixing.npy", "maps.npy", "maps.csv"]
     shape = study.content.analysis.image_shape
     if shape is not None:
         images = mixing.T.reshape(-1, *shape)
         folder.produce("maps.png", lambda draft: draw(maps_figure({"": images}, study.content.title), draft))
-        files.append("maps.png")
     folder.write_json("privacy.json", privacy_json(privacy))
     folder.write_json(
         "provenance.json",
@@ -58,7 +76,9 @@ def write_results(
             "maps": SCALE,
             "started": state.started,
             "resumed": state.resumed,
-            "files": {name: folder.hash_of(name) for name in files},
+            "files": {
+                name: folder.hash_of(name) for name in result_names(study) if not name.endswith(".json")
+            },
         },
     )
 

@@ -7,13 +7,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.study.study_file import Study, write_study
+from capedjica.study.text import printable
 
 SCHEMA: Final = 1
+_Content = TypeVar("_Content", bound=msgspec.Struct)
 
 
 class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -58,29 +60,31 @@ class RunFolder:
         return self.path / "log.txt"
 
     def state(self) -> RunState | None:
-        """Return the run that is here; None for a folder that is new or empty, InputError for any other."""
+        """Return the run that is here; None where there is none."""
         file = self.path / "run.json"
         try:
-            return msgspec.json.decode(file.read_bytes(), type=RunState)
+            state = msgspec.json.decode(file.read_bytes(), type=RunState)
         except (FileNotFoundError, NotADirectoryError):
-            pass
+            return None
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror}") from None
         except msgspec.MsgspecError as error:
             raise InputError(f"{file} is not the state of a run: {error}") from None
-        if self.path.exists() and (not self.path.is_dir() or _visible(self.path)):
-            raise InputError(f"{self.path} exists and holds no run: give a new or an empty folder")
-        return None
+        if state.schema != SCHEMA:
+            raise InputError(f"{file}: schema must be {SCHEMA}, got {state.schema}")
+        return state
 
     def check(self, study: Study) -> RunState | None:
-        """Return the state of an earlier attempt at the same study; refuse a folder of any other run."""
+        """Return the state of an earlier attempt at the same study; refuse a folder of anything else."""
         state = self.state()
         if state is None:
+            self._check_empty()
             return None
         if state.contract != study.contract.hash.hex():
             raise InputError(
-                f"{self.path} holds the run of another study, '{state.title}' ({state.study[:16]}); "
-                f"this one is '{study.content.title}' ({study.hash.hex()[:16]}): give another folder"
+                f"{self.path} holds the run of another study, '{printable(state.title)}' "
+                f"({state.study[:16]}); this one is '{study.content.title}' ({study.hash.hex()[:16]})"
+                f"{self._difference(study)}: give another folder"
             )
         if state.capedjica != __version__ and not state.complete:
             raise InputError(
@@ -88,6 +92,22 @@ class RunFolder:
                 f"this is {__version__}"
             )
         return state
+
+    def _check_empty(self) -> None:
+        try:
+            if not self.path.exists() or (self.path.is_dir() and not _visible(self.path)):
+                return
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be used: {error.strerror}") from None
+        raise InputError(f"{self.path} exists and holds no run: give a new or an empty folder")
+
+    def _difference(self, study: Study) -> str:
+        """Return in words what was changed about the study of this folder, if that can be told."""
+        try:
+            changes = study.changes_from(Study.load(self.path / "study.toml"))
+        except InputError:
+            return ""
+        return f", changed: {'; '.join(changes)}"
 
     @contextmanager
     def claim(self, study: Study) -> Iterator[RunState]:
@@ -106,25 +126,37 @@ class RunFolder:
             try:
                 yield state
             finally:
-                # What was lost to a kill is not known; the time of the attempts that ended is.
-                latest = self.state() or state
-                spent = latest.seconds + time.monotonic() - started
-                self.write("run.json", _json(msgspec.structs.replace(latest, seconds=round(spent, 3))))
+                # On a full disk, the reason why the run ended matters and its time does not.
+                with suppress(InputError):
+                    self._add_time(state, time.monotonic() - started)
+
+    def _add_time(self, state: RunState, seconds: float) -> None:
+        """Add to the time of all attempts; that of an attempt that was killed is not known."""
+        latest = self.state() or state
+        self.write(
+            "run.json", _json(msgspec.structs.replace(latest, seconds=round(latest.seconds + seconds, 3)))
+        )
 
     def _begin(self, study: Study) -> RunState:
         earlier = self.check(study)
         if earlier is not None:
             state = msgspec.structs.replace(earlier, resumed=earlier.resumed + 1)
         else:
-            write_study(self.path / "study.toml", study.content)
             state = RunState(
                 title=study.content.title,
                 study=study.hash.hex(),
                 contract=study.contract.hash.hex(),
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
+        # First of all, so that a folder with anything in it is known as that of this run.
         self.write("run.json", _json(state))
+        if not (self.path / "study.toml").exists():
+            write_study(self.path / "study.toml", study.content)
         return state
+
+    def holds(self, names: Iterable[str]) -> bool:
+        """Whether all these files are there."""
+        return all((self.path / name).exists() for name in names)
 
     def finish(self, state: RunState) -> None:
         """Mark the run as complete, after everything else was written."""
@@ -142,6 +174,7 @@ class RunFolder:
             with open(draft, "rb") as file:
                 os.fsync(file.fileno())
             draft.replace(self.path / name)
+            sync_folder(self.path)
         except OSError as error:
             raise InputError(f"{self.path / name} cannot be written: {error.strerror}") from None
         finally:
@@ -158,22 +191,47 @@ class RunFolder:
         self.write(name, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
     def read_array(self, name: str) -> NDArray[np.float64]:
-        """Return an array of the results."""
-        try:
-            return np.asarray(np.load(self.path / name, allow_pickle=False), dtype=np.float64)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path / name} cannot be read: {error}") from None
+        """Return a matrix of the results."""
+        return read_matrix(self.path / name)
 
-    def read_json(self, name: str) -> Any:
-        """Return the content of a JSON file of the results."""
+    def read_json(self, name: str, kind: type[_Content]) -> _Content:
+        """Return what is wanted of a JSON file of the results."""
+        file = self.path / name
         try:
-            return json.loads((self.path / name).read_bytes())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path / name} cannot be read: {error}") from None
+            return msgspec.json.decode(file.read_bytes(), type=kind)
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InputError(f"{file} is not as a run left it: {error}") from None
 
     def hash_of(self, name: str) -> str:
         """SHA-256 of a file."""
         return hashlib.sha256((self.path / name).read_bytes()).hexdigest()
+
+
+def read_matrix(path: Path) -> NDArray[np.float64]:
+    """Return a matrix of finite numbers from a ``.npy`` file; InputError says what else was found."""
+    try:
+        with path.open("rb") as file:
+            matrix = np.asarray(np.lib.format.read_array(file, allow_pickle=False), dtype=np.float64)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except Exception:
+        raise InputError(f"{path} is not an array of numbers in a whole .npy file") from None
+    if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
+        raise InputError(
+            f"{path} must hold a matrix (features, components) of finite numbers, got shape {matrix.shape}"
+        )
+    return matrix
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on disk: those of new files are not when the files are."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _visible(folder: Path) -> list[str]:

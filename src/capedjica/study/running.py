@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from capedjica.privacy.statement import PrivacyStatement, round_up
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.journal import Journal, JournaledMeans
 from capedjica.study.participation import approve, open_site, problems
-from capedjica.study.results import write_results
+from capedjica.study.results import result_names, write_results
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
@@ -79,11 +80,11 @@ def run_study(
     _check_seed(study, insecure_noise_seed)
     folder = RunFolder(out)
     state = folder.check(study)
-    if state is not None and state.complete:
+    if state is not None and state.complete and folder.holds(result_names(study)):
         return state
-    _check_sites(study, homes, watcher)
-    if state is None:
-        _check_first(study, homes)
+    _check_sites(study, homes, watcher, begun=state is not None)
+    if not folder.journal_path.exists():
+        _check_first(study, homes, folder if state is not None else None)
     with folder.claim(study) as state, _logging(folder, homes), ExitStack() as open_files:
         _log.info("%s: %s", "resumed" if state.resumed else "started", study.content.title)
         sites = {
@@ -99,8 +100,11 @@ def run_study(
         )
         _estimate(study, folder, state, aggregator, journal, watcher)
         for name, site in sites.items():
-            logging.getLogger(f"capedjica.site.{name}").info(
-                "the last release counted %d subjects as zero because of their data", site.n_zero
+            logging.getLogger(f"capedjica.site.{name}").log(
+                logging.WARNING if site.n_zero else logging.INFO,
+                "the last release counted %d of %d subjects as zero because of their data",
+                site.n_zero,
+                study.contract.enrolled[name],
             )
     finished = folder.state()
     assert finished is not None
@@ -113,16 +117,25 @@ def find_sites(study: Study, folder: Path) -> list[SiteHome]:
     if not files:
         raise InputError(f"{folder} holds no folders with a site.toml; say with --sites where the sites are")
     homes: dict[str, SiteHome] = {}
+    found: list[str] = []
     for file in files:
-        home = SiteHome.load(file)
-        if home.settings.name in homes:
-            other = homes[home.settings.name].folder
-            raise InputError(f"two folders claim to be site {home.settings.name}: {other} and {home.folder}")
-        homes[home.settings.name] = home
-    missing = [name for name in study.contract.roster.names if name not in homes]
+        try:
+            home = SiteHome.load(file)
+        except InputError as error:
+            found.append(str(error))
+            continue
+        other = homes.setdefault(home.settings.name, home)
+        if other is not home:
+            found.append(
+                f"two folders claim to be site {home.settings.name}: {other.folder} and {home.folder}"
+            )
+    names = study.contract.roster.names
+    missing = [name for name in names if name not in homes]
     if missing:
-        raise InputError(f"{folder} has no folder for site {', '.join(missing)} of the study")
-    return [homes[name] for name in study.contract.roster.names]
+        found.append(f"there is no folder for site {', '.join(missing)} of the study")
+    if found:
+        raise InputError(listed(f"the sites in {folder}", found))
+    return [homes[name] for name in names]
 
 
 def _check_seed(study: Study, seed: int | None) -> None:
@@ -135,14 +148,15 @@ def _check_seed(study: Study, seed: int | None) -> None:
         )
 
 
-def _check_sites(study: Study, homes: Sequence[SiteHome], watcher: Watcher) -> None:
+def _check_sites(study: Study, homes: Sequence[SiteHome], watcher: Watcher, begun: bool) -> None:
     watcher.checking(study.n_subjects)
     found: list[str] = []
     for home in homes:
         name = home.settings.name
         found += problems(home, study, lambda name=name: watcher.reading(name))  # type: ignore[misc]
     if found:
-        raise InputError(listed(f"'{study.content.title}' cannot be run; nothing was spent", found))
+        outcome = "cannot go on; nothing more was spent" if begun else "cannot be run; nothing was spent"
+        raise InputError(listed(f"'{study.content.title}' {outcome}", found))
 
 
 def _open(home: SiteHome, study: Study, seed: int | None, watcher: Watcher, open_files: ExitStack) -> Site:
@@ -154,16 +168,24 @@ def _open(home: SiteHome, study: Study, seed: int | None, watcher: Watcher, open
     return open_site(home, study, ledger, _Watched(files, name, watcher), _noise(name, seed))
 
 
-def _check_first(study: Study, homes: Sequence[SiteHome]) -> None:
-    """Refuse a second run of a study elsewhere: its budget serves one."""
+def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | None) -> None:
+    """Refuse to begin a study again: its budget serves one run, whose releases are kept in one journal.
+
+    ``folder`` is that of the run if it is known; then its journal was lost.
+    """
     for home in homes:
         with home.open_ledger() as ledger:
             known = ledger.totals().studies.get(study.contract.hash)
         if study.contract.protects and known is not None and known.mu2 > 0:
-            raise BudgetExceededError(
+            begun = (
                 f"'{study.content.title}' was begun before: site {home.settings.name} has spent epsilon "
-                f"{round_up(known.epsilon)} on it. Give the folder of that run to go on with it, or make a "
-                "new study, with a title of its own, to spend more"
+                f"{round_up(known.epsilon)} on it"
+            )
+            if folder is not None:
+                raise InputError(f"{begun}, but {folder.journal_path} is missing: put it back to go on")
+            raise BudgetExceededError(
+                f"{begun}. Give the folder of that run to go on with it, or make a new study, with a title "
+                "of its own, to spend more"
             )
 
 
@@ -217,17 +239,42 @@ class _Watched(Sequence[Subject]):
 @contextmanager
 def _logging(folder: RunFolder, homes: Sequence[SiteHome]) -> Iterator[None]:
     """Write the log of the run into its folder, and the logs of the sites, which are private, into theirs."""
-    targets: Mapping[str, Path] = {"capedjica.run": folder.log_path} | {
-        f"capedjica.site.{home.settings.name}": home.folder / "site.log" for home in homes
-    }
     with ExitStack() as attached:
-        for name, path in targets.items():
-            _attach(logging.getLogger(name), path, attached.callback)
+        _attach("capedjica.run", folder.log_path, attached)
+        for home in homes:
+            path = home.folder / "site.log"
+            _make_private(path)
+            _attach(f"capedjica.site.{home.settings.name}", path, attached)
         yield
 
 
-def _attach(logger: logging.Logger, path: Path, at_the_end: Callable[..., object]) -> None:
-    handler = logging.FileHandler(path, encoding="utf-8")
+def _make_private(path: Path) -> None:
+    """Let nobody but its owner read a file, from before its first byte on."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+
+class _LogFile(logging.FileHandler):
+    """A log on which nothing depends: on a full disk lines are lost, and the run goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose the line."""
+
+    def close(self) -> None:
+        """Close the file, and lose what could not be written."""
+        with suppress(OSError):
+            super().close()
+
+
+def _attach(name: str, path: Path, attached: ExitStack) -> None:
+    logger = logging.getLogger(name)
+    try:
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -238,4 +285,4 @@ def _attach(logger: logging.Logger, path: Path, at_the_end: Callable[..., object
         logger.propagate = True
         handler.close()
 
-    at_the_end(detach)
+    attached.callback(detach)
