@@ -8,7 +8,7 @@ import pytest
 
 from capedjica.cli import main
 from capedjica.study.run_folder import RunFolder
-from tests.study.small_study import make_study
+from tests.study.small_study import changed, make_study
 from tests.study.test_running import run
 
 
@@ -17,7 +17,9 @@ def made(tmp_path_factory):
     """Return a folder with a complete run of a study, whose names mean something to a terminal's markup."""
     folder = tmp_path_factory.mktemp("studies") / "a [bold] place"
     folder.mkdir()
-    run(folder, make_study(folder), "run")
+    study = make_study(folder)
+    (folder / "study.toml").unlink()
+    run(folder, changed(study, folder / "study.toml", title="Rest [/bold]"), "run")
     return folder
 
 
@@ -64,6 +66,12 @@ def test_a_run_tells_where_its_results_are(made, capedjica):
     assert (code, errors) == (0, "")
     assert f"The maps: {made / 'run' / 'maps.png'}\n" in shown
     assert f"The cost in full: {made / 'run' / 'privacy.json'}\n" in shown
+
+
+def test_a_title_is_shown_as_it_is(made, capedjica):
+    site = made / "sites" / "s1"
+    assert "Rest [/bold]" in capedjica("ledger", "show", "--site", site)[1]
+    assert "'Rest [/bold]'" in capedjica("site", "outbox", "--site", site)[1]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import CapedjicaError, InputError
+from capedjica.study.participation import taking_part
 from capedjica.study.run_folder import RunFolder
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.study_file import Study
@@ -143,6 +144,19 @@ def test_a_folder_whose_first_file_was_cut_off(tmp_path):
     (tmp_path / "run" / ".run.json.part").write_text("{")
     assert run(tmp_path, study, "run").complete
     assert (tmp_path / "run" / "study.toml").exists()
+
+
+def test_one_run_of_a_study_at_a_time(tmp_path):
+    """Two at once, in two folders, would spend the budget against each other."""
+    study = make_study(tmp_path)
+    other = changed(study, tmp_path / "other.toml", title="Another")
+    homes = find_sites(study, tmp_path / "sites")
+    with taking_part(homes[2], study):
+        with pytest.raises(InputError, match="site s3 takes part in another run of 'A small study'"):
+            run(tmp_path, study, "run")
+        assert not (tmp_path / "run").exists()
+        assert run(tmp_path, other, "other").complete
+    assert run(tmp_path, study, "run").complete
 
 
 # All problems at once

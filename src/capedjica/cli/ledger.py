@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from capedjica.cli.options import JsonOption, SiteOption
 
@@ -32,7 +33,7 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
     for row in rows:
         style = "bold" if row["study"] is None else ""
         table.add_row(
-            str(row["title"]),
+            Text(row["title"]),
             str(row["epsilon_text"]),
             f"{row['allowed']:g}",
             f"{row['delta']:.3g}",

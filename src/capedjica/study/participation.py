@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from capedjica.algorithms.method import Subject
@@ -13,6 +13,7 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site import Site, SitePolicy
 from capedjica.privacy.ledger import Ledger
 from capedjica.securesum.noise import NoiseSource
+from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study, write_study
 
@@ -56,6 +57,15 @@ def open_site(
     policy = SitePolicy(allow_unprotected=home.settings.policy.allow_unprotected)
     statistics = study.method.site(subjects)
     return Site(study.contract, home.settings.name, home.identity(), ledger, statistics, noise, policy)
+
+
+@contextmanager
+def taking_part(home: SiteHome, study: Study) -> Iterator[None]:
+    """Hold a site for one run of a study: two at once would spend its budget against each other."""
+    name = home.settings.name
+    lock = home.approved_path / f".{study.hash.hex()[:16]}.lock"
+    with locked(lock, f"site {name} takes part in another run of '{study.content.title}' at this moment"):
+        yield
 
 
 def _terms_problems(home: SiteHome, study: Study) -> list[str]:

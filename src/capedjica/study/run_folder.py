@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from capedjica import __version__
 from capedjica.errors import InputError
+from capedjica.study.locks import locked
 from capedjica.study.study_file import Study, write_study
 from capedjica.study.text import printable
 
@@ -112,16 +112,7 @@ class RunFolder:
     @contextmanager
     def claim(self, study: Study) -> Iterator[RunState]:
         """Begin or take up the run, alone; add the time it took when it ends, however it ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "wb")  # noqa: SIM115 (released below)
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be written: {error.strerror}") from None
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(f"{self.path} is in use by another process") from None
+        with locked(self.path / ".lock", f"{self.path} is in use by another process"):
             state, started = self._begin(study), time.monotonic()
             try:
                 yield state

@@ -19,7 +19,7 @@ from capedjica.mechanisms.statement import privacy_statement
 from capedjica.privacy.statement import PrivacyStatement, round_up
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.journal import Journal, JournaledMeans
-from capedjica.study.participation import approve, open_site, problems
+from capedjica.study.participation import approve, open_site, problems, taking_part
 from capedjica.study.results import result_names, write_results
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.site_home import SiteHome
@@ -83,32 +83,45 @@ def run_study(
     if state is not None and state.complete and folder.holds(result_names(study)):
         return state
     _check_sites(study, homes, watcher, begun=state is not None)
-    if not folder.journal_path.exists():
-        _check_first(study, homes, folder if state is not None else None)
+    with ExitStack() as held:
+        for home in homes:
+            held.enter_context(taking_part(home, study))
+        if not folder.journal_path.exists():
+            _check_first(study, homes, folder if state is not None else None)
+        _run(study, homes, folder, insecure_noise_seed, watcher)
+    finished = folder.state()
+    assert finished is not None
+    return finished
+
+
+def _run(
+    study: Study, homes: Sequence[SiteHome], folder: RunFolder, seed: int | None, watcher: Watcher
+) -> None:
+    """Make the means that the journal does not have yet, and the results from all of them."""
     with folder.claim(study) as state, _logging(folder, homes), ExitStack() as open_files:
         _log.info("%s: %s", "resumed" if state.resumed else "started", study.content.title)
-        sites = {
-            home.settings.name: _open(home, study, insecure_noise_seed, watcher, open_files) for home in homes
-        }
+        sites = {home.settings.name: _open(home, study, seed, watcher, open_files) for home in homes}
         journal = open_files.enter_context(Journal.open(folder.journal_path, study.contract))
         aggregator = Aggregator(
             study.contract,
             InProcessEngine(sites).exchange,
-            _noise("aggregator", insecure_noise_seed) if study.contract.mechanism == "pooled" else None,
+            _noise("aggregator", seed) if study.contract.mechanism == "pooled" else None,
             done=journal.releases,
             n_done=journal.n_done(len(study.contract.stages)),
         )
         _estimate(study, folder, state, aggregator, journal, watcher)
         for name, site in sites.items():
-            logging.getLogger(f"capedjica.site.{name}").log(
-                logging.WARNING if site.n_zero else logging.INFO,
-                "the last release counted %d of %d subjects as zero because of their data",
-                site.n_zero,
-                study.contract.enrolled[name],
-            )
-    finished = folder.state()
-    assert finished is not None
-    return finished
+            _log_zeros(site, study.contract.enrolled[name])
+
+
+def _log_zeros(site: Site, enrolled: int) -> None:
+    """Tell the site, and nobody else, how many of its subjects could not be used."""
+    logging.getLogger(f"capedjica.site.{site.name}").log(
+        logging.WARNING if site.n_zero else logging.INFO,
+        "the last release counted %d of %d subjects as zero because of their data",
+        site.n_zero,
+        enrolled,
+    )
 
 
 def find_sites(study: Study, folder: Path) -> list[SiteHome]:

@@ -1,0 +1,29 @@
+"""One process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from capedjica.errors import InputError
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold a file, made where it is missing; InputError with ``busy`` while another process does.
+
+    The operating system lets go of it when the process ends, however it ends.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "wb")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(busy) from None
+        yield
