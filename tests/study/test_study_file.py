@@ -17,7 +17,7 @@ from capedjica.study.toml import toml_value
 from tests.study.drafts import card, draft, plain, sites
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-titles = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+titles = st.text(st.characters().filter(str.isprintable), min_size=1, max_size=500).filter(str.strip)
 
 
 def toml(table):
@@ -44,7 +44,7 @@ def toml_lines(table):
 
 @same_folder
 @given(titles)
-@example('"quotes" and \\backslashes\\, a\nnew line, \ttab, \x00, \x1b, \x7f, \u2028, é 脳 𝄞')
+@example('"quotes" and \\backslashes\\, é 脳 𝄞')
 @example("'''")
 @example("# {{ study.privacy.epsilon }} {% raw %}")
 def test_any_title_is_read_back_as_written(tmp_path, title):
@@ -255,7 +255,9 @@ def problems(**changes):
     ("changes", "message"),
     [
         ({"title": "\t"}, "title must say what the study is about, got nothing"),
-        ({"title": "\ud800"}, "title must be text, got bytes that are none (UTF-8)"),
+        ({"title": "\ud800"}, "title must be text on one line, of at most 500 printable characters"),
+        ({"title": "\x1b[31mred"}, "title must be text on one line, of at most 500 printable characters"),
+        ({"title": "x" * 501}, "title must be text on one line, of at most 500 printable characters"),
         ({"analysis": {"n_components": 13}}, "analysis.n_components must be at most n_features, 12; got 13"),
         ({"analysis": {"scan_length": 3}}, "analysis.n_components must be at most scan_length, 3; got 4"),
         (

@@ -33,6 +33,7 @@ MethodName = Literal["subject", "paper"]
 # No study has more of anything that is counted.
 MOST: Final = 10**9
 MOST_ITERATIONS: Final = 10**6
+MAX_TITLE: Final = 500
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
 # A budget beyond these is a slip of the keyboard.
@@ -236,12 +237,11 @@ def _write_new(file: Path, text: str) -> None:
 
 
 def _title_problems(title: str) -> list[str]:
+    """Return what a ledger would not take for a title; a terminal would obey some of it."""
     if not title.strip():
         return ["title must say what the study is about, got nothing"]
-    try:
-        title.encode()
-    except UnicodeEncodeError:
-        return ["title must be text, got bytes that are none (UTF-8)"]
+    if len(title) > MAX_TITLE or not title.isprintable():
+        return [f"title must be text on one line, of at most {MAX_TITLE} printable characters"]
     return []
 
 
