@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -18,6 +18,8 @@ from capedjica.cli.simulate import simulate
 from capedjica.cli.site import app as site_app
 from capedjica.cli.study import app as study_app
 from capedjica.errors import CapedjicaError
+
+INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="capedjica",
@@ -41,12 +43,19 @@ def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and an exit code."""
     try:
         app()
-    except KeyboardInterrupt:
-        Console(stderr=True, soft_wrap=True).print("capedjica: interrupted")
-        sys.exit(130)
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Typer makes a silent exit of an interruption.
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
+        _say("interrupted")
+        sys.exit(INTERRUPTED)
     except CapedjicaError as error:
-        Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"capedjica: {error}")
+        _say(str(error))
         sys.exit(error.exit_code)
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, soft_wrap=True, markup=False, highlight=False).print(f"capedjica: {text}")
 
 
 def _version(wanted: bool) -> None:

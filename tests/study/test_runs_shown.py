@@ -1,4 +1,4 @@
-"""Runs side by side: on any terminal, and whatever became of their files."""
+"""Runs on a terminal, one after the other and side by side, whatever became of their files."""
 
 import shutil
 import sys
@@ -66,6 +66,18 @@ def test_a_run_tells_where_its_results_are(made, capedjica):
     assert (code, errors) == (0, "")
     assert f"The maps: {made / 'run' / 'maps.png'}\n" in shown
     assert f"The cost in full: {made / 'run' / 'privacy.json'}\n" in shown
+
+
+def test_an_interruption_of_the_checks_says_that_nothing_was_begun(tmp_path, capedjica, monkeypatch):
+    make_study(tmp_path)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("capedjica.study.running.problems", interrupt)
+    code, shown, errors = capedjica("run", tmp_path)
+    assert (code, errors) == (130, "capedjica: interrupted\n")
+    assert shown.strip() == "Nothing was begun and nothing was spent."
 
 
 def test_a_title_is_shown_as_it_is(made, capedjica):
