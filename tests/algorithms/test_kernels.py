@@ -58,9 +58,11 @@ def clips_at(subjects, W, b, share):
     return [margin * np.quantile(norm, share) for norm in norms]
 
 
-def plain_skew(x, W):
+def plain_skew(x, W, half=7, floor=0.3):
     z = x @ W.T
-    moments = np.tanh(z).T @ z / len(z)
+    windows = [slice(max(t - half, 0), t + half + 1) for t in range(len(z))]
+    variance = np.array([np.mean(z[window] ** 2, axis=0) for window in windows])
+    moments = (z / (floor + (1 - floor) * variance)).T @ z / len(z)
     return (moments - moments.T)[np.triu_indices(len(W), 1)]
 
 
@@ -125,6 +127,21 @@ def test_skew_agrees_with_numpy(n_features):
     rows = skew_statistics(PackedSubjects.from_list(subjects), W)
     assert rows.shape == (len(LENGTHS), n_features * (n_features - 1) // 2)
     assert_allclose(rows, [plain_skew(x, W) for x in subjects], rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(("half", "floor"), [(1, 0.5), (20, 0.05), (400, 0.9)])
+def test_skew_takes_any_window(half, floor):
+    subjects, (W, _) = subjects_of(5), model(5)
+    rows = skew_statistics(PackedSubjects.from_list(subjects), W, half, floor)
+    assert_allclose(rows, [plain_skew(x, W, half, floor) for x in subjects], rtol=1e-4, atol=2e-6)
+
+
+def test_a_spike_leaves_no_trace_beyond_its_window():
+    """A running sum would keep the rounding error of the spike for the rest of the scan."""
+    (subject,) = subjects_of(4, [200])
+    subject[100] = 1e8
+    rows = skew_statistics(PackedSubjects.from_list([subject]), np.eye(4))
+    assert_allclose(rows[0], plain_skew(subject, np.eye(4)), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("clip", [0.1, 12.0, 1e3])

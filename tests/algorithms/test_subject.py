@@ -15,9 +15,10 @@ from capedjica.mechanisms.release import plan_release
 from capedjica.mechanisms.subjects import sum_subjects
 
 R, D, T = 4, 20, 60
-STAGES = subject.SubjectMethod(D, R, T, 3).stages()
+STAGES = subject.SubjectMethod(D, R, T, max_rotations=3).stages()
 V = np.linalg.qr(np.random.default_rng(1).standard_normal((D, R)))[0]
-PUBLISHED = (b"", pack(V=V), pack(V=V, sphering=np.diag([3.0, 1.0, 0.5, 0.1])))
+SPHERED = pack(V=V, sphering=np.diag([3.0, 1.0, 0.5, 0.1]))
+PUBLISHED = (b"", pack(V=V, sphering=np.eye(R)), SPHERED, SPHERED)
 STATE = pack(W=np.linalg.qr(np.random.default_rng(2).standard_normal((R, R)))[0])
 
 
@@ -38,7 +39,7 @@ def hostile_subjects(count=120):
 
 
 def plans():
-    """The three stages of a real study, with the grid and noise that sites would use."""
+    """The stages of a real study, with the grid and noise that sites would use."""
     names = [f"s{number}" for number in range(4)]
     study = EmbeddedStudy(
         "test", dict.fromkeys(names, 9), dict.fromkeys(names, None), STAGES, epsilon=1.0, delta=1e-5
@@ -49,7 +50,7 @@ def plans():
     ]
 
 
-@pytest.mark.parametrize("stage", [subject.SUBSPACE, subject.WHITENING, subject.ROTATION])
+@pytest.mark.parametrize("stage", [subject.SUBSPACE, subject.COARSE, subject.FINE, subject.ROTATION])
 def test_one_person_moves_no_stage_further_than_is_charged(stage):
     """What is charged covers a move of mu times the honest noise: nobody, however odd, moves further."""
     plan = plans()[stage]
@@ -87,28 +88,72 @@ def test_a_projector_has_rank_r_whatever_the_scan_spans():
     assert np.linalg.eigvalsh(subject.unsvec(row)) == pytest.approx([0] * (D - R) + [1] * R, abs=1e-9)
 
 
+@pytest.mark.parametrize("length", [T, D // 2])
+def test_a_projector_is_one_whatever_the_scale_and_the_rank(length):
+    """Orthonormal to 1e-12, though the scan may be wide, badly scaled, or of fewer directions than asked."""
+    rng = np.random.default_rng(6)
+    for rank in (1, R - 1, D):
+        scan = rng.standard_normal((length, D)) * 10.0 ** rng.uniform(-6, 6, size=D)
+        scan = (scan[:, :rank] @ rng.standard_normal((rank, D)) if rank < D else scan).astype(np.float32)
+        values = np.linalg.eigvalsh(subject.projector(scan, R))
+        assert np.minimum(np.abs(values), np.abs(values - 1)).max() < 1e-12
+        assert 1 <= np.round(values.sum()) <= R
+
+
 def test_clips_are_the_typical_norms_they_say_they_are():
     """On data of the paper's model, at R = 20 and 250 time points, half to twice the median norm."""
     study = make_synthetic(1, 24, 20, 250, 20, random_state=0)
     site = subject.SubjectSite(study.sites[0], 20, low_pass(study.image_shape))
     rows = np.concatenate(list(site(subject.SUBSPACE, b"", b"")))
     span = np.linalg.eigh(subject.unsvec(rows.mean(axis=0)))[1][:, -20:]
-    logs = np.concatenate(list(site(subject.WHITENING, pack(V=span), b"")))
-    sphering = subject._power(subject.unsvec(logs.mean(axis=0)), -0.5)
-    turns = site(subject.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))[0]
-    for norms, clip in ((logs, subject.covariance_clip(20)), (turns, subject.rotation_clip(20, 250))):
-        assert 0.5 < np.median(np.linalg.norm(norms, axis=1)) / clip < 2
+    norms, sphering = [], np.eye(20)
+    for stage in (subject.COARSE, subject.FINE):
+        logs = np.concatenate(list(site(stage, pack(V=span, sphering=sphering), b"")))
+        sphering = subject.whitened_further(sphering, subject.unsvec(logs.mean(axis=0)))
+        norms.append(logs)
+    norms.append(site(subject.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))[0])
+    clips = subject.coarse_clip(20), subject.fine_clip(20, 250), subject.rotation_clip(20, 250)
+    for vectors, clip in zip(norms, clips, strict=True):
+        assert 0.5 < np.median(np.linalg.norm(vectors, axis=1)) / clip < 2
+
+
+def test_whitening_twice_is_whitening_by_both():
+    """With S from a first matrix and the logarithm of S C S exactly, the result whitens C."""
+    rng = np.random.default_rng(7)
+    covariance = np.cov(rng.standard_normal((R, 50)))
+    first = subject.whitened_further(np.eye(R), np.diag([0.5, -0.2, 0.1, -0.4]))
+    assert first == pytest.approx(np.diag(np.exp([-0.25, 0.1, -0.05, 0.2])))
+    values, vectors = np.linalg.eigh(first @ covariance @ first)
+    second = subject.whitened_further(first, (vectors * np.log(values)) @ vectors.T)
+    assert second @ covariance @ second == pytest.approx(np.eye(R), abs=1e-12)
+    assert second == pytest.approx(second.T)
+
+
+def test_a_log_covariance_has_no_trace_and_forgets_the_scale():
+    samples = np.random.default_rng(8).standard_normal((T, R)) * [3, 1, 0.5, 0.1]
+    logarithm = subject.log_covariance(samples)
+    assert np.trace(logarithm) == pytest.approx(0, abs=1e-12)
+    assert subject.log_covariance(1e-9 * samples) == pytest.approx(logarithm)
+    for broken in (np.zeros((T, R)), np.empty((0, R)), np.full((T, R), np.nan)):
+        assert np.isnan(subject.log_covariance(broken)).all()
 
 
 def test_w_stays_orthogonal_and_turns_against_the_gradient():
     rng = np.random.default_rng(4)
     W = np.eye(R)
     for _ in range(50):
-        W = subject.rotate(W, rng.standard_normal(R * (R - 1) // 2), 1.0)
+        W = subject.rotate(W, rng.standard_normal(R * (R - 1) // 2))
     assert np.abs(W @ W.T - np.eye(R)).max() < 1e-9
     small = np.zeros(R * (R - 1) // 2)
     small[0] = 1e-6
-    assert subject.rotate(np.eye(R), small, 1.0)[0, 1] == pytest.approx(-1e-6 / (2 * subject.KAPPA))
+    assert subject.rotate(np.eye(R), small)[0, 1] == pytest.approx(-1e-6)
+
+
+def test_there_are_fewer_rotations_where_there_is_more_noise():
+    counts = [subject.suitable_rotations(noise) for noise in (0, 1e-6, 0.002, 0.01, 0.1, math.inf)]
+    assert counts[0] == counts[1] == subject.MOST_ROTATIONS
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == subject.FEWEST_ROTATIONS
 
 
 def test_steps_are_whole_in_the_first_half_and_then_fall():
@@ -120,10 +165,11 @@ def test_steps_are_whole_in_the_first_half_and_then_fall():
 def test_public_values_of_another_method_are_refused():
     site = subject.SubjectSite([np.ones((T, D))], R)
     for stage, published, state in (
-        (subject.WHITENING, pack(V=np.ones((D, R + 1))), b""),
+        (subject.COARSE, pack(V=np.ones((D, R + 1)), sphering=np.eye(R)), b""),
+        (subject.COARSE, pack(V=V), b""),
         (subject.ROTATION, pack(V=V), STATE),
-        (subject.ROTATION, PUBLISHED[2], pack(W=np.eye(R + 1))),
-        (subject.ROTATION, PUBLISHED[2], b"nonsense"),
+        (subject.ROTATION, SPHERED, pack(W=np.eye(R + 1))),
+        (subject.ROTATION, SPHERED, b"nonsense"),
     ):
         with pytest.raises(ProtocolError):
             site(stage, published, state)

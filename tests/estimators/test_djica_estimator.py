@@ -46,7 +46,7 @@ def test_a_generous_budget_is_enough(mechanism):
 def test_every_stage_is_in_the_one_epsilon():
     privacy = fit(epsilon=2.0, max_iter=6).privacy_
     labels = [release.label for release in privacy.releases]
-    assert labels == ["subspace", "log-covariance"] + ["rotation"] * 6
+    assert labels == ["subspace", "log-covariance", "log-covariance, whitened"] + ["rotation"] * 6
     assert privacy.epsilon == 2.0
     assert privacy.spent_epsilon == pytest.approx(2.0, rel=1e-4)
     assert privacy.spent_epsilon <= 2.0

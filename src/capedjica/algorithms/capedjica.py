@@ -21,7 +21,7 @@ from capedjica.algorithms.infomax import (
     subject_gradients,
 )
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.method import Means, Progress, Subject
+from capedjica.algorithms.method import Means, Progress, Released, Subject
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
@@ -86,6 +86,9 @@ class PaperMethod:
 
         n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
         return infomax.W @ V.T, n_iter
+
+    def draws(self, released: Sequence[Released]) -> None:
+        """Return nothing: where the noise of a descent with its own stopping rule leads is not simulated."""
 
 
 class PaperSite:

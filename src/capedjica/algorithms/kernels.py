@@ -35,6 +35,10 @@ _Subject = TypeVar("_Subject")
 TANH_ERROR: Final = 1e-6
 """Largest error of the kernels' tanh, absolute and relative (`_tanh`)."""
 
+HALF_WINDOW: Final = 7
+VARIANCE_FLOOR: Final = 0.3
+"""Of the local variance of `skew_statistics`: 15 time points, and never less than 0.3 of the mean."""
+
 _TILE: Final = 256
 _VECTORS: Final = 32  # floats in four AVX registers, one step of an unrolled loop: tiles end on a multiple
 _ROWS: Final = 4  # matrices are padded with zeros to a multiple of this, so blocked loops have no remainder
@@ -89,6 +93,10 @@ class PackedSubjects:
         So a subject that fails changes nothing but its own part, which is then zero.
         """
         return cls.from_list([_computed(function, subject, n_features) for subject in subjects])
+
+    def subject(self, number: int) -> Float32Array:
+        """Return the (time, R) samples of one subject."""
+        return self.samples[self.offsets[number] : self.offsets[number + 1]]
 
     @property
     def n_subjects(self) -> int:
@@ -311,33 +319,58 @@ def _infomax_range(
 
 
 @compiled
+def _local_variance_score(
+    z: Float32Array, length: int, half: int, floor: np.float32, psi: Float32Array
+) -> None:
+    """Fill psi of `skew_statistics`; sums over a window are made anew, so no spike leaves a trace in them."""
+    squares = np.zeros(length, np.float32)
+    total, scale = np.zeros_like(squares), np.zeros_like(squares)
+    for t in range(length):
+        scale[t] = (1 - floor) / np.float32(min(t + half, length - 1) - max(t - half, 0) + 1)
+    for i in range(len(z)):
+        for t in range(length):
+            squares[t] = z[i, t] * z[i, t]
+            total[t] = 0
+        for shift in range(-min(half, length - 1), min(half, length - 1) + 1):
+            for t in range(max(0, -shift), min(length, length - shift)):
+                total[t] += squares[t + shift]
+        for t in range(length):
+            psi[i, t] = z[i, t] / (floor + scale[t] * total[t])
+
+
+@compiled
 def _skew_range(
     first: int,
     last: int,
     samples: Float32Array,
     offsets: NDArray[np.int64],
     unmixing: Float32Array,
+    half: int,
+    floor: np.float32,
     out: Float64Array,
 ) -> None:
     """Fill the rows of subjects first..last of `skew_statistics`; the unmixing matrix is padded."""
-    size, padded = samples.shape[1], len(unmixing)
-    x = np.zeros((padded, _TILE), np.float32)
-    z, y, none = np.zeros_like(x), np.zeros_like(x), np.zeros(padded, np.float32)
+    size, padded, longest = samples.shape[1], len(unmixing), 0
+    for m in range(first, last):
+        longest = max(longest, offsets[m + 1] - offsets[m])
+    # A window reaches over any tile, so here a tile is a whole scan.
+    x = np.zeros((padded, longest + _VECTORS), np.float32)
+    z, psi, none = np.zeros_like(x), np.zeros_like(x), np.zeros(padded, np.float32)
     moments = np.zeros((padded, padded))
     for m in range(first, last):
         moments[:] = 0
-        for start in range(offsets[m], offsets[m + 1], _TILE):
-            width = _load(samples, start, min(start + _TILE, offsets[m + 1]), x)
-            _multiply(unmixing, x, none, z, width)
-            for i in range(padded):
-                for t in range(width):
-                    y[i, t] = _tanh(z[i, t])
-            _add_outer(y, z, moments, width)
-        length = max(offsets[m + 1] - offsets[m], 1)
+        length = offsets[m + 1] - offsets[m]
+        width = _load(samples, offsets[m], offsets[m + 1], x)
+        _multiply(unmixing, x, none, z, width)
+        _local_variance_score(z, length, half, floor, psi)
+        for i in range(padded):
+            for t in range(length, width):
+                psi[i, t] = 0
+        _add_outer(psi, z, moments, width)
         entry, check = 0, 0.0
         for i in range(size):
             for j in range(i + 1, size):
-                out[m, entry] = (moments[i, j] - moments[j, i]) / length
+                out[m, entry] = (moments[i, j] - moments[j, i]) / max(length, 1)
                 check += out[m, entry]
                 entry += 1
         if not np.isfinite(check):
@@ -432,10 +465,19 @@ def infomax_statistics(
     return out
 
 
-def skew_statistics(packed: PackedSubjects, W: ArrayLike) -> Float64Array:
-    r"""Skew-symmetric part of every subject's :math:`E = \frac1T \sum_n \tanh(z_n) z_n'`, with z = W x.
+def skew_statistics(
+    packed: PackedSubjects, W: ArrayLike, half: int = HALF_WINDOW, floor: float = VARIANCE_FLOOR
+) -> Float64Array:
+    r"""Skew-symmetric part of every subject's :math:`E = \frac1T \sum_n \psi_n z_n'`, with z = W x.
 
-    This is the gradient of the likelihood along rotations of W; it vanishes at the solution.
+    The score is
+
+    .. math:: \psi_{in} = \frac{z_{in}}{f + (1 - f) v_{in}}, \qquad
+              v_{in} = \text{mean of } z_{ik}^2 \text{ over } |k - n| \le h .
+
+    :math:`\psi` is the score of a source whose variance changes slowly with time, as far as the subject's own
+    scan tells it. It is a function of one source alone, so :math:`E` is diagonal on average where the sources
+    are independent, and its skew part vanishes at the solution.
 
     Parameters
     ----------
@@ -443,6 +485,10 @@ def skew_statistics(packed: PackedSubjects, W: ArrayLike) -> Float64Array:
         Whitened data, R features.
     W : array_like of shape (R, R)
         Unmixing matrix, usually orthogonal.
+    half : int
+        h, time points on each side of the window; it is cut at the ends of the scan.
+    floor : float
+        f, between 0 and 1.
 
     Returns
     -------
@@ -452,10 +498,11 @@ def skew_statistics(packed: PackedSubjects, W: ArrayLike) -> Float64Array:
     """
     size = packed.n_features
     unmixing = _single(_pad(_square("W", W, size)))
+    half, floor = validate.count("half", half), validate.probability("floor", floor)
     out = np.empty((packed.n_subjects, size * (size - 1) // 2))
 
     def fill(first: int, last: int) -> None:
-        _skew_range(first, last, packed.samples, packed.offsets, unmixing, out)
+        _skew_range(first, last, packed.samples, packed.offsets, unmixing, half, np.float32(floor), out)
 
     over_subjects(fill, packed.n_subjects)
     return out

@@ -14,12 +14,17 @@ def pseudo_inverse(matrix: FloatArray) -> FloatArray:
     return inverse
 
 
+def peak_order(mixing: FloatArray) -> NDArray[np.intp]:
+    """Return the order of maps by the features at which they peak."""
+    return np.argsort(np.argmax(np.abs(mixing), axis=0), kind="stable")
+
+
 def stable_maps(mixing: FloatArray) -> FloatArray:
     """Scale each map to a largest absolute value of 1, positive, and sort maps by where that peak is."""
     peaks = np.argmax(np.abs(mixing), axis=0)
     heights = mixing[peaks, np.arange(mixing.shape[1])]
     scaled = mixing / np.where(heights == 0, 1.0, heights)
-    return np.ascontiguousarray(scaled[:, np.argsort(peaks, kind="stable")])
+    return np.ascontiguousarray(scaled[:, peak_order(mixing)])
 
 
 def mixing_of(unmixing: FloatArray) -> FloatArray:

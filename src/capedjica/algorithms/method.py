@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,31 @@ class Means(Protocol):
         """Hand public data to all sites."""
 
 
+@dataclass(frozen=True, eq=False)
+class Released:
+    """A mean as it was published: its stage, its numbers, and the standard deviation of the noise on each."""
+
+    stage: int
+    value: FloatArray
+    noise: float
+
+
+class Replay:
+    """Means that were made before."""
+
+    def __init__(self, released: Sequence[Released]) -> None:
+        self._coming = iter(released)
+
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
+        """Return the next mean."""
+        released = next(self._coming)
+        assert released.stage == stage
+        return released.value
+
+    def publish(self, data: bytes) -> None:
+        """Tell nobody."""
+
+
 class Method(Protocol):
     """An analysis with all its public parameters.
 
@@ -43,4 +69,10 @@ class Method(Protocol):
         """Return the (R, D) unmixing matrix of centred data and the number of iterations.
 
         ``progress(unmixing, iteration)`` is called after each iteration.
+        """
+
+    def draws(self, released: Sequence[Released]) -> Iterator[FloatArray] | None:
+        """Yield (D, R) mixing matrices as they might have come out with other noise; None if not known.
+
+        In the order of the components of :meth:`estimate`, from what was published and the known noise alone.
         """

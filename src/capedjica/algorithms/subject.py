@@ -5,58 +5,98 @@ The model is the paper's, x = A s. What differs is what is asked of a subject: w
 1. *Subspace.* The projector on the subject's own R leading directions: every component counts the same,
    however strong it is, and the norm is sqrt(R) by construction, so nothing is clipped. The R leading
    eigenvectors of the mean span the common subspace.
-2. *Whitening.* The logarithm of the covariance of the projected data, which are scaled to a mean squared norm
-   of R; eigenvalues floored, clipped as a vector. The exponential of the mean is the common covariance.
-3. *Rotation.* W stays orthogonal. With z = W x whitened and psi = tanh the statistic is the skew part of
-   E[psi(z) z'], R(R-1)/2 numbers, clipped at about its typical norm. It is the gradient of the likelihood
-   along rotations. Near the solution it equals (kappa_i + kappa_j) times the angle still to be turned, where
-   kappa = E[psi'(s)] - E[s psi(s)], so each iteration turns by the mean over 2 kappa, and by less and less
-   in the second half, which averages the noise.
+2. *Whitening, twice.* The logarithm of the subject's covariance in that subspace, without its trace: first
+   as it is, then after whitening by what the first mean says. The second is short, because all that subjects
+   have in common is gone, so it can be clipped closely and has little noise.
+3. *Rotation.* W stays orthogonal. The start is free (:mod:`capedjica.algorithms.varimax`). The statistic is
+   the skew part of E[psi(z) z'] for z = W x, R(R-1)/2 numbers, where psi divides a source by its own local
+   variance (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are independent,
+   and says more about the angle still to be turned, for its length, than that of tanh. Each iteration turns
+   by the mean over a curvature, and by less and less in the second half, which averages the noise.
 
-Clips, floor, kappa and the split of the budget are fixed by R and the length of a scan. They were chosen on
-synthetic data of the paper's model (:mod:`capedjica.data.synthetic`), never on the data at hand.
+Clips, shares, the number of iterations and the curvature are fixed by public quantities: R, the length of a
+scan, the features and the noise that the budget implies. They were chosen by looking at scores on synthetic
+data of the paper's model (:mod:`capedjica.data.synthetic`) and on ABIDE (docs/research-notes.md), never on
+the data at hand.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import expm
+from scipy.linalg import eigh, expm
 
 from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
-from capedjica.algorithms.method import Means, Progress, Subject
+from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.algorithms.varimax import varimax
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 
 FloatArray = NDArray[np.float64]
 SUBSPACE: Final = 0
-WHITENING: Final = 1
-ROTATION: Final = 2
-SHARES: Final = (0.3, 0.2, 0.5)
-ROTATIONS: Final = 20
-KAPPA: Final = 0.06
+COARSE: Final = 1
+FINE: Final = 2
+ROTATION: Final = 3
+# Of what the subspace leaves: both whitenings and the rotations.
+OTHER_SHARES: Final = (0.18, 0.18, 0.64)
+FEWEST_ROTATIONS: Final = 4
+MOST_ROTATIONS: Final = 24
+# Without noise there is no more to be gained once the largest angle is below this.
+SMALLEST_ANGLE: Final = 1e-3
+# How the mean of the rotation statistic responds to an angle: 0.11 on ABIDE, 0.35 on synthetic data.
+RESPONSE: Final = 0.2
+# Results as they might have come out, to tell how stable they are.
+DRAWS: Final = 30
 # Eigenvalues of a subject's covariance (their mean is 1) count as at least this much.
 FLOOR: Final = 1e-3
+# Directions with less than this part of the largest power are rounding errors.
+_RANK_TOLERANCE: Final = 1e-12
 
 
-def covariance_clip(n_components: int) -> float:
-    """Clip of log-covariances: 4.2 at R = 20, the typical norm."""
-    return 0.95 * math.sqrt(n_components)
+def coarse_clip(n_components: int) -> float:
+    """Clip of the log-covariance: 4.5 at R = 20, a little above its typical norm."""
+    return math.sqrt(n_components)
+
+
+def fine_clip(n_components: int, scan_length: int) -> float:
+    """Clip of the log-covariance after whitening: 1.9 at R = 20 and 250 time points, its typical norm."""
+    return math.sqrt(2.1 * n_components * (n_components + 1) / scan_length)
 
 
 def rotation_clip(n_components: int, scan_length: int) -> float:
-    """Clip of the skew part of E[tanh(z) z']: 0.28 at R = 20 and 250 time points, the typical norm."""
-    return math.sqrt(0.05 * n_components * (n_components - 1) / scan_length)
+    """Clip of the skew part of E[psi(z) z']: 0.55 at R = 20 and 250 time points, 0.7 of its typical norm."""
+    return math.sqrt(0.2 * n_components * (n_components - 1) / scan_length)
+
+
+def subspace_share(n_components: int, n_kept: int, noise: float) -> float:
+    r"""Return the part of the budget for the subspace: a third, and more where noise would swallow it.
+
+    The noise on the mean projector has a largest eigenvalue of about :math:`\nu = \sigma \sqrt{R K} / 2`,
+    with :math:`\sigma` that of a release with the whole budget, over the root of the share; the eigenvalues
+    of the directions that matter are at most 1.
+    """
+    return min(max(2.8 * n_components * n_kept / 4 * noise**2, 0.33), 0.65)
+
+
+def suitable_rotations(noise: float) -> int:
+    """Return how many iterations suit the noise of one rotation with the whole budget for rotations."""
+    wanted = MOST_ROTATIONS if noise == 0 else round(min(0.04 / noise, MOST_ROTATIONS))
+    return max(FEWEST_ROTATIONS, wanted)
+
+
+def curvature(n_rotations: int) -> float:
+    """Return by what the mean is divided for a full turn: few noisy turns are short, many quiet ones long."""
+    return 0.1 + 1.6 / n_rotations
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +108,12 @@ class SubjectMethod:
     n_features, n_components : int
         D and R.
     scan_length : int
-        Time points of the longest scan that was planned.
-    n_rotations : int
-        J, the number of iterations.
+        Time points of a typical scan, as planned.
+    noise : float
+        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
+        budget went into one release (:func:`capedjica.mechanisms.variance.mean_noise`); 0 without noise.
+    max_rotations : int, optional
+        J, the number of iterations; by default what suits the noise.
     basis : array (K, D), optional
         A public basis with orthonormal rows; afterwards K numbers stand for the features.
     """
@@ -78,7 +121,8 @@ class SubjectMethod:
     n_features: int
     n_components: int
     scan_length: int
-    n_rotations: int = ROTATIONS
+    noise: float = 0.0
+    max_rotations: int | None = None
     basis: FloatArray | None = None
 
     def __post_init__(self) -> None:
@@ -92,16 +136,38 @@ class SubjectMethod:
         """K, the numbers that stand for the features."""
         return self.n_features if self.basis is None else len(self.basis)
 
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Parts of the budget (of mu^2) of the four stages."""
+        first = subspace_share(self.n_components, self.n_kept, self.noise)
+        return first, *((1 - first) * share for share in OTHER_SHARES)
+
+    @cached_property
+    def clips(self) -> tuple[float, ...]:
+        """Clips of the four stages."""
+        r, length = self.n_components, self.scan_length
+        return math.sqrt(r), coarse_clip(r), fine_clip(r, length), rotation_clip(r, length)
+
+    @cached_property
+    def n_rotations(self) -> int:
+        """J."""
+        return self.max_rotations or suitable_rotations(self._noise_of(ROTATION))
+
+    def _noise_of(self, stage: int) -> float:
+        """Return the noise on each number of a stage's mean, if it were one release."""
+        return self.noise * self.clips[stage] / math.sqrt(self.shares[stage])
+
     def stages(self) -> tuple[Stage, ...]:
         """Return everything the method asks."""
-        r = self.n_components
+        r, clips = self.n_components, self.clips
         queries = (
-            Query("subspace", svec_size(self.n_kept), math.sqrt(r), PSD_SPREAD),
-            Query("log-covariance", svec_size(r), covariance_clip(r)),
-            Query("rotation", r * (r - 1) // 2, rotation_clip(r, self.scan_length)),
+            Query("subspace", svec_size(self.n_kept), clips[SUBSPACE], PSD_SPREAD),
+            Query("log-covariance", svec_size(r), clips[COARSE]),
+            Query("log-covariance, whitened", svec_size(r), clips[FINE]),
+            Query("rotation", r * (r - 1) // 2, clips[ROTATION]),
         )
-        counts = (1, 1, self.n_rotations)
-        return tuple(Stage(*stage) for stage in zip(queries, counts, SHARES, strict=True))
+        counts = (1, 1, 1, self.n_rotations)
+        return tuple(Stage(*stage) for stage in zip(queries, counts, self.shares, strict=True))
 
     def site(self, subjects: Sequence[Subject]) -> SubjectSite:
         """Return what a site computes."""
@@ -112,18 +178,71 @@ class SubjectMethod:
 
         ``progress(unmixing, iteration)`` is called after each rotation.
         """
-        V = leading_subspace(means.mean(SUBSPACE), self.n_components)
-        means.publish(pack(V=V))
-        sphering = _power(unsvec(means.mean(WHITENING)), -0.5)
+        V, sphering = self._whitening(means)
         means.publish(pack(V=V, sphering=sphering))
-        whiten = sphering @ V.T if self.basis is None else sphering @ V.T @ self.basis
-        W = np.eye(self.n_components)
+        maps = self._in_features(V @ sphering)
+        unmixing, iteration = maps.T, 0
+        for iteration, W in enumerate(self._rotations(means, varimax(maps)), start=1):
+            unmixing = W @ maps.T
+            if progress is not None:
+                progress(unmixing, iteration)
+        return unmixing, iteration
+
+    def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
+        r"""Yield (D, R) mixing matrices as they might have come out with other noise.
+
+        The noise of each release is drawn once more, on top of what was published (which has its own, so that
+        the draws differ somewhat more than runs would): on the mean projector; on the second whitening, which
+        is measured after the first and so makes up for its noise; and on the rotations, where noise of
+        iteration j is brought back by every later one to :math:`1 - a h / k` of it, with a the step, k the
+        curvature and h how the mean responds to an angle (`RESPONSE`).
+        """
+        replay = Replay(released)
+        V, sphering = self._whitening(replay)
+        W = varimax(self._in_features(V @ sphering))
+        for W in self._rotations(replay, W):  # noqa: B007, B020 (the last one counts)
+            pass
+        first = self._first_sphering(released[COARSE].value)
+        spread = angle_noise([release.noise for release in released[ROTATION:]], self.n_rotations)
+        rng = np.random.default_rng(0)  # public numbers in, public numbers out: nothing is protected here
+        for _ in range(DRAWS):
+            subspace, fine = (_redrawn(released[stage], rng) for stage in (SUBSPACE, FINE))
+            turned = rotate(W, spread * rng.standard_normal(svec_size(self.n_components - 1)))
+            other = leading_subspace(subspace, self.n_components)
+            mixing = V @ np.linalg.inv(whitened_further(first, unsvec(fine))) @ turned.T
+            yield self._in_features(other @ (other.T @ mixing))
+
+    def _in_features(self, inside: FloatArray) -> FloatArray:
+        """Return columns of K numbers as columns of D features."""
+        return inside if self.basis is None else self.basis.T @ inside
+
+    def _whitening(self, means: Means) -> tuple[FloatArray, FloatArray]:
+        """Return the subspace, and the sphering from both whitenings."""
+        V = leading_subspace(means.mean(SUBSPACE), self.n_components)
+        means.publish(pack(V=V, sphering=np.eye(self.n_components)))
+        sphering = self._first_sphering(means.mean(COARSE))
+        means.publish(pack(V=V, sphering=sphering))
+        return V, whitened_further(sphering, unsvec(means.mean(FINE)))
+
+    def _first_sphering(self, mean: FloatArray) -> FloatArray:
+        coarse = unsvec(mean)
+        factor = shrinkage(coarse, self._noise_of(COARSE))
+        return whitened_further(np.eye(self.n_components), factor * coarse)
+
+    def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
+        """Yield W after each rotation; without noise, end when it has come to rest."""
+        stiffness, last = curvature(self.n_rotations), math.inf
         for iteration in range(1, self.n_rotations + 1):
             mean = means.mean(ROTATION, pack(W=W))
-            W = rotate(W, mean, step_length(iteration, self.n_rotations))
-            if progress is not None:
-                progress(W @ whiten, iteration)
-        return W @ whiten, self.n_rotations
+            if self.noise == 0:
+                # A mean that grows was overshot; with noise in it that cannot be told.
+                stiffness *= 2 if np.linalg.norm(mean) > last else 1
+                last = float(np.linalg.norm(mean))
+            angles = step_length(iteration, self.n_rotations) / stiffness * mean
+            W = rotate(W, angles)
+            yield W
+            if self.noise == 0 and np.abs(angles).max() < SMALLEST_ANGLE:
+                return
 
 
 def step_length(iteration: int, n_rotations: int) -> float:
@@ -131,24 +250,47 @@ def step_length(iteration: int, n_rotations: int) -> float:
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
-def rotate(W: FloatArray, skew: FloatArray, length: float) -> FloatArray:
-    """Turn W against the gradient ``skew``, the entries i < j of E[psi(z) z'] less its transpose."""
+def angle_noise(noise: Sequence[float], n_rotations: int) -> float:
+    """Return the standard deviation of the angles of W that the noise of its rotations leaves."""
+    variance, stiffness = 0.0, curvature(n_rotations)
+    for iteration, one in enumerate(noise, start=1):
+        turn = step_length(iteration, n_rotations) / stiffness
+        variance = (1 - min(1.0, turn * RESPONSE)) ** 2 * variance + (turn * one) ** 2
+    return math.sqrt(variance)
+
+
+def _redrawn(released: Released, rng: np.random.Generator) -> FloatArray:
+    again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
+    return again
+
+
+def rotate(W: FloatArray, angles: FloatArray) -> FloatArray:
+    """Turn W back by the angles, the entries i < j of a skew-symmetric matrix."""
     size = len(W)
     turn = np.zeros((size, size))
-    turn[np.triu_indices(size, 1)] = -length * skew / (2 * KAPPA)
+    turn[np.triu_indices(size, 1)] = -angles
     rotated: FloatArray = expm(turn - turn.T) @ W
     return rotated
 
 
-def _power(log_covariance: FloatArray, power: float) -> FloatArray:
-    """Return exp(power * log_covariance) of a symmetric matrix."""
+def shrinkage(matrix: FloatArray, noise: float) -> float:
+    """Return by how much to shrink a released matrix, as far as it is noise (James and Stein 1961)."""
+    energy = float(np.sum(matrix**2))
+    return max(0.1, 1 - svec_size(len(matrix)) * noise**2 / energy) if energy > 0 else 1.0
+
+
+def whitened_further(sphering: FloatArray, log_covariance: FloatArray) -> FloatArray:
+    r"""Return what whitens :math:`S^{-1} \exp(L) S^{-1}`, where L was measured after the sphering S."""
+    back = np.linalg.inv(sphering)
     values, vectors = np.linalg.eigh(log_covariance)
-    result: FloatArray = (vectors * np.exp(power * values)) @ vectors.T
-    return result
+    root = back @ (vectors * np.exp(values / 2))
+    values, vectors = np.linalg.eigh(root @ root.T)
+    further: FloatArray = (vectors / np.sqrt(values)) @ vectors.T
+    return further
 
 
 class SubjectSite:
-    """What a site computes for the method, from subjects that are read one at a time.
+    """What a site computes for the method, from subjects that are read one at a time, twice in all.
 
     Parameters
     ----------
@@ -165,80 +307,116 @@ class SubjectSite:
     ) -> None:
         self._subjects, self._n_components = subjects, n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
-        self._key = b""
-        self._packed: PackedSubjects | None = None
+        self._subspace = self._sphering = np.empty(0)
+        self._reduced: PackedSubjects | None = None
+        self._whitened: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
         """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
         if stage == SUBSPACE:
             return map(self._projector, self._subjects)
-        if stage == WHITENING:
-            return map(partial(self._log_covariance, V=self._subspace(published)), self._subjects)
+        self._reduce(*self._read(published))
+        if stage in (COARSE, FINE):
+            return map(self._log_covariance, range(len(self._subjects)))
         r = self._n_components
         W = read_arrays(state, W=(r, r))["W"]
-        return [skew_statistics(self._whitened(published), W)]
+        return [skew_statistics(self._whiten(), W)]
 
-    def _subspace(self, published: bytes) -> FloatArray:
-        V = unpack(published).get("V", np.empty(0))
-        if V.ndim != 2 or V.shape[1] != self._n_components:
-            raise ProtocolError(f"the published subspace must have {self._n_components} columns")
-        return V
+    def _read(self, published: bytes) -> tuple[FloatArray, FloatArray]:
+        r, V = self._n_components, unpack(published).get("V", np.empty(0))
+        if V.ndim != 2 or V.shape[1] != r:
+            raise ProtocolError(f"the published subspace must have {r} columns")
+        return V, read_arrays(published, V=V.shape, sphering=(r, r))["sphering"]
+
+    def _reduce(self, V: FloatArray, sphering: FloatArray) -> None:
+        """Keep the subjects in the common subspace, read anew only when that changes."""
+        if self._reduced is None or not np.array_equal(self._subspace, V):
+            with one_thread():
+                self._reduced = PackedSubjects.computed(
+                    partial(self._in_subspace, V=V.astype(np.float32)), self._subjects, self._n_components
+                )
+            self._subspace, self._whitened = V, None
+        if not np.array_equal(self._sphering, sphering):
+            self._sphering, self._whitened = sphering, None
 
     def _features(self, subject: Subject) -> NDArray[np.float32]:
         """Return a subject centred, in the basis; NaN and infinity stay what they are."""
         with np.errstate(all="ignore"):
-            centred: NDArray[np.float32] = (subject - subject.mean(axis=0, dtype=np.float64)).astype(
-                np.float32
-            )
+            mean = subject.sum(axis=0, dtype=np.float64) / max(len(subject), 1)
+            centred: NDArray[np.float32] = (subject - mean).astype(np.float32)
             return centred if self._basis is None else centred @ self._basis
 
     def _projector(self, subject: Subject) -> FloatArray:
         with one_thread():
-            return svec(_projector(self._features(subject), self._n_components))[np.newaxis]
+            return svec(projector(self._features(subject), self._n_components))[np.newaxis]
 
-    def _reduced(self, subject: Subject, V: FloatArray) -> FloatArray:
-        """Return a subject in the common subspace, scaled to a mean squared norm of R."""
+    def _in_subspace(self, subject: Subject, V: NDArray[np.float32]) -> FloatArray:
         with np.errstate(all="ignore"):
-            reduced = (self._features(subject) @ V.astype(np.float32)).astype(np.float64)
-            size = math.sqrt(float(np.mean(np.einsum("ij,ij->i", reduced, reduced))))
-            return reduced * (math.sqrt(V.shape[1]) / size) if size > 0 else reduced
+            return unit_power((self._features(subject) @ V).astype(np.float64))
 
-    def _log_covariance(self, subject: Subject, V: FloatArray) -> FloatArray:
-        with one_thread():
-            return svec(_log_covariance(self._reduced(subject, V)))[np.newaxis]
+    def _log_covariance(self, number: int) -> FloatArray:
+        assert self._reduced is not None
+        with one_thread(), np.errstate(all="ignore"):
+            samples = self._reduced.subject(number).astype(np.float64) @ self._sphering
+            return svec(log_covariance(samples))[np.newaxis]
 
-    def _whitened(self, published: bytes) -> PackedSubjects:
-        """Whiten the subjects once for every subspace and covariance that are published."""
-        if self._packed is None or self._key != published:
-            V, r = self._subspace(published), self._n_components
-            sphering = read_arrays(published, V=V.shape, sphering=(r, r))["sphering"]
+    def _whiten(self) -> PackedSubjects:
+        """Whiten the subjects, once for every subspace and sphering that are published."""
+        assert self._reduced is not None
+        if self._whitened is None:
+            reduced, sphering = self._reduced, self._sphering
 
-            def whiten(subject: Subject) -> FloatArray:
-                whitened: FloatArray = self._reduced(subject, V) @ sphering
-                return whitened
+            def whiten(number: int) -> FloatArray:
+                with np.errstate(all="ignore"):
+                    return unit_power(reduced.subject(number).astype(np.float64) @ sphering)
 
             with one_thread():
-                self._packed, self._key = PackedSubjects.computed(whiten, self._subjects, r), published
-        return self._packed
+                self._whitened = PackedSubjects.computed(
+                    whiten, range(len(self._subjects)), self._n_components
+                )
+        return self._whitened
 
 
-def _projector(features: NDArray[np.float32], n_components: int) -> FloatArray:
+def unit_power(samples: FloatArray) -> FloatArray:
+    """Scale a subject to a mean squared norm of R, so that a source has about unit variance."""
+    size = math.sqrt(float(np.mean(np.einsum("ij,ij->i", samples, samples)))) if len(samples) else 0.0
+    return samples * (math.sqrt(samples.shape[1]) / size) if size > 0 else samples
+
+
+def projector(features: NDArray[np.float32], n_components: int) -> FloatArray:
     """Return the projector on the leading directions of a subject; zero where there are none to be found."""
-    size = features.shape[1]
-    if not len(features) or not np.isfinite(features).all():
+    length, size = features.shape
+    if not length or not np.isfinite(features).all():
         return np.zeros((size, size))
-    moments = (features.T @ features).astype(np.float64)
-    values, vectors = np.linalg.eigh(moments)
-    leading = vectors[:, -n_components:][:, values[-n_components:] > 0]
-    projector: FloatArray = leading @ leading.T
-    return projector
+    leading = _leading_directions(features, n_components)
+    result: FloatArray = leading @ leading.T
+    return result
 
 
-def _log_covariance(reduced: FloatArray) -> FloatArray:
-    """Return the logarithm of a subject's covariance, eigenvalues floored; NaN where it cannot be had."""
-    size = reduced.shape[1]
-    if not len(reduced) or not np.isfinite(reduced).all():
+def _leading_directions(features: NDArray[np.float32], n_components: int) -> FloatArray:
+    """Return orthonormal columns, at most R; from whichever of both Gram matrices is the smaller."""
+    length, size = features.shape
+    wide = size > length
+    scaled = features.astype(np.float64) if wide else features
+    gram = (scaled @ scaled.T if wide else scaled.T @ scaled).astype(np.float64)
+    last = len(gram) - 1
+    values, vectors = eigh(gram, subset_by_index=[max(0, last + 1 - n_components), last], driver="evr")
+    vectors = vectors[:, values > values[-1] * _RANK_TOLERANCE] if values[-1] > 0 else vectors[:, :0]
+    # The sensitivity needs exactly orthonormal columns, which those of the smaller matrix do not give.
+    return np.linalg.qr(scaled.T @ vectors)[0] if wide else vectors
+
+
+def log_covariance(samples: FloatArray) -> FloatArray:
+    """Return the logarithm of a subject's covariance without its trace, NaN where it cannot be had.
+
+    The covariance is scaled to a mean eigenvalue of 1, and eigenvalues are floored.
+    """
+    size = samples.shape[1]
+    if not len(samples) or not np.isfinite(samples).all():
         return np.full((size, size), np.nan)
-    values, vectors = np.linalg.eigh(reduced.T @ reduced / len(reduced))
-    logarithm: FloatArray = (vectors * np.log(np.maximum(values, FLOOR))) @ vectors.T
-    return logarithm
+    values, vectors = np.linalg.eigh(samples.T @ samples)
+    if not values.sum() > 0:
+        return np.full((size, size), np.nan)
+    logarithms = np.log(np.maximum(values * (size / values.sum()), FLOOR))
+    result: FloatArray = (vectors * (logarithms - logarithms.mean())) @ vectors.T
+    return result

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.method import Released
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator import Aggregator
@@ -83,6 +84,7 @@ class EmbeddedStudy:
         self.engine = InProcessEngine(self.sites, carrier)
         curator = self._noise("aggregator") if mechanism == "pooled" else None
         self.aggregator = Aggregator(self.contract, self.engine.exchange, curator)
+        self.released: list[Released] = []
 
     def _noise(self, purpose: str) -> NoiseSource:
         return NoiseSource(insecure_noise_seed=self._seed, purpose=purpose)
@@ -97,7 +99,9 @@ class EmbeddedStudy:
 
     def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
         """Return the private mean of a stage's query over all subjects of the participants."""
-        return self.aggregator.mean(stage, state)
+        value = self.aggregator.mean(stage, state)
+        self.released.append(Released(stage, value, self.aggregator.releases[-1].noise))
+        return value
 
     def publish(self, data: bytes) -> None:
         """Hand public data to all sites, for the releases that follow."""

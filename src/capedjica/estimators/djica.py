@@ -18,20 +18,22 @@ from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE
 from capedjica.algorithms.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
-from capedjica.algorithms.subject import ROTATIONS, SubjectMethod
+from capedjica.algorithms.reliability import stability
+from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
-from capedjica.privacy import pure_mu, validate
+from capedjica.mechanisms.variance import mean_noise
+from capedjica.privacy import gaussian_mu, pure_mu, validate
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.noise import NoiseSource
 
 FloatArray = NDArray[np.float64]
 Method = Literal["subject", "paper", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
-DEFAULT_ITERATIONS = {"subject": ROTATIONS, "paper": 1000, "djica": 1000, "dp-djica": 100}
+DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
 class CapeDJICA:
@@ -63,7 +65,8 @@ class CapeDJICA:
     image_shape : tuple of int, optional
         Height and width, where features are the pixels of an image in row-major order.
     max_iter : int, optional
-        J, the most iterations; by default 20 for "subject", 1000 for "paper" and "djica", 100 for "dp-djica".
+        J, the most iterations; by default what suits the noise for "subject" (4 to 24), 1000 for "paper" and
+        "djica", 100 for "dp-djica".
     learning_rate : float, optional
         rho; by default the paper's 0.015 / ln R.
     pca_share : float
@@ -90,6 +93,10 @@ class CapeDJICA:
         The maps as columns.
     unmixing_ : array of shape (n_components, n_features)
         The pseudo-inverse of ``mixing_``.
+    stability_ : array of shape (n_components,), or None
+        How stable each map is under the noise, from 0 to 1, told without any further cost
+        (:mod:`capedjica.algorithms.reliability`); below 0.8 a map is not to be trusted. None for methods
+        other than "subject".
     n_iter_ : int
         Iterations made.
     privacy_ : PrivacyStatement
@@ -129,6 +136,7 @@ class CapeDJICA:
     components_: FloatArray
     mixing_: FloatArray
     unmixing_: FloatArray
+    stability_: FloatArray | None = None
     n_iter_: int
     privacy_: PrivacyStatement
 
@@ -145,11 +153,10 @@ class CapeDJICA:
         self._check_parameters()
         sites = read_sites(X, self.n_components, self.on_bad)
         n_features = next(iter(sites.values()))[0].shape[1]
-        max_iter = self.max_iter or DEFAULT_ITERATIONS[self.method]
         if self.method in ("subject", "paper"):
-            self._fit_private(sites, n_features, max_iter)
+            self._fit_private(sites, n_features)
         else:
-            self._fit_baseline(sites, n_features, max_iter)
+            self._fit_baseline(sites, n_features, self.max_iter or DEFAULT_ITERATIONS[self.method])
         return self
 
     def _public_basis(self, n_features: int) -> FloatArray | None:
@@ -171,13 +178,13 @@ class CapeDJICA:
             )
         return np.linalg.qr(basis.T)[0].T
 
-    def _method(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> AnyMethod:
+    def _method(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> AnyMethod:
         """Return the private analysis asked for."""
         if self.method == "paper":
             return PaperMethod(
                 n_features,
                 self.n_components,
-                max_iter,
+                self.max_iter or DEFAULT_ITERATIONS["paper"],
                 self.pca_share,
                 self.learning_rate,
                 self.clip_g,
@@ -185,12 +192,26 @@ class CapeDJICA:
                 self.tol,
             )
         # Scan lengths are part of the protocol of a study, so they are public.
-        scan_length = max(len(subject) for subjects in sites.values() for subject in subjects)
-        basis = self._public_basis(n_features)
-        return SubjectMethod(n_features, self.n_components, scan_length, max_iter, basis)
+        lengths = [len(subject) for subjects in sites.values() for subject in subjects]
+        return SubjectMethod(
+            n_features,
+            self.n_components,
+            round(sum(lengths) / len(lengths)),
+            self._mean_noise([len(site) for site in sites.values()]),
+            self.max_iter,
+            self._public_basis(n_features),
+        )
 
-    def _fit_private(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
-        method = self._method(sites, n_features, max_iter)
+    def _mean_noise(self, subjects: Sequence[int]) -> float:
+        if self.epsilon is None or len(subjects) < 2:  # refused elsewhere, where it is not as it should be
+            return 0.0
+        epsilon = min(self.epsilon.values()) if isinstance(self.epsilon, Mapping) else self.epsilon
+        n_colluding = validate.colluding(self.n_colluding, len(subjects))
+        mu = gaussian_mu(validate.positive("epsilon", epsilon), self.delta)
+        return mean_noise(mu, subjects, n_colluding, self.mechanism, self.mask)
+
+    def _fit_private(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> None:
+        method = self._method(sites, n_features)
         study = self._study(sites, {name: method.site(data) for name, data in sites.items()}, method.stages())
 
         def report(unmixing: FloatArray, iteration: int) -> None:
@@ -198,6 +219,7 @@ class CapeDJICA:
 
         unmixing, n_iter = method.estimate(study, report)
         self._keep(unmixing, n_iter, study.privacy)
+        self.stability_ = stability(method, unmixing, study.released)
 
     def _check_parameters(self) -> None:
         if self.method not in METHODS:

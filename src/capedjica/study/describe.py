@@ -29,6 +29,7 @@ _METHOD_WORDS: Final = {
 MEANINGS: Final = {
     "subspace": "in which directions the scans vary most, every person counted alike",
     "log-covariance": "how strongly the scans vary along these directions, and which vary together",
+    "log-covariance, whitened": "the same once more, after what all have in common was taken out",
     "rotation": "in which way to turn the networks so that they become more independent of each other",
     "second moments (PCA)": "how strongly the features vary, and which vary together",
     "gradients of W and b": "in which way to change the networks so that they become more independent",

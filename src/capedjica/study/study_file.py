@@ -22,7 +22,8 @@ from capedjica.algorithms.subject import SubjectMethod
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import MAX_BLOCK_WORDS
-from capedjica.privacy import validate
+from capedjica.mechanisms.variance import mean_noise
+from capedjica.privacy import gaussian_mu, validate
 from capedjica.securesum import PublicIdentity, Roster
 from capedjica.securesum.parameters import default_threshold
 from capedjica.study.releases import planned_releases
@@ -132,11 +133,24 @@ class Study:
         if table.method == "paper":
             iterations = {} if table.max_iter is None else {"max_iter": table.max_iter}
             return PaperMethod(table.n_features, table.n_components, **iterations)
-        rotations = {} if table.max_iter is None else {"n_rotations": table.max_iter}
         basis = None if table.image_shape is None else low_pass(table.image_shape)
         return SubjectMethod(
-            table.n_features, table.n_components, table.scan_length, basis=basis, **rotations
+            table.n_features,
+            table.n_components,
+            table.scan_length,
+            self._mean_noise(),
+            table.max_iter,
+            basis,
         )
+
+    def _mean_noise(self) -> float:
+        privacy, budgets = self.content.privacy, self._budgets()
+        if not budgets:
+            return 0.0
+        subjects = [site.subjects for site in self.content.sites]
+        n_colluding = validate.colluding(privacy.n_colluding, len(subjects))
+        mu = gaussian_mu(min(budgets), privacy.delta)
+        return mean_noise(mu, subjects, n_colluding, privacy.mechanism, privacy.mask)
 
     @cached_property
     def contract(self) -> Contract:

@@ -1,0 +1,58 @@
+r"""A start that costs nothing: the rotation that makes published maps most concentrated (Kaiser 1958).
+
+Brain networks are local, so an orthogonal W whose maps :math:`B = A W'` have few large values is near the
+independent components before any subject was asked. It is post-processing of what was published, and only
+where the iteration begins: what the iteration converges to does not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+STARTS: Final = 4
+MAX_ITERATIONS: Final = 500
+TOLERANCE: Final = 1e-9
+
+
+def varimax(maps: FloatArray) -> FloatArray:
+    r"""Return the orthogonal (R, R) matrix W of the most concentrated maps, best of several starts.
+
+    It maximises
+
+    .. math:: f(W) = \sum_{dr} b_{dr}^4 - \frac1D \sum_r \Bigl(\sum_d b_{dr}^2\Bigr)^2 , \qquad B = A W' .
+
+    Each step is the orthogonal matrix nearest to the gradient, which never lowers f.
+
+    Parameters
+    ----------
+    maps : array (D, R)
+        A. The starts are the same for all maps, so the result is a function of them.
+    """
+    rng = np.random.default_rng(0)
+    size = maps.shape[1]
+    starts = [np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(STARTS)]
+    return max((_climb(maps, start) for start in starts), key=lambda end: end[0])[1]
+
+
+def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:
+    """Return the height that is reached from one start, and where."""
+    height = -np.inf
+    for _ in range(MAX_ITERATIONS):
+        rotated = maps @ W.T
+        power = rotated**2
+        last, height = height, float((power**2).sum() - (power.sum(axis=0) ** 2).sum() / len(maps))
+        W = nearest_rotation((rotated * (power - power.mean(axis=0))).T @ maps)
+        if abs(height - last) < TOLERANCE * abs(height):
+            break
+    return height, W
+
+
+def nearest_rotation(matrix: FloatArray) -> FloatArray:
+    """Return the orthogonal matrix nearest to a square one."""
+    left, _, right = np.linalg.svd(matrix)
+    nearest: FloatArray = left @ right
+    return nearest
