@@ -1,5 +1,6 @@
 """A run that was interrupted or completed, and then its folder, its study or its sites are changed."""
 
+import json
 import shutil
 
 import msgspec
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import CapedjicaError, InputError
+from capedjica.study.comparison import compare_runs
 from capedjica.study.participation import taking_part
 from capedjica.study.run_folder import RunFolder
 from capedjica.study.running import find_sites, run_study
@@ -157,6 +159,26 @@ def test_one_run_of_a_study_at_a_time(tmp_path):
         assert not (tmp_path / "run").exists()
         assert run(tmp_path, other, "other").complete
     assert run(tmp_path, study, "run").complete
+
+
+@pytest.mark.parametrize("mechanism", ["cape", "none"])
+def test_what_is_not_private_has_no_epsilon_anywhere(tmp_path, mechanism):
+    """Seeded noise, also of a run that was interrupted and drew some of it twice; and no noise at all."""
+    terms = {"insecure_noise": True} if mechanism == "cape" else {"mechanism": "none", "epsilon": None}
+    seed = {"insecure_noise_seed": 5} if mechanism == "cape" else {}
+    study = make_study(tmp_path, **terms)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, study, "run", watcher=Interrupt(3), **seed)
+    assert run(tmp_path, study, "run", **seed).resumed == 1
+    privacy = json.loads((tmp_path / "run" / "privacy.json").read_text())
+    assert privacy["private"] is False
+    numbers = [privacy[key] for key in ("epsilon", "mu", "spent_epsilon")]
+    numbers += [number for site in privacy["sites"].values() for number in site.values()]
+    numbers += [mu for release in privacy["releases"] for mu in release["mu"].values()]
+    assert set(numbers) == {None}
+    assert privacy["statement"].startswith("NOT PRIVATE")
+    assert "complete. NOT PRIVATE" in (tmp_path / "run" / "log.txt").read_text()
+    assert compare_runs([tmp_path / "run"])[0].epsilon is None
 
 
 # All problems at once

@@ -61,8 +61,10 @@ def write_results(
     folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
     shape = study.content.analysis.image_shape
     if shape is not None:
-        images = mixing.T.reshape(-1, *shape)
-        folder.produce("maps.png", lambda draft: draw(maps_figure({"": images}, study.content.title), draft))
+        images, title = mixing.T.reshape(-1, *shape), study.content.title
+        if not (privacy.secure and privacy.epsilon < math.inf):
+            title += " (NOT PRIVATE)"
+        folder.produce("maps.png", lambda draft: draw(maps_figure({"": images}, title), draft))
     folder.write_json("privacy.json", privacy_json(privacy))
     folder.write_json(
         "provenance.json",
@@ -84,40 +86,40 @@ def write_results(
 
 
 def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
-    """Return a statement as plain values; infinite ones as null."""
-    charged = privacy.charged or {}
+    """Return a statement as plain values; what is infinite, or void because noise was seeded, is null."""
+    charged, private = privacy.charged or {}, privacy.secure and privacy.epsilon < math.inf
+
+    def cost(value: float) -> float | None:
+        return value if private and math.isfinite(value) else None
+
     return {
         "statement": str(privacy),
-        "private": privacy.secure and privacy.epsilon < math.inf,
-        "epsilon": _finite(privacy.epsilon),
+        "private": private,
+        "epsilon": cost(privacy.epsilon),
         "delta": privacy.delta,
-        "mu": _finite(privacy.mu),
-        "spent_epsilon": _finite(privacy.spent_epsilon),
+        "mu": cost(privacy.mu),
+        "spent_epsilon": cost(privacy.spent_epsilon),
         "mechanism": privacy.mechanism,
         "n_sites": privacy.n_sites,
         "n_colluding": privacy.n_colluding,
         "sites": {
             name: {
-                "epsilon": _finite(privacy.site_epsilon.get(name, math.inf)),
-                "spent_mu_squared": _finite(mu2),
-                "spent_epsilon": _finite(gaussian_epsilon(math.sqrt(mu2), privacy.delta)),
+                "epsilon": cost(privacy.site_epsilon.get(name, math.inf)),
+                "spent_mu_squared": cost(mu2),
+                "spent_epsilon": cost(gaussian_epsilon(math.sqrt(mu2), privacy.delta)),
             }
             for name, mu2 in charged.items()
         },
         "releases": [
             {
                 "label": release.label,
-                "mu": {name: _finite(mu) for name, mu in release.site_mu.items()},
+                "mu": {name: cost(mu) for name, mu in release.site_mu.items()},
                 "noise": release.noise,
                 "given_up": release.aborted,
             }
             for release in privacy.releases
         ],
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _write_csv(path: Path, mixing: FloatArray) -> None:

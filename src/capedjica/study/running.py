@@ -231,7 +231,7 @@ def _estimate(
     privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
     write_results(folder, study, unmixing, n_iter, privacy, state)
     folder.finish(state)
-    _log.info("complete")
+    _log.info("complete. %s", " ".join(str(privacy).split()))
 
 
 class _Watched(Sequence[Subject]):
