@@ -39,20 +39,28 @@ from capedjica.algorithms.state import pack
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question, read_reply
-from capedjica.privacy import gaussian_epsilon
+from capedjica.mechanisms.variance import mean_noise
+from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.securesum.ring import lift
 
 R, D, T = 4, 8, 64
 HONEST, COLLUDING = ("s0", "s1", "s2"), "s3"
 DELTA = 1e-5
-METHOD = SubjectMethod(D, R, T, n_rotations=2)
+# As planned for the 7 subjects of the four sites at an epsilon of 8, whatever the claim.
+NOISE = mean_noise(gaussian_mu(8.0, DELTA), [2, 2, 2, 1], n_colluding=1, mechanism="cape", mask="uniform")
+METHOD = SubjectMethod(D, R, T, NOISE, max_rotations=2)
+# Amplitudes of a source whose variance changes; the mean of their squares is 1.
+QUIET, LOUD = math.sqrt(0.2), math.sqrt(1.8)
 
 # The public states that the adversary sends, by the stage they are for: what is published, and the state.
+# W is so large that the floor of local variances plays no part: a weak source moves as much as a strong one.
 V = np.linalg.qr(np.random.default_rng(1).standard_normal((D, R)))[0]
+PUBLISHED = pack(V=V, sphering=np.eye(R))
 STATES = {
     "subspace": (b"", b""),
-    "log-covariance": (pack(V=V), b""),
-    "rotation": (pack(V=V, sphering=10 * np.eye(R)), pack(W=np.eye(R))),
+    "log-covariance": (PUBLISHED, b""),
+    "log-covariance, whitened": (PUBLISHED, b""),
+    "rotation": (PUBLISHED, pack(W=100 * np.eye(R))),
 }
 
 
@@ -73,28 +81,25 @@ def span(victim, world):
 
 
 def variances(victim, world):
-    """Log-covariance: two components weak and two strong, the other way round in B.
-
-    Their mean is 1, so the logarithms cannot be +-C; a = 0.54 brings the two nearly as far apart as can be.
-    """
-    strong = hadamard(R)[victim + 1] == 1 - 2 * world
-    return np.where(strong, math.exp(0.54), 2 - math.exp(0.54))
+    """Log-covariance: two components strong and two weak, the other way round in B, so opposite; norm 5."""
+    return np.exp(2.5 * (1 - 2 * world) * hadamard(R)[victim + 1])
 
 
 def sources(victim, world):
-    """Rotation: independent sources in a full factorial design, the victim's pair turned by +-22.5 degrees.
+    """Rotation: the sources of the victim's pair (0, j) agree in one half of the scan, not in the other.
 
-    The pair (0, j) has equal variances, one source of two values and one of spikes; only its entry of the
-    skew statistic is not zero, and a turn the other way changes its sign.
+    Source 0 is quiet in the outer quarters, while they agree, and source j in the middle half, while they
+    are opposite. The score of a quiet source is the larger one, so E_0j - E_j0 gathers from both halves;
+    source j has the other sign in B. All other entries vanish: local variances are even in time, the signs
+    of the pair even, those of the other two sources odd; these two are of constant variance and uncorrelated.
     """
-    pair = [0, next(j for j in range(1, R) if hadamard(R)[victim + 1][j] == 1)]
-    levels = [np.array([-1.0, 1.0])] * R
-    levels[pair[1]] = np.array([-2.0, 0, 0, 0, 0, 0, 0, 2.0])
-    values = np.stack([axis.ravel() for axis in np.meshgrid(*levels, indexing="ij")], axis=1)
-    angle = math.pi / 8 * (1 - 2 * world)
-    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    values[:, pair] = values[:, pair] @ turn.T
-    return values * np.sqrt(variances(victim, world))
+    j = next(j for j in range(1, R) if hadamard(R)[victim + 1][j] == 1)
+    alternating, half, quarters = (hadamard(T)[row] for row in (1, T // 2, T // 2 + T // 4))
+    amplitudes = np.where(quarters == 1, [[QUIET], [LOUD]], [[LOUD], [-QUIET]])
+    result = np.empty((T, R))
+    result[:, [0, j]] = (half * alternating * amplitudes).T * [1, 1 - 2 * world]
+    result[:, [i for i in range(1, R) if i != j]] = np.stack([half, alternating], axis=1)
+    return result * np.sqrt(variances(victim, world))
 
 
 def bystander(number):
