@@ -11,7 +11,7 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.study.comparison import compare_runs
 from capedjica.study.participation import taking_part
 from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites, run_study
+from capedjica.study.running import Watcher, find_sites, run_study
 from capedjica.study.study_file import Study
 from tests.study.small_study import changed, make_study
 from tests.study.test_running import Interrupt, check_privacy, ledger_sums, run
@@ -228,8 +228,33 @@ def test_every_bad_settings_file_is_named(tmp_path):
         assert part in str(caught.value)
 
 
-def test_the_log_of_a_site_is_its_own(complete, monkeypatch):
-    """It counts subjects whose data could not be used; the run folder does not."""
-    for home in find_sites(Study.load(complete), complete / "sites"):
-        assert (home.folder / "site.log").stat().st_mode & 0o777 == 0o600
-    assert "as zero" not in (complete / "run" / "log.txt").read_text()
+class Spoil(Watcher):
+    """Spoils a scan once the first mean is made."""
+
+    def __init__(self, scan):
+        self.scan = scan
+
+    def step(self, step):
+        self.scan.write_bytes(b"")
+
+
+def messages(log):
+    return [line.split(" ", 2)[2] for line in log.read_text().splitlines()]
+
+
+def test_a_scan_that_is_lost_during_a_run_shows_at_its_site_alone(complete, tmp_path):
+    """The run folder tells the same as if nothing had happened; the log of the site only its owner reads."""
+    study = make_study(tmp_path / "spoilt")
+    sites = tmp_path / "spoilt" / "sites"
+    assert run(
+        tmp_path / "spoilt", study, "run", watcher=Spoil(sites / "s1" / "data" / "sub-00.npy")
+    ).complete
+    assert messages(tmp_path / "spoilt" / "run" / "log.txt") == messages(complete / "run" / "log.txt")
+    assert {path.name for path in (tmp_path / "spoilt" / "run").iterdir()} == {
+        path.name for path in (complete / "run").iterdir()
+    }
+    logs = {name: (sites / name / "site.log").read_text() for name in study.contract.roster.names}
+    assert "1 of 6 scans could not be read" in logs["s1"]
+    assert not any("could not be read" in logs[name] for name in ("s2", "s3", "s4"))
+    for name in logs:
+        assert (sites / name / "site.log").stat().st_mode & 0o777 == 0o600

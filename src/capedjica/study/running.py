@@ -178,7 +178,16 @@ def _open(home: SiteHome, study: Study, seed: int | None, watcher: Watcher, open
     ledger = open_files.enter_context(home.open_ledger())
     name = home.settings.name
     files = SubjectFiles.find(home.data_path, home.settings.data.pattern, study.content.analysis.n_features)
+    open_files.callback(_log_unreadable, name, files)
     return open_site(home, study, ledger, _Watched(files, name, watcher), _noise(name, seed))
+
+
+def _log_unreadable(site: str, files: SubjectFiles) -> None:
+    """Tell the site, and nobody else, how many of its scans could not be used, however the run ended."""
+    if files.n_unreadable:
+        logging.getLogger(f"capedjica.site.{site}").warning(
+            "%d of %d scans could not be read and counted as zero", files.n_unreadable, len(files)
+        )
 
 
 def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | None) -> None:
