@@ -13,7 +13,7 @@ from tests.faults.test_ledger_storage import file_size_limit
 from tests.faults.test_run_kill import check, complete
 from tests.study.small_study import make_study
 
-N_FILES = 11  # run.json, study.toml, seven results, run.json when complete and once more with the time
+N_FILES = 12  # run.json, study.toml, eight results, run.json when complete and once more with the time
 DYING = """
 import os, signal, sys
 left = int(sys.argv.pop(1))

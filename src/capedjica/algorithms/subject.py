@@ -31,6 +31,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, expm
+from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
@@ -38,7 +39,7 @@ from capedjica.algorithms.method import Means, Progress, Released, Replay, Subje
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
-from capedjica.algorithms.varimax import varimax
+from capedjica.algorithms.varimax import nearest_rotation, varimax
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 
@@ -193,23 +194,28 @@ class SubjectMethod:
 
         The noise of each release is drawn once more, on top of what was published (which has its own, so that
         the draws differ somewhat more than runs would): on the mean projector; on the second whitening, which
-        is measured after the first and so makes up for its noise; and on the rotations, where noise of
-        iteration j is brought back by every later one to :math:`1 - a h / k` of it, with a the step, k the
+        is measured after the first and so makes up for its noise; and on the rotations. These begin where
+        varimax would begin with the maps so drawn. What is wrong with W, by its start or by the noise of an
+        iteration, is brought back by every later one to :math:`1 - a h / k` of it, with a the step, k the
         curvature and h how the mean responds to an angle (`RESPONSE`).
         """
         replay = Replay(released)
         V, sphering = self._whitening(replay)
-        W = varimax(self._in_features(V @ sphering))
-        for W in self._rotations(replay, W):  # noqa: B007, B020 (the last one counts)
+        inside = self._in_features(V @ sphering)
+        start = W = varimax(inside)
+        for W in self._rotations(replay, start):  # noqa: B007 (the last one counts)
             pass
         first = self._first_sphering(released[COARSE].value)
-        spread = angle_noise([release.noise for release in released[ROTATION:]], self.n_rotations)
+        kept, spread = angle_errors([release.noise for release in released[ROTATION:]], self.n_rotations)
         rng = np.random.default_rng(0)  # public numbers in, public numbers out: nothing is protected here
         for _ in range(DRAWS):
             subspace, fine = (_redrawn(released[stage], rng) for stage in (SUBSPACE, FINE))
-            turned = rotate(W, spread * rng.standard_normal(svec_size(self.n_components - 1)))
             other = leading_subspace(subspace, self.n_components)
-            mixing = V @ np.linalg.inv(whitened_further(first, unsvec(fine))) @ turned.T
+            further = whitened_further(first, unsvec(fine))
+            elsewhere = self._in_features(other @ further)
+            angles = kept * angles_between(start, alike(varimax(elsewhere) @ (elsewhere.T @ inside), start))
+            angles += spread * rng.standard_normal(angles.shape)
+            mixing = V @ np.linalg.inv(further) @ rotate(W, angles).T
             yield self._in_features(other @ (other.T @ mixing))
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
@@ -250,13 +256,30 @@ def step_length(iteration: int, n_rotations: int) -> float:
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
-def angle_noise(noise: Sequence[float], n_rotations: int) -> float:
-    """Return the standard deviation of the angles of W that the noise of its rotations leaves."""
-    variance, stiffness = 0.0, curvature(n_rotations)
+def angle_errors(noise: Sequence[float], n_rotations: int) -> tuple[float, float]:
+    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds."""
+    kept, variance, stiffness = 1.0, 0.0, curvature(n_rotations)
     for iteration, one in enumerate(noise, start=1):
         turn = step_length(iteration, n_rotations) / stiffness
-        variance = (1 - min(1.0, turn * RESPONSE)) ** 2 * variance + (turn * one) ** 2
-    return math.sqrt(variance)
+        left = 1 - min(1.0, turn * RESPONSE)
+        kept, variance = left * kept, left**2 * variance + (turn * one) ** 2
+    return kept, math.sqrt(variance)
+
+
+def alike(matrix: FloatArray, W: FloatArray) -> FloatArray:
+    """Return the rotation nearest to a matrix, its rows in the order and with the signs of those of W."""
+    rows = nearest_rotation(matrix)
+    likeness = W @ rows.T
+    order = linear_sum_assignment(np.abs(likeness), maximize=True)[1]
+    signs = np.where(likeness[np.arange(len(W)), order] < 0, -1.0, 1.0)
+    ordered: FloatArray = rows[order] * signs[:, np.newaxis]
+    return ordered
+
+
+def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
+    """Return the angles by which :func:`rotate` brings W to the other, up to small ones of third order."""
+    turn = other @ W.T
+    return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
 
 
 def _redrawn(released: Released, rng: np.random.Generator) -> FloatArray:

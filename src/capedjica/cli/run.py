@@ -115,11 +115,26 @@ def _show_interruption(folder: Path) -> None:
         typer.echo("\nNothing was begun and nothing was spent.")
 
 
+def _stable_words(stable: list[bool] | None) -> str:
+    if stable is None:
+        return "How stable the maps are under the noise is not known for this method."
+    swallowed = [str(number) for number, sound in enumerate(stable, start=1) if not sound]
+    if not swallowed:
+        return "All maps are stable under the noise: another run would show the same."
+    if len(swallowed) == len(stable):
+        return "No map is stable under the noise: nothing here is to be presented as a network."
+    return (
+        f"{len(stable) - len(swallowed)} maps are stable under the noise. Not to be presented as networks: "
+        f"{', '.join(swallowed)} (reliability.json)."
+    )
+
+
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
-    from capedjica.study.results import Cost
+    from capedjica.study.results import Cost, Reliability
     from capedjica.study.run_folder import RunFolder
 
     cost = RunFolder(folder).read_json("privacy.json", Cost)
+    stable = RunFolder(folder).read_json("reliability.json", Reliability).stable
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", taken up again {times}" if state.resumed else ""
     console.print(
@@ -127,6 +142,7 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
         f"{len(study.content.sites)} sites in {state.seconds:.0f} s{again}. No scan left its folder.",
         style="bold",
     )
+    console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
     console.print(cost.statement)
     maps = "maps.png" if (folder / "maps.png").exists() else "maps.csv"
     # Not wrapped: a path in two pieces cannot be copied.

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from capedjica.algorithms.reliability import STABLE
+
 FloatArray = NDArray[np.float64]
 
 # Okabe and Ito 2008.
@@ -18,16 +20,30 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _INK = "#333333"
 
 
-def maps_figure(rows: Mapping[str, FloatArray], title: str) -> Figure:
-    """Show maps (R, height, width) as images, one row of them for every title in ``rows``."""
+def maps_figure(rows: Mapping[str, FloatArray], title: str, stability: FloatArray | None = None) -> Figure:
+    """Show maps (R, height, width) as images, one row of them for every title in ``rows``.
+
+    Where the stability of each map is given it stands above, and maps that are not stable are faded.
+    """
     n_maps = len(next(iter(rows.values())))
     figure = Figure(figsize=(1.0 + 0.95 * n_maps, 0.9 + 1.05 * len(rows)), layout="constrained")
     figure.suptitle(title, fontsize=12, color=_INK)
     axes = figure.subplots(len(rows), n_maps, squeeze=False)
     for line, (label, images) in zip(axes, rows.items(), strict=True):
-        for axis, image in zip(line, images, strict=True):
+        for number, (axis, image) in enumerate(zip(line, images, strict=True)):
             limit = float(np.abs(image).max()) or 1.0
-            axis.imshow(image, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+            faded = stability is not None and stability[number] < STABLE
+            axis.imshow(
+                image,
+                cmap="RdBu_r",
+                vmin=-limit,
+                vmax=limit,
+                interpolation="nearest",
+                alpha=0.3 if faded else 1.0,
+            )
+            if stability is not None:
+                words = f"{number + 1}: {stability[number]:.2f}" + (" unstable" if faded else "")
+                axis.set_title(words, fontsize=6, color="#999999" if faded else _INK, pad=3)
             axis.set(xticks=[], yticks=[])
             for spine in axis.spines.values():
                 spine.set(linewidth=0.4, color="#aaaaaa")

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.method import Released
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator import Aggregator, Release
 from capedjica.mechanisms.contract import Contract
@@ -84,6 +85,14 @@ class Journal:
     def releases(self) -> list[Release]:
         """All releases in order."""
         return [release for record in self.records for release in record.releases]
+
+    @property
+    def released(self) -> list[Released]:
+        """All means in order, each with the noise of the release that made it."""
+        return [
+            Released(record.stage, np.frombuffer(record.value, dtype="<f8"), record.releases[-1].noise)
+            for record in self.records
+        ]
 
     def n_done(self, n_stages: int) -> list[int]:
         """Return how many means of each stage were completed."""

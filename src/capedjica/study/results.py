@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from capedjica import __version__
 from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.reliability import STABLE
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report.figures import draw, maps_figure
@@ -23,6 +24,19 @@ from capedjica.study.study_file import Study
 FloatArray = NDArray[np.float64]
 SCALE: Final = "largest absolute value 1, positive; in the order of the features at which they peak"
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec")
+
+
+RELIABILITY: Final = (
+    "Stability is the correlation of a map with itself as it might have come out with other noise of the "
+    "same size, told from what was published alone. A map below the threshold may be noise: it is no "
+    "network. A stable map is not for that reason a true one."
+)
+
+
+class Reliability(msgspec.Struct):
+    """What is told of a ``reliability.json``."""
+
+    stable: list[bool] | None
 
 
 class Cost(msgspec.Struct):
@@ -40,6 +54,7 @@ def result_names(study: Study) -> list[str]:
         "maps.npy",
         "maps.csv",
         *pictures,
+        "reliability.json",
         "privacy.json",
         "provenance.json",
     ]
@@ -50,10 +65,14 @@ def write_results(
     study: Study,
     unmixing: FloatArray,
     n_iter: int,
+    stability: FloatArray | None,
     privacy: PrivacyStatement,
     state: RunState,
 ) -> None:
-    """Write the matrices, maps.csv, maps.png (where features are an image), privacy and provenance."""
+    """Write the matrices, maps.csv, maps.png (where features are an image), reliability, privacy, provenance.
+
+    ``stability`` is that of each map, None where the method cannot tell it.
+    """
     mixing = mixing_of(unmixing)
     folder.write_array("mixing.npy", mixing)
     folder.write_array("unmixing.npy", pseudo_inverse(mixing))
@@ -64,7 +83,9 @@ def write_results(
         images, title = mixing.T.reshape(-1, *shape), study.content.title
         if not (privacy.secure and privacy.epsilon < math.inf):
             title += " (NOT PRIVATE)"
-        folder.produce("maps.png", lambda draft: draw(maps_figure({"": images}, title), draft))
+        figure = maps_figure({"": images}, title, stability)
+        folder.produce("maps.png", lambda draft: draw(figure, draft))
+    folder.write_json("reliability.json", reliability_json(stability))
     folder.write_json("privacy.json", privacy_json(privacy))
     folder.write_json(
         "provenance.json",
@@ -83,6 +104,19 @@ def write_results(
             },
         },
     )
+
+
+def reliability_json(stability: FloatArray | None) -> dict[str, Any]:
+    """Return how stable each map is, and what that means."""
+    if stability is None:
+        statement = "This method cannot tell how stable its maps are."
+        return {"statement": statement, "threshold": STABLE, "stability": None, "stable": None}
+    return {
+        "statement": RELIABILITY,
+        "threshold": STABLE,
+        "stability": np.round(stability, 4).tolist(),
+        "stable": (stability >= STABLE).tolist(),
+    }
 
 
 def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:

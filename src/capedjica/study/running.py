@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capedjica.algorithms.method import Subject
+from capedjica.algorithms.reliability import stability
 from capedjica.data.timeseries import SubjectFiles
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
@@ -238,7 +239,8 @@ def _estimate(
     except BudgetExceededError as error:
         raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
     privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
-    write_results(folder, study, unmixing, n_iter, privacy, state)
+    stable = stability(study.method, unmixing, journal.released)
+    write_results(folder, study, unmixing, n_iter, stable, privacy, state)
     folder.finish(state)
     _log.info("complete. %s", " ".join(str(privacy).split()))
 
