@@ -1,0 +1,1 @@
+"""How good are the networks at a given epsilon? ``python -m benchmarks.utility NAME``."""
