@@ -43,7 +43,7 @@ def test_all_that_matters_is_there():
     for fact in (
         "100 people in all",
         "4 brain networks",
-        "12 numbers (voxels or regions) at each of up to 60 time points",
+        "12 numbers (voxels or regions) at each of about 60 time points",
         "an image, 3 by 4",
         f"({numbers:,} in all)",
         "epsilon 0.7 at delta 1e-05",

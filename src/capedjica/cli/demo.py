@@ -18,14 +18,14 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to put the figures and the result.")] = Path(
         "capedjica-demo"
     ),
-    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 3.0,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 1.0,
     subjects: Annotated[int, typer.Option(help="People in all, at four hospitals.")] = 512,
     components: Annotated[int, typer.Option(help="Networks to find.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
 ) -> None:
     """Watch four hospitals find brain networks together without sharing a scan, on data with known truth."""
     from capedjica.privacy import validate
-    from capedjica.study.demo import ITERATIONS, TITLES, prepare_folder, run_demo, write_demo
+    from capedjica.study.demo import WAYS, prepare_folder, run_demo, write_demo
 
     validate.positive("epsilon", epsilon)
     prepare_folder(out)
@@ -39,28 +39,29 @@ def demo(
     )
     with Progress(*columns, console=console) as progress:
         tasks = {
-            mechanism: progress.add_task(title, total=ITERATIONS, status="", start=False)
-            for mechanism, title in TITLES.items()
+            name: progress.add_task(way.title, total=None, status="", start=False)
+            for name, way in WAYS.items()
         }
         progress.start_task(tasks["cape"])
         progress.update(tasks["cape"], status="making data, finding the subspace")
 
-        def report(mechanism: str, iteration: int, spent: float, gain_index: float) -> None:
+        def report(name: str, iteration: int, spent: float, gain_index: float) -> None:
             if iteration == 1:
-                progress.start_task(tasks[mechanism])
-            cost = "no privacy" if mechanism == "none" else f"epsilon {spent:.2f}"
-            progress.update(
-                tasks[mechanism], completed=iteration, status=f"{cost}, gain index {gain_index:.3f}"
-            )
+                for earlier in list(tasks)[: list(tasks).index(name)]:
+                    progress.update(tasks[earlier], total=1, completed=1)
+                progress.start_task(tasks[name])
+            cost = "no privacy" if name == "none" else f"epsilon {spent:.2f}"
+            progress.update(tasks[name], status=f"{cost}, gain index {gain_index:.3f}")
 
         result = run_demo(subjects, components, epsilon, seed, report)
+        progress.update(tasks["paper"], total=1, completed=1)
     write_demo(result, out)
     _show(result, out, console)
 
 
 def _show(demo: Demo, out: Path, console: Console) -> None:
     from capedjica.privacy.statement import round_up
-    from capedjica.study.demo import TITLES
+    from capedjica.study.demo import WAYS
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]
@@ -84,10 +85,10 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
         table.add_column(column, justify="left" if index == 0 else "right")
     for run in demo.runs:
         table.add_row(
-            TITLES[run.mechanism],
+            WAYS[run.name].title,
             f"{run.gain_index[-1]:.3f}",
             f"{run.map_correlation:.2f}",
-            "no privacy" if run.mechanism == "none" else round_up(demo.epsilon),
+            "no privacy" if run.name == "none" else round_up(demo.epsilon),
             style="bold" if run is private else "",
         )
     console.print("\n[bold]What else could have been done:[/]")

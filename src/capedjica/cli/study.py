@@ -45,7 +45,7 @@ def new(
     features: Annotated[
         int | None, typer.Option(help="Numbers in one image, D; not needed with --image-shape.")
     ] = None,
-    timepoints: Annotated[int | None, typer.Option(help="Time points of the longest scan.")] = None,
+    timepoints: Annotated[int | None, typer.Option(help="Time points of a typical scan.")] = None,
     image_shape: Annotated[
         str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
     ] = None,
@@ -103,7 +103,7 @@ _QUESTIONS: dict[str, tuple[str, type]] = {
     "--title": ("What is the study about?", str),
     "--components": ("How many networks are to be found?", int),
     "--features": ("How many numbers has an image (voxels or regions)?", int),
-    "--timepoints": ("How many time points has the longest scan?", int),
+    "--timepoints": ("How many time points has a typical scan?", int),
     "--epsilon": ("What may one person's participation cost at most (epsilon)?", float),
 }
 

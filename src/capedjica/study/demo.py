@@ -19,18 +19,31 @@ from capedjica.data import make_synthetic
 from capedjica.data.synthetic import SyntheticStudy
 from capedjica.errors import InputError
 from capedjica.estimators import CapeDJICA
+from capedjica.estimators.djica import Method
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
 
 SITES: Final = 4
-ITERATIONS: Final = 20
-OTHERS: Final[tuple[MechanismName, ...]] = ("none", "conventional", "local")
-TITLES: Final = {
-    "cape": "private, all sites (cape)",
-    "none": "not private, all sites",
-    "conventional": "private, conventional noise",
-    "local": "private, one site alone",
+# Iterations of the paper's method, which would allow itself 1000 and divide the budget by them.
+PAPER_ITERATIONS: Final = 100
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to analyse the study."""
+
+    title: str
+    method: Method = "subject"
+    mechanism: MechanismName = "cape"
+
+
+WAYS: Final = {
+    "cape": Way("private, all sites (cape)"),
+    "none": Way("not private, all sites", mechanism="none"),
+    "conventional": Way("private, conventional noise", mechanism="conventional"),
+    "local": Way("private, one site alone", mechanism="local"),
+    "paper": Way("private, the paper's method", method="paper"),
 }
 FILES: Final = ("maps.png", "convergence.png", "result.json")
 
@@ -41,7 +54,7 @@ Progress = Callable[[str, int, float, float], None]
 class Run:
     """One way to analyse the study, as it went."""
 
-    mechanism: MechanismName
+    name: str
     estimator: CapeDJICA
     gain_index: list[float] = field(default_factory=list)
     spent: list[float] = field(default_factory=list)
@@ -66,32 +79,31 @@ class Demo:
 def run_demo(
     n_subjects: int, n_components: int, epsilon: float, random_state: int | None, progress: Progress
 ) -> Demo:
-    """Make the data and analyse them with cape, without privacy, conventionally, and at one site alone.
+    """Make the data and analyse them in every way of `WAYS`, each at the same total epsilon.
 
-    ``progress(mechanism, iteration, epsilon, gain index)`` is called after each iteration.
+    ``progress(name, iteration, epsilon, gain index)`` is called after each iteration.
     """
     study = make_synthetic(SITES, n_subjects, n_components, 200, 24, random_state)
-    mechanisms: list[MechanismName] = ["cape", *OTHERS]
-    runs = [_analyse(study, mechanism, n_components, epsilon, progress) for mechanism in mechanisms]
+    runs = [_analyse(study, name, n_components, epsilon, progress) for name in WAYS]
     return Demo(study, epsilon, runs)
 
 
-def _analyse(
-    study: SyntheticStudy, mechanism: MechanismName, n_components: int, epsilon: float, progress: Progress
-) -> Run:
+def _analyse(study: SyntheticStudy, name: str, n_components: int, epsilon: float, progress: Progress) -> Run:
+    way = WAYS[name]
     estimator = CapeDJICA(
         n_components,
-        None if mechanism == "none" else epsilon,
-        mechanism=mechanism,
+        None if way.mechanism == "none" else epsilon,
+        method=way.method,
+        mechanism=way.mechanism,
         image_shape=study.image_shape,
-        max_iter=ITERATIONS,
+        max_iter=PAPER_ITERATIONS if way.method == "paper" else None,
     )
-    run = Run(mechanism, estimator)
+    run = Run(name, estimator)
 
     def look(estimator: CapeDJICA, iteration: int) -> None:
         run.gain_index.append(normalized_gain_index(estimator.unmixing_ @ study.mixing))
         run.spent.append(estimator.privacy_.spent_epsilon)
-        progress(mechanism, iteration, run.spent[-1], run.gain_index[-1])
+        progress(name, iteration, run.spent[-1], run.gain_index[-1])
 
     estimator.callback = look
     start = time.perf_counter()
@@ -114,10 +126,10 @@ def summary(demo: Demo) -> dict[str, Any]:
         "n_colluding": privacy.n_colluding,
         "releases": len(privacy.releases),
         "runs": {
-            run.mechanism: {
+            run.name: {
                 "gain_index": run.gain_index[-1],
                 "map_correlation": run.map_correlation,
-                "epsilon": None if run.mechanism == "none" else demo.epsilon,
+                "epsilon": None if run.name == "none" else demo.epsilon,
                 "seconds": round(run.seconds, 2),
                 "gain_index_by_iteration": run.gain_index,
                 "epsilon_by_iteration": [None if math.isinf(value) else value for value in run.spent],
@@ -130,8 +142,8 @@ def summary(demo: Demo) -> dict[str, Any]:
 def write_demo(demo: Demo, folder: Path) -> None:
     """Write maps.png, convergence.png and result.json, each whole or not at all."""
     rows = {"true": demo.study.maps}
-    rows |= {TITLES[run.mechanism].replace(", ", ",\n"): _matched_maps(demo.study, run) for run in demo.runs}
-    curves = {TITLES[run.mechanism]: run.gain_index for run in demo.runs}
+    rows |= {WAYS[run.name].title.replace(", ", ",\n"): _matched_maps(demo.study, run) for run in demo.runs}
+    curves = {WAYS[run.name].title: run.gain_index for run in demo.runs}
     save(maps_figure(rows, f"Networks: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
     draft = folder / ".result.json.part"

@@ -184,7 +184,7 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
         f"{analysis['n_components']} brain networks (components: parts of the brain whose activity rises and "
         "falls together), found in all scans at once by independent component analysis, which looks for "
         "signals as independent of each other as can be. A scan is a table: "
-        f"{analysis['n_features']:,} numbers (voxels or regions) at each of up to "
+        f"{analysis['n_features']:,} numbers (voxels or regions) at each of about "
         f"{analysis['scan_length']:,} time points.",
         console,
     )

@@ -138,5 +138,5 @@ def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
     enrolled = study.contract.enrolled[name]
     if len(files) != enrolled:
         found.append(f"the study enrols {enrolled} subjects, {home.data_path} holds {len(files)}")
-    checked = files.check(table.n_features, table.n_components, table.scan_length, progress=tick)
+    checked = files.check(table.n_features, table.n_components, progress=tick)
     return found + [str(problem) for problem in checked if problem.fatal]

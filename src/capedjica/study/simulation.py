@@ -201,7 +201,7 @@ def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     analysis = AnalysisTable(
         n_components=simulation.n_components,
         n_features=simulation.n_features,
-        scan_length=simulation.n_timepoints[1],
+        scan_length=round(sum(simulation.n_timepoints) / 2),
         image_shape=(simulation.image_side, simulation.image_side),
     )
     title = f"Simulated networks of {simulation.n_subjects} people at {len(sites)} sites"

@@ -1,0 +1,96 @@
+"""The stability of maps: told from what was published alone, and low where maps are wrong."""
+
+import numpy as np
+import pytest
+
+from capedjica import CapeDJICA
+from capedjica.algorithms.maps import mixing_of, peak_order, pseudo_inverse
+from capedjica.algorithms.reliability import STABLE, stability
+from capedjica.algorithms.subject import SubjectMethod
+from capedjica.data import make_synthetic
+from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.metrics import match_components
+
+
+def stability_and_truth(seed, n_subjects, n_components, side, epsilon):
+    """Return, for each map, what is said of it and its correlation with the true one."""
+    data = make_synthetic(4, n_subjects, n_components, 120, side, seed)
+    fitted = CapeDJICA(n_components, epsilon, image_shape=(side, side)).fit(data.sites)
+    matching = match_components(fitted.components_, data.mixing.T)
+    truth = np.empty(n_components)
+    truth[matching.permutation] = matching.correlations
+    return fitted.stability_, truth
+
+
+def odds_of_being_wrong(runs):
+    said, true = map(np.concatenate, zip(*runs, strict=True))
+    flagged = said < STABLE
+    return np.mean(true[flagged] < 0.7), np.mean(true[~flagged] < 0.7), flagged
+
+
+def test_flagged_maps_are_wrong_far_more_often():
+    """With noise of every size: at least four times as often."""
+    runs = [stability_and_truth(seed, 200, 6, 14, epsilon) for seed in (0, 1) for epsilon in (0.5, 1, 3, 10)]
+    wrong_if_flagged, wrong_if_not, flagged = odds_of_being_wrong(runs)
+    assert 0.2 < flagged.mean() < 0.8
+    assert wrong_if_flagged > 0.4
+    assert wrong_if_flagged >= 4 * wrong_if_not
+
+
+@pytest.mark.full
+def test_flagged_maps_are_wrong_far_more_often_in_studies_of_every_size():
+    runs = [
+        stability_and_truth(seed, n_subjects, n_components, side, epsilon)
+        for seed in range(4)
+        for n_subjects, n_components, side in ((512, 10, 20), (256, 20, 24), (1024, 20, 24))
+        for epsilon in (0.5, 1, 2, 3)
+    ]
+    wrong_if_flagged, wrong_if_not, flagged = odds_of_being_wrong(runs)
+    print(
+        f"{flagged.size} maps, {flagged.mean():.0%} flagged; wrong: {wrong_if_flagged:.1%} of the flagged, "
+        f"{wrong_if_not:.1%} of the others"
+    )
+    assert wrong_if_flagged >= 4 * wrong_if_not
+
+
+def test_without_noise_all_maps_are_stable():
+    data = make_synthetic(2, 40, 3, 120, 10, 0)
+    fitted = CapeDJICA(3, mechanism="none", image_shape=(10, 10)).fit(data.sites)
+    assert fitted.stability_ == pytest.approx(np.ones(3), abs=1e-6)
+
+
+def test_stability_is_in_the_order_of_the_maps():
+    """Draws that are wrong about one component lower the stability of its map and of no other."""
+    rng = np.random.default_rng(0)
+    unmixing = rng.standard_normal((5, 40))
+    mixing = pseudo_inverse(unmixing)
+
+    class Method:
+        def draws(self, released):
+            for _ in range(9):
+                draw = mixing + 1e-9
+                draw[:, 2] = rng.standard_normal(40)
+                yield draw
+
+    said = stability(Method(), unmixing, [])
+    (lowest,) = np.flatnonzero(said < STABLE)
+    assert peak_order(mixing)[lowest] == 2
+    assert abs(np.corrcoef(mixing_of(unmixing)[:, lowest], mixing[:, 2])[0, 1]) == pytest.approx(1)
+
+
+def test_other_methods_do_not_claim_to_know():
+    data = make_synthetic(2, 20, 3, 60, 8, 0)
+    assert CapeDJICA(3, 10.0, method="paper", max_iter=3).fit(data.sites).stability_ is None
+
+
+def test_draws_replay_what_was_published_and_ask_nobody():
+    data = make_synthetic(2, 20, 3, 60, 8, 0)
+    method = SubjectMethod(64, 3, 60, noise=0.01, max_rotations=4)
+    sites = {f"s{number}": method.site(site) for number, site in enumerate(data.sites)}
+    study = EmbeddedStudy("t", {"s0": 10, "s1": 10}, sites, method.stages(), epsilon=5.0, delta=1e-5)
+    unmixing, _ = method.estimate(study)
+    before = study.engine.n_messages
+    still = [type(one)(one.stage, one.value, 0.0) for one in study.released]
+    for draw in method.draws(still):
+        np.testing.assert_allclose(draw, pseudo_inverse(unmixing), atol=1e-7)
+    assert study.engine.n_messages == before
