@@ -212,8 +212,8 @@ def summary(cells: Sequence[Cell]) -> str:
         f"another. The same tanh ICA of half of the people is {tanh:.3f} from it, the default method of a "
         f"half without noise {ours:.3f}; two halves are {between[0]:.3f} from each other by tanh and "
         f"{between[1]:.3f} by the default method. Constants of the method were chosen with these data in "
-        "view, so the figures are those of tuned parameters. Controls and the ten largest sites are compared with "
-        "the pooled ICA of the same people."
+        "view, so the figures are those of tuned parameters. Controls and the ten largest sites are compared "
+        "with the pooled ICA of the same people."
     )
 
 

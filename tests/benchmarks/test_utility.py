@@ -1,0 +1,227 @@
+"""The benchmarks of utility: their quick versions run, their parts are what they say, the headline holds."""
+
+from __future__ import annotations
+
+import csv
+import xml.etree.ElementTree as ET
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.utility.__main__ import CLAIMS, main
+from benchmarks.utility.abide import MOST_EMPTY, halves, pooled_icas, read_abide
+from benchmarks.utility.methods import factors
+from benchmarks.utility.problems import DELTA, Size, synthetic
+from benchmarks.utility.report import read_csv
+from benchmarks.utility.runs import Cell, Row, averaged, gain, standard_error
+from benchmarks.utility.start import RandomStart, VarimaxAlone
+from benchmarks.utility.synthetic import QUICK
+from capedjica import CapeDJICA
+from capedjica.data import make_synthetic
+from capedjica.metrics import normalized_gain_index
+
+SIMULATED = [name for name, claim in CLAIMS.items() if not claim.needs_folder]
+
+
+def run(name: str, folder: Path, *more: str) -> list[Row]:
+    assert main([name, *more, "--quick", "--seeds", "1", "--output", str(folder)]) == 0
+    return read_csv(folder / f"utility-{name}.csv")
+
+
+def check_files(name: str, folder: Path) -> None:
+    base = folder / f"utility-{name}"
+    with open(base.with_suffix(".csv"), newline="") as file:
+        assert csv.DictReader(file).fieldnames == [field.name for field in fields(Row)]
+    text = base.with_suffix(".md").read_text("utf-8")
+    assert text.startswith(f"# {CLAIMS[name].title}")
+    assert f"python -m benchmarks.utility {name}" in text
+    assert "nan" not in text
+    assert base.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert ET.parse(base.with_suffix(".svg")).getroot().tag.endswith("svg")
+
+
+def check_rows(rows: list[Row]) -> None:
+    for row in rows:
+        assert (row.epsilon is None) == (row.mechanism == "none")
+        assert 0 < row.gain_index < 1
+        assert 0 < row.map_correlation <= 1
+        assert row.seconds >= 0
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_quick_version(name: str, tmp_path: Path) -> None:
+    rows = run(name, tmp_path)
+    check_files(name, tmp_path)
+    check_rows(rows)
+    assert {row.n_subjects for row in rows} == {QUICK.n_subjects}
+    # A random unmixing matrix of four components has about 0.4.
+    assert min(row.gain_index for row in rows) < 0.1
+
+
+def test_table_and_figure_can_be_drawn_again(tmp_path: Path) -> None:
+    before = run("noise", tmp_path)
+    page = tmp_path / "utility-noise.md"
+    text = page.read_text("utf-8")
+    page.unlink()
+    assert run("noise", tmp_path, "--redraw") == before
+    assert page.read_text("utf-8") == text
+
+
+@pytest.fixture
+def abide(tmp_path: Path) -> Path:
+    """A folder as of ABIDE: 64 simulated people of four sites, and one whose regions are mostly empty."""
+    study = make_synthetic(4, 64, 4, 80, 12, random_state=0, noise=0.3)
+    scans = {f"p{s}-{number}": scan for s, site in enumerate(study.sites) for number, scan in enumerate(site)}
+    scans["p0-empty"] = np.where(np.arange(144) <= MOST_EMPTY, 0, scans["p0-0"]).astype(np.float32)
+    np.savez(tmp_path / "timeseries.npz", **{name: scan.astype(np.float16) for name, scan in scans.items()})
+    with open(tmp_path / "participants.tsv", "w", newline="") as file:
+        writer = csv.writer(file, delimiter="\t")
+        writer.writerow(["participant_id", "site", "diagnosis"])
+        writer.writerows(
+            [name, f"S{name[1]}", "control" if number % 2 else "autism"] for number, name in enumerate(scans)
+        )
+    return tmp_path
+
+
+def test_abide_quick_version(abide: Path, tmp_path: Path) -> None:
+    rows = run("abide", tmp_path, str(abide))
+    check_files("abide", tmp_path)
+    check_rows([row for row in rows if row.method != "tanh ICA, other starts"])
+    assert str(abide) not in (tmp_path / "utility-abide.md").read_text("utf-8")
+    private = {row.epsilon: row.gain_index for row in rows if row.mechanism == "cape"}
+    assert private[30.0] < 0.15
+
+
+def test_abide_is_skipped_where_it_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["abide", str(tmp_path), "--output", str(tmp_path / "results")]) == 0
+    assert "skipped" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+
+
+def test_only_those_with_enough_regions_are_enrolled(abide: Path) -> None:
+    sites = read_abide(abide)
+    assert {name: len(site) for name, site in sites.items()} == {f"s{s}": 16 for s in range(4)}
+    assert all(np.abs(scan.mean(axis=0)).max() < 1e-4 for site in sites.values() for scan in site)
+
+
+def test_halves_are_a_partition(abide: Path) -> None:
+    sites = read_abide(abide)
+    first, second = halves(sites, seed=0)
+    for name, scans in sites.items():
+        parts = {id(scan) for scan in first[name]} | {id(scan) for scan in second[name]}
+        assert parts == {id(scan) for scan in scans}
+        assert len(first[name]) == len(second[name]) == 8
+
+
+def test_pooled_ica_finds_the_sources() -> None:
+    problem = synthetic(0, replace(QUICK, n_subjects=128, with_basis=False))
+    best, *others = pooled_icas(problem.scans, problem.n_components)
+    assert gain(best, problem.mixing) < 0.05
+    sources = np.concatenate(problem.scans) @ best.T
+    assert np.cov(sources.T) == pytest.approx(np.eye(4), abs=0.02)
+    assert len(others) == 3
+
+
+def test_problem_is_that_of_make_synthetic() -> None:
+    size = replace(QUICK, noise=0.5, with_basis=False)
+    problem, study = synthetic(3, size), make_synthetic(4, 64, 4, 80, 12, random_state=3, noise=0.5)
+    assert np.array_equal(problem.mixing, study.mixing)
+    for ours, theirs in zip(problem.features.values(), study.sites, strict=True):
+        assert [scan.shape for scan in ours] == [scan.shape for scan in theirs]
+        assert all(np.allclose(a, b - b.mean(axis=0), atol=1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("mechanism", ["cape", "pooled", "conventional", "local"])
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_method_is_what_the_estimator_chooses(mechanism: str, epsilon: float) -> None:
+    """Iterations, shares and clips of the benchmark are those that users get."""
+    study = make_synthetic(4, 64, 4, 80, 12, random_state=0)
+    model = CapeDJICA(4, epsilon, DELTA, mechanism=mechanism, image_shape=(12, 12)).fit(study.sites)
+    method = synthetic(0, QUICK).method(epsilon, mechanism)
+    assert model.n_iter_ == method.n_rotations
+    assert [release.share for release in method.stages()] == pytest.approx(method.shares)
+
+
+def test_gain_does_not_depend_on_the_scale_of_sources() -> None:
+    rng = np.random.default_rng(0)
+    unmixing, mixing = rng.standard_normal((4, 9)), rng.standard_normal((9, 4))
+    scaled = np.diag([1.0, -3.0, 20.0, 0.1]) @ unmixing
+    assert gain(scaled, mixing) == pytest.approx(gain(unmixing, mixing), rel=1e-12)
+    assert gain(np.eye(4), np.eye(4)[[2, 0, 3, 1]]) == normalized_gain_index(np.eye(4)) == 0
+
+
+def test_varimax_alone_spends_everything_before_the_rotations() -> None:
+    method = synthetic(0, QUICK).method(1.0, "cape", VarimaxAlone)
+    assert len(method.stages()) == 3
+    assert sum(stage.share for stage in method.stages()) == pytest.approx(1)
+
+
+def test_random_start_gets_there_without_varimax() -> None:
+    problem = synthetic(0, replace(QUICK, n_subjects=128))
+    unmixing, n_iter = problem.analyse(100.0, "pooled", RandomStart)
+    assert n_iter == problem.method(100.0, "pooled").n_rotations
+    assert gain(unmixing, problem.mixing) < 0.05
+
+
+def cell(method: str, mechanism: str, value: float) -> Cell:
+    return Cell("synthetic", 64, method, mechanism, 1.0, "truth", value, 0.0, 0.9, 0.0, 10, 1.0, 3)
+
+
+def test_factors_compare_with_the_best_other() -> None:
+    ours, others = cell("subject", "cape", 0.02), [cell("paper", "cape", 0.3), cell("subject", "local", 0.06)]
+    assert factors([ours, *others]) == {(64, 1.0): pytest.approx(3)}
+    poor = [cell("subject", "cape", 0.3), cell("paper", "cape", 0.31)]
+    assert factors(poor) == {}
+
+
+def test_means_and_standard_errors() -> None:
+    rows = [
+        Row("a", 64, "subject", "cape", 1.0, "truth", seed, value, 0.9, 5, seconds)
+        for seed, (value, seconds) in enumerate([(0.1, 1.0), (0.2, 9.0), (0.3, 2.0)])
+    ]
+    (mean,) = averaged(rows)
+    assert (mean.gain_index, mean.seconds, mean.n_rows) == (pytest.approx(0.2), 2.0, 3)
+    assert mean.gain_error == pytest.approx(0.1 / np.sqrt(3))
+    assert np.isnan(standard_error([0.1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nonsense"], "invalid choice"),
+        (["noise", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_redrawing_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["noise", "--redraw", "--output", str(tmp_path)]) == 2
+    assert "run the benchmark without --redraw" in capsys.readouterr().out.replace("\n", " ")
+
+
+def mean_gain(size: Size, epsilon: float, seeds: range) -> float:
+    return float(
+        np.mean([gain(p.analyse(epsilon)[0], p.mixing) for p in (synthetic(s, size) for s in seeds)])
+    )
+
+
+def test_headline_at_half_the_size() -> None:
+    """Runs have 0.0195 with a standard deviation of 0.0015 at epsilon 2, so the odds of an alarm are nil."""
+    half = Size(n_subjects=512, n_components=10, n_timepoints=200, image_side=24)
+    assert mean_gain(half, 2.0, range(2)) <= 0.03
+    # Four times the noise must show.
+    assert mean_gain(half, 0.5, range(1)) > 0.03
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("epsilon", "bound"), [(1.0, 0.10), (2.0, 0.06), (3.0, 0.04)])
+def test_headline(epsilon: float, bound: float) -> None:
+    assert mean_gain(Size(), epsilon, range(3)) <= bound
