@@ -52,6 +52,8 @@ ROTATION: Final = 3
 OTHER_SHARES: Final = (0.18, 0.18, 0.64)
 FEWEST_ROTATIONS: Final = 4
 MOST_ROTATIONS: Final = 24
+# Without noise iterations are free, and end by themselves.
+QUIET_ROTATIONS: Final = 200
 # Without noise there is no more to be gained once the largest angle is below this.
 SMALLEST_ANGLE: Final = 1e-3
 # How the mean of the rotation statistic responds to an angle: 0.11 on ABIDE, 0.35 on synthetic data.
@@ -91,8 +93,9 @@ def subspace_share(n_components: int, n_kept: int, noise: float) -> float:
 
 def suitable_rotations(noise: float) -> int:
     """Return how many iterations suit the noise of one rotation with the whole budget for rotations."""
-    wanted = MOST_ROTATIONS if noise == 0 else round(min(0.04 / noise, MOST_ROTATIONS))
-    return max(FEWEST_ROTATIONS, wanted)
+    if noise == 0:
+        return QUIET_ROTATIONS
+    return max(FEWEST_ROTATIONS, round(min(0.04 / noise, MOST_ROTATIONS)))
 
 
 def curvature(n_rotations: int) -> float:
@@ -237,13 +240,13 @@ class SubjectMethod:
 
     def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
         """Yield W after each rotation; without noise, end when it has come to rest."""
-        stiffness, last = curvature(self.n_rotations), math.inf
+        stiffness, last = curvature(self.n_rotations), np.zeros(1)
         for iteration in range(1, self.n_rotations + 1):
             mean = means.mean(ROTATION, pack(W=W))
             if self.noise == 0:
-                # A mean that grows was overshot; with noise in it that cannot be told.
-                stiffness *= 2 if np.linalg.norm(mean) > last else 1
-                last = float(np.linalg.norm(mean))
+                # A mean that turns round was overshot; with noise in it that cannot be told.
+                stiffness *= 2 if np.sum(mean * last) < 0 else 1
+                last = mean
             angles = step_length(iteration, self.n_rotations) / stiffness * mean
             W = rotate(W, angles)
             yield W
