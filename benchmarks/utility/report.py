@@ -78,7 +78,8 @@ def _text(value: object) -> object:
 def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str) -> None:
     """Write the means, with how they were made and what they show."""
     facts = machine()
-    made_by = f"`{command}`, capedjica {version('capedjica')}, {facts['cpu']}, {facts['cores']} cores"
+    load = f", load {facts['load']}" if claim.timed else ""
+    made_by = f"`{command}`, capedjica {version('capedjica')}, {facts['cpu']}, {facts['cores']} cores{load}"
     tables = _timing_table(claim, cells) if claim.timed else _tables(claim, cells)
     path.write_text(
         f"# {claim.title}\n\n{claim.summary(cells)}\n\n{tables}\n\nMade by {made_by}. δ = 1e-5; every stage "
@@ -89,8 +90,8 @@ def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str
 
 
 def _tables(claim: Claim, cells: Sequence[Cell]) -> str:
-    gains = _table(claim.label, cells, lambda cell: _plus_minus(cell.gain_index, cell.gain_error))
-    maps = _table(claim.label, cells, lambda cell: _plus_minus(cell.map_correlation, cell.map_error))
+    gains = _table(claim.label, cells, lambda cell: _plus_minus(cell.gain_index, cell.gain_error, 4))
+    maps = _table(claim.label, cells, lambda cell: _plus_minus(cell.map_correlation, cell.map_error, 3))
     count = {cell.n_rows for cell in cells}
     runs = f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
     return (
@@ -133,8 +134,8 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _plus_minus(value: float, error: float) -> str:
-    return f"{value:.3f}" if math.isnan(error) else f"{value:.3f} ± {error:.3f}"
+def _plus_minus(value: float, error: float, digits: int) -> str:
+    return f"{value:.{digits}f}" + ("" if math.isnan(error) else f" ± {error:.{digits}f}")
 
 
 def write_figure(path: Path, figure: Figure) -> None:

@@ -86,7 +86,7 @@ def _claim(title: str, opening: str, sizes: Sequence[Size], epsilons: Sequence[f
 
 SYNTHETIC: Final = _claim(
     "Synthetic studies: 4 sites, 900 pixels, 20 components, 250 time points",
-    "Twice the subjects do as well at half the ε.",
+    "Twice the subjects do about as well at half the ε.",
     [Size(n_subjects) for n_subjects in (128, 256, 512, 1024, 2048)],
     (0.5, 0.7, 1.0, 2.0, 3.0, 5.0, 10.0),
     "synthetic",
