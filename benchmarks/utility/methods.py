@@ -96,7 +96,7 @@ def summary(cells: Sequence[Cell]) -> str:
         f"index of the best other is larger by a factor of {each}. The paper's method and dp-djica come to "
         f"{best.gain_index:.3f} at best ({best.method}, M = {best.n_subjects:,}, ε = {best.epsilon:g}). All "
         "work in the same public basis, which the paper's methods do not have of themselves; rate 1 is a "
-        "learning rate tuned for such data, the paper's own being 0.015 / ln R."
+        "learning rate some 200 times the paper's own 0.015 / ln R."
     )
 
 
