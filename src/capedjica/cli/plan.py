@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from capedjica.cli.options import JsonOption
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
     from capedjica.study.planning import Plan
+    from capedjica.study.prediction import Prediction
     from capedjica.study.study_file import Study
 
 
@@ -37,7 +39,7 @@ def plan(
         int | None, typer.Option(help="Voxels or regions of the data, D (default 900).")
     ] = None,
     timepoints: Annotated[
-        int | None, typer.Option(help="Time points of the longest scan (default 250).")
+        int | None, typer.Option(help="Time points of a typical scan (default 250).")
     ] = None,
     image_shape: Annotated[
         str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
@@ -64,14 +66,18 @@ def plan(
     mask: Annotated[
         str | None, typer.Option(help="'uniform' (as wide as the ring, the default) or 'paper' (Gaussian).")
     ] = None,
+    predict: Annotated[
+        bool,
+        typer.Option("--predict", help="Also predict how good the maps will be, by simulation (seconds)."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a study will release, how noisy it will be and what it costs, before anything is computed.
 
     Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
-    find the cost of the paper's noise.
+    find the cost of the paper's noise. With --predict, also how good the maps will be.
     """
-    from capedjica.study.plan_text import show_plan
+    from capedjica.study.plan_text import show_plan, show_prediction
 
     given = {
         "--sites": sites,
@@ -89,11 +95,35 @@ def plan(
         "--mask": mask,
     }
     flags = {flag: value for flag, value in given.items() if value is not None}
-    result = _plan_of_flags(flags) if study is None else _plan_of_file(study, flags)
+    chosen = _study_of_flags(flags) if study is None else _study_of_file(study, flags)
+    result, prediction = _plan(chosen, epsilon_per_iteration), _predicted(chosen) if predict else None
     if as_json:
-        typer.echo(json.dumps(result.as_dict(), indent=2))
-    else:
-        show_plan(result, Console(highlight=False))
+        extra = {} if prediction is None else {"prediction": prediction.as_dict()}
+        typer.echo(json.dumps(result.as_dict() | extra, indent=2))
+        return
+    console = Console(highlight=False)
+    show_plan(result, console)
+    if prediction is not None:
+        show_prediction(prediction, console)
+
+
+def _plan(study: Study, epsilon_per_iteration: float | None) -> Plan:
+    from capedjica.study.planning import plan_paper_noise, plan_study
+
+    if epsilon_per_iteration is None:
+        return plan_study(study)
+    return plan_paper_noise(study, epsilon_per_iteration)
+
+
+def _predicted(study: Study) -> Prediction:
+    """Predict the quality of a study, with a progress bar beside the output."""
+    from capedjica.study.prediction import predict
+
+    console = Console(stderr=True)
+    columns = (TextColumn("simulating"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_interactive) as progress:
+        task = progress.add_task("", total=None)
+        return predict(study, lambda total: progress.update(task, total=total, advance=1))
 
 
 def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
@@ -122,8 +152,8 @@ def _number_or_word(text: str | None) -> int | str | None:
         return text
 
 
-def _plan_of_flags(flags: dict[str, Any]) -> Plan:
-    from capedjica.study.planning import plan_paper_noise, plan_study, sketch, spread_subjects
+def _study_of_flags(flags: dict[str, Any]) -> Study:
+    from capedjica.study.planning import sketch, spread_subjects
     from capedjica.study.study_file import AnalysisTable, PrivacyTable
 
     epsilon, epsilon_i = flags.get("--epsilon"), flags.get("--epsilon-per-iteration")
@@ -149,12 +179,10 @@ def _plan_of_flags(flags: dict[str, Any]) -> Plan:
         for flag, key in {"--delta": "delta", "--colluding": "n_colluding", "--mask": "mask"}.items()
         if flag in flags
     }
-    study = sketch(spread_subjects(subjects, sites), analysis, PrivacyTable(**privacy))
-    return plan_study(study) if epsilon_i is None else plan_paper_noise(study, epsilon_i)
+    return sketch(spread_subjects(subjects, sites), analysis, PrivacyTable(**privacy))
 
 
-def _plan_of_file(path: Path, flags: dict[str, Any]) -> Plan:
-    from capedjica.study.planning import plan_study
+def _study_of_file(path: Path, flags: dict[str, Any]) -> Study:
     from capedjica.study.study_file import Study
 
     study = Study.load(path)
@@ -165,7 +193,7 @@ def _plan_of_file(path: Path, flags: dict[str, Any]) -> Plan:
             raise InputError(
                 f"{flag} {_said(flags[flag])} contradicts the study, which has {_said(its_own[0])}"
             )
-    return plan_study(study)
+    return study
 
 
 def _said(value: Any) -> str:

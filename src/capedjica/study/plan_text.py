@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.text import Text
 from capedjica.privacy.statement import round_up
 from capedjica.study.describe import METHODS, protects_against
 from capedjica.study.planning import Plan
+from capedjica.study.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
 from capedjica.study.text import printable, show_heading, show_paragraph, show_table
 
 ACCOUNTANTS: Final = {
@@ -47,7 +49,7 @@ def _show_setting(plan: Plan, console: Console) -> None:
     console.print(Text(printable(contract.title), style="bold"))
     console.print(
         f"{METHODS[analysis.method]}: {len(contract.subjects)} sites, {sum(contract.subjects):,} subjects, "
-        f"{analysis.n_features:,} features to {analysis.n_components} components, scans of up to "
+        f"{analysis.n_features:,} features to {analysis.n_components} components, scans of about "
         f"{analysis.scan_length:,} time points; at most {n_releases:,} releases."
     )
     if contract.mechanism == "none":
@@ -171,3 +173,59 @@ def _show_colluding(plan: Plan, console: Console) -> None:
         for row in plan.colluding
     ]
     show_table(["colluding", "epsilon", "sites that must stay to the end, at least"], rows, console)
+
+
+# Columns of the terminal for a bar.
+BAR: Final = 28
+NUMBERS: Final = ("gain index", "from", "to", "maps")
+
+
+def show_prediction(prediction: Prediction, console: Console) -> None:
+    """Print a prediction as a chart; every number is one of ``prediction.as_dict()``."""
+    qualities = prediction.qualities
+    full, line = "#|" if console.options.ascii_only else "█│"
+    largest = max(2 * USABLE, *(quality.gain_index for quality in qualities))
+    limit = round(USABLE / largest * BAR)
+    title = f"{' ' * limit}{line} usable below {USABLE:g}".ljust(BAR)
+    bars = [_bar(round(quality.gain_index / largest * BAR), limit, full, line) for quality in qualities]
+    rows = [
+        [_budget(quality), bar.ljust(len(title)), *_numbers(quality)]
+        for quality, bar in zip(qualities, bars, strict=True)
+    ]
+    show_heading("How good will the maps be? (a prediction)", console)
+    strong = qualities.index(prediction.planned)
+    show_table(["epsilon", title, *NUMBERS], rows, console, strong)
+    show_paragraph(_how(prediction), console, "dim")
+    show_paragraph(CAVEAT, console)
+
+
+def _budget(quality: PredictedQuality) -> str:
+    epsilon = f"{quality.epsilon:.4g}" if math.isfinite(quality.epsilon) else "none"
+    return f"{epsilon} (planned)" if quality.planned else epsilon
+
+
+def _numbers(quality: PredictedQuality) -> list[str]:
+    values = (quality.gain_index, *quality.gain_index_range)
+    return [*(f"{value:.3f}" for value in values), f"{quality.map_correlation:.2f}"]
+
+
+def _bar(length: int, limit: int, full: str, line: str) -> str:
+    """Return a bar of this length, with a line at the limit."""
+    cells = (full * length).ljust(BAR)
+    return f"{cells[:limit]}{line}{cells[limit + 1 :]}"
+
+
+def _how(prediction: Prediction) -> str:
+    text = (
+        f"Gain index (0 is perfect) and correlation of the maps with the true ones: medians of "
+        f"{prediction.repetitions} simulations, with the least and the greatest gain index. "
+        f"{prediction.simulated_subjects:,} subjects with the noise planned for {prediction.subjects:,}"
+    )
+    if prediction.simulated_subjects < prediction.subjects:
+        text += ", their larger sampling error taken off the gain index"
+    if prediction.subspace_noise_factor != 1:
+        text += (
+            f"; images of {prediction.image_side} x {prediction.image_side} pixels, the noise of the "
+            f"subspace times {prediction.subspace_noise_factor:.3g} to make up for their size"
+        )
+    return f"{text}."
