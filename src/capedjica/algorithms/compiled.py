@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,8 @@ from threadpoolctl import ThreadpoolController
 from capedjica.compiled import compiled as compile_kernel
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 # Sums may be reordered, so that they vectorise. NaN and infinity keep their meaning: the kernels rely on
 # them to recognise a subject that cannot be used.
@@ -39,6 +42,43 @@ def one_thread() -> AbstractContextManager[Any]:
     """
     context: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return context
+
+
+class InParallel(Iterator[_Result]):
+    """``map(function, items)`` from as many threads as cores, in order, a few items ahead of its reader.
+
+    Like ``map``, it goes on after an item whose function failed: the failure comes out in its place. Linear
+    algebra is kept to one thread until the last result has been handed out.
+    """
+
+    def __init__(self, function: Callable[[_Item], _Result], items: Sequence[_Item]) -> None:
+        self._function, self._items, self._next = function, items, 0
+        self._ahead = 2 * numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+        self._waiting: deque[Future[_Result]] = deque()
+        self._open = ExitStack()
+        self._open.enter_context(one_thread())
+        self._pool = self._open.enter_context(ThreadPoolExecutor(self._ahead // 2))
+
+    def __next__(self) -> _Result:
+        while self._next < len(self._items) and len(self._waiting) < self._ahead:
+            # Not a method: a job that holds this object would keep it from being given up.
+            self._waiting.append(self._pool.submit(_apply, self._function, self._items, self._next))
+            self._next += 1
+        if not self._waiting:
+            self._open.close()
+            raise StopIteration
+        first = self._waiting.popleft()
+        if not self._waiting and self._next == len(self._items):
+            wait([first])
+            self._open.close()
+        return first.result()
+
+    def __del__(self) -> None:
+        self._open.close()
+
+
+def _apply(function: Callable[[_Item], _Result], items: Sequence[_Item], number: int) -> _Result:
+    return function(items[number])
 
 
 def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.compiled import compiled, over_subjects
+from capedjica.algorithms.compiled import InParallel, compiled, over_subjects
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 
@@ -86,13 +86,13 @@ class PackedSubjects:
 
     @classmethod
     def computed(
-        cls, function: Callable[[_Subject], ArrayLike], subjects: Iterable[_Subject], n_features: int
+        cls, function: Callable[[_Subject], ArrayLike], subjects: Sequence[_Subject], n_features: int
     ) -> PackedSubjects:
         """Pack ``function(subject)`` of every subject; one that cannot be computed has no time points.
 
         So a subject that fails changes nothing but its own part, which is then zero.
         """
-        return cls.from_list([_computed(function, subject, n_features) for subject in subjects])
+        return cls.from_list(list(InParallel(lambda one: _computed(function, one, n_features), subjects)))
 
     def subject(self, number: int) -> Float32Array:
         """Return the (time, R) samples of one subject."""

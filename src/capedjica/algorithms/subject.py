@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, expm
 from scipy.optimize import linear_sum_assignment
 
-from capedjica.algorithms.compiled import one_thread
+from capedjica.algorithms.compiled import InParallel, one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
@@ -340,7 +340,7 @@ class SubjectSite:
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
         """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
         if stage == SUBSPACE:
-            return map(self._projector, self._subjects)
+            return InParallel(self._projector, self._subjects)
         self._reduce(*self._read(published))
         if stage in (COARSE, FINE):
             return map(self._log_covariance, range(len(self._subjects)))
@@ -357,28 +357,18 @@ class SubjectSite:
     def _reduce(self, V: FloatArray, sphering: FloatArray) -> None:
         """Keep the subjects in the common subspace, read anew only when that changes."""
         if self._reduced is None or not np.array_equal(self._subspace, V):
-            with one_thread():
-                self._reduced = PackedSubjects.computed(
-                    partial(self._in_subspace, V=V.astype(np.float32)), self._subjects, self._n_components
-                )
+            directions = (V if self._basis is None else self._basis @ V).astype(np.float32)
+            self._reduced = PackedSubjects.computed(
+                partial(_projected, directions=directions), self._subjects, self._n_components
+            )
             self._subspace, self._whitened = V, None
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
 
-    def _features(self, subject: Subject) -> NDArray[np.float32]:
-        """Return a subject centred, in the basis; NaN and infinity stay what they are."""
-        with np.errstate(all="ignore"):
-            mean = subject.sum(axis=0, dtype=np.float64) / max(len(subject), 1)
-            centred: NDArray[np.float32] = (subject - mean).astype(np.float32)
-            return centred if self._basis is None else centred @ self._basis
-
     def _projector(self, subject: Subject) -> FloatArray:
-        with one_thread():
-            return svec(projector(self._features(subject), self._n_components))[np.newaxis]
-
-    def _in_subspace(self, subject: Subject, V: NDArray[np.float32]) -> FloatArray:
         with np.errstate(all="ignore"):
-            return unit_power((self._features(subject) @ V).astype(np.float64))
+            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            return svec(projector(features, self._n_components))[np.newaxis]
 
     def _log_covariance(self, number: int) -> FloatArray:
         assert self._reduced is not None
@@ -396,11 +386,20 @@ class SubjectSite:
                 with np.errstate(all="ignore"):
                     return unit_power(reduced.subject(number).astype(np.float64) @ sphering)
 
-            with one_thread():
-                self._whitened = PackedSubjects.computed(
-                    whiten, range(len(self._subjects)), self._n_components
-                )
+            self._whitened = PackedSubjects.computed(whiten, range(len(self._subjects)), self._n_components)
         return self._whitened
+
+
+def centred(subject: Subject) -> NDArray[np.float32]:
+    """Return a subject less its mean over time; NaN and infinity stay what they are."""
+    mean = subject.sum(axis=0, dtype=np.float64) / max(len(subject), 1)
+    result: NDArray[np.float32] = (subject - mean).astype(np.float32)
+    return result
+
+
+def _projected(subject: Subject, directions: NDArray[np.float32]) -> FloatArray:
+    with np.errstate(all="ignore"):
+        return unit_power((centred(subject) @ directions).astype(np.float64))
 
 
 def unit_power(samples: FloatArray) -> FloatArray:

@@ -1,0 +1,69 @@
+"""A map from several threads behaves like one from a single thread."""
+
+import threading
+import time
+
+import pytest
+from threadpoolctl import threadpool_info
+
+from capedjica.algorithms.compiled import InParallel
+
+
+def blas_threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_results_come_in_order_whatever_takes_longest():
+    def work(number):
+        time.sleep(0.01 * (number % 3))
+        return number, threading.get_ident()
+
+    results = list(InParallel(work, range(20)))
+    assert [number for number, _ in results] == list(range(20))
+    assert threading.get_ident() not in {thread for _, thread in results}
+
+
+def test_a_failure_comes_out_in_its_place_and_the_rest_goes_on():
+    def work(number):
+        if number in (3, 9):
+            raise ValueError(number)
+        return number
+
+    results, mapped = [], InParallel(work, range(10))
+    while True:
+        try:
+            results.append(next(mapped))
+        except ValueError:
+            results.append(None)
+        except StopIteration:
+            break
+    assert results == [0, 1, 2, None, 4, 5, 6, 7, 8, None]
+
+
+def test_it_reads_only_a_little_ahead():
+    read = []
+
+    class Items(list):
+        def __getitem__(self, number):
+            read.append(number)
+            return number
+
+    mapped = InParallel(lambda number: number, Items(range(1000)))
+    next(mapped)
+    time.sleep(0.05)
+    assert len(read) < 100
+
+
+@pytest.mark.parametrize("taken", [0, 3, 5, 6])
+def test_linear_algebra_has_its_threads_back_however_far_it_was_read(taken):
+    """All five results taken, the end reached, or given up in the middle."""
+    before = blas_threads()
+    mapped = InParallel(lambda number: blas_threads(), range(5))
+    for _, threads in zip(range(taken), mapped, strict=False):
+        assert set(threads) == {1}
+    del mapped
+    assert blas_threads() == before
+
+
+def test_of_nothing_there_is_nothing():
+    assert list(InParallel(len, [])) == []
