@@ -1,5 +1,6 @@
 """Predicted quality: at the planned noise, by the method's own code, and borne out by actual runs."""
 
+import io
 import json
 import math
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.pca import leading_subspace
@@ -16,6 +18,7 @@ from capedjica.errors import InputError
 from capedjica.estimators import CapeDJICA
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
 from capedjica.study import prediction as module
+from capedjica.study.plan_text import show_prediction
 from capedjica.study.planning import plan_study, sketch
 from capedjica.study.prediction import (
     FACTORS,
@@ -83,23 +86,28 @@ def check_agreement(study, factors, n_runs):
 
 
 @pytest.mark.parametrize(
-    ("subjects", "analysis", "privacy"),
+    ("subjects", "analysis", "privacy", "side"),
     [
-        ((128,) * 4, {}, {}),
-        ((60, 300, 100, 52), {"image_shape": None}, {"epsilon": 3.0, "mask": "paper"}),
-        ((128,) * 4, {}, {"mechanism": "conventional", "epsilon": 4.0}),
+        ((128,) * 4, {}, {}, 30),
+        ((60, 300, 100, 52), {"image_shape": None}, {"epsilon": 3.0, "mask": "paper"}, 12),
+        ((128,) * 4, {}, {"mechanism": "conventional", "epsilon": 4.0}, 30),
     ],
-    ids=["cape", "paper masks, unequal sites, no basis", "conventional"],
+    ids=["cape", "paper masks, unequal sites, no basis, smaller images", "conventional"],
 )
-def test_a_prediction_is_borne_out_by_actual_runs(subjects, analysis, privacy):
+def test_a_prediction_is_borne_out_by_actual_runs(monkeypatch, subjects, analysis, privacy, side):
+    monkeypatch.setattr(module, "LARGEST_SIDE", side)
     check_agreement(sketched(subjects, SMALL | analysis, **privacy), [1.0], 4)
 
 
 def test_a_study_that_is_far_too_noisy_is_predicted_to_be():
-    """Noise of the planned size makes the difference: with a fortieth of the budget nothing is found."""
-    study = sketched(epsilon=0.05)
+    study = sketched(epsilon=0.15)
     gain, _ = actual(study, 2)
-    assert gain > 0.2
+    assert gain > 0.15
+    assert predict(study).planned.gain_index > 0.15
+
+
+def test_noise_beyond_all_numbers_is_predicted_to_leave_nothing():
+    study = sketched((10,) * 2, epsilon=1e-4)
     assert predict(study).planned.gain_index > 0.2
 
 
@@ -266,27 +274,32 @@ def capedjica(*arguments):
 PLAN = ["plan", "--subjects", "64", "--components", "4", "--image-shape", "12x12", "--timepoints", "60"]
 
 
-def test_the_command_shows_a_chart_and_the_same_numbers_in_json():
-    shown = capedjica(*PLAN, "--epsilon", "4", "--predict")
-    numbers = json.loads(capedjica(*PLAN, "--epsilon", "4", "--predict", "--json").stdout)["prediction"]
-    assert shown.returncode == 0
-    assert shown.stderr == ""
-    chart = shown.stdout[shown.stdout.index("How good will the maps be?") :]
-    lines = chart.splitlines()
-    assert max(map(len, shown.stdout.splitlines())) <= 80
-    assert len({line.index("│") for line in lines[1:7]}) == 1
+def test_the_chart_has_the_numbers_of_the_json():
+    prediction, out = predict(sketched((20,) * 4, epsilon=4.0)), io.StringIO()
+    show_prediction(prediction, Console(file=out, width=80))
+    lines, numbers = out.getvalue().splitlines(), json.loads(json.dumps(prediction.as_dict()))
+    assert max(map(len, lines)) <= 80
     assert [quality["epsilon"] for quality in numbers["qualities"]] == [1, 2, 4, 8, 16]
-    for line, quality in zip(lines[2:7], numbers["qualities"], strict=True):
+    assert [quality["planned"] for quality in numbers["qualities"]] == [False, False, True, False, False]
+    for line, quality in zip(lines[3:8], numbers["qualities"], strict=True):
         assert line.strip().startswith(f"{quality['epsilon']:g}{' (planned)' if quality['planned'] else ''} ")
         gains = [quality["gain_index"], *quality["gain_index_range"]]
         assert line.split()[-4:] == [*(f"{gain:.3f}" for gain in gains), f"{quality['map_correlation']:.2f}"]
         assert gains[1] <= gains[0] <= gains[2]
-    assert [quality["planned"] for quality in numbers["qualities"]] == [False, False, True, False, False]
+
+
+def test_the_command_shows_a_chart_and_says_what_it_is_worth():
+    shown = capedjica(*PLAN, "--epsilon", "4", "--predict")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    chart = shown.stdout[shown.stdout.index("How good will the maps be?") :]
+    assert len({line.index("│") for line in chart.splitlines()[1:7]}) == 1
     words = " ".join(chart.split())
     assert "usable below 0.1" in words
-    assert numbers["caveat"] in words
     assert "Real data are harder" in words
     assert "costs no privacy" in words
+    numbers = json.loads(capedjica(*PLAN, "--epsilon", "4", "--predict", "--json").stdout)["prediction"]
+    assert len(numbers["qualities"]) == 5
+    assert numbers["caveat"] in words
 
 
 def test_the_command_refuses_what_cannot_be_predicted():

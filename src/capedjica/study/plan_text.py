@@ -218,7 +218,8 @@ def _bar(length: int, limit: int, full: str, line: str) -> str:
 def _how(prediction: Prediction) -> str:
     text = (
         f"Gain index (0 is perfect) and correlation of the maps with the true ones: medians of "
-        f"{prediction.repetitions} simulations, with the least and the greatest gain index. "
+        f"{prediction.repetitions} simulations, with the least and the greatest gain index, which tells how "
+        f"well networks are told apart; what noise their pictures have shows in the maps alone. Simulated: "
         f"{prediction.simulated_subjects:,} subjects with the noise planned for {prediction.subjects:,}"
     )
     if prediction.simulated_subjects < prediction.subjects:

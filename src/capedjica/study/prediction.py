@@ -57,9 +57,11 @@ FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 REPETITIONS: Final = 3
 # The paper calls an estimate usable up to this gain index.
 USABLE: Final = 0.1
+# Gain index and map correlation at worst.
+NOTHING_FOUND: Final = (1.0, 0.0)
 MOST_SUBJECTS: Final = 128
 FEWEST_SUBJECTS: Final = 16
-# Numbers of all simulated scans together: 256 MB in single precision.
+# Numbers of all simulated scans together, 256 MB in single precision, unless so few subjects are too large.
 MOST_NUMBERS: Final = 2**26
 LARGEST_SIDE: Final = 30
 # Pixels of a side for each network along it: fewer would not show the maps, more would show no more of them.
@@ -72,7 +74,10 @@ LONGEST_SCAN: Final = 4096
 
 @dataclass(frozen=True)
 class PredictedQuality:
-    """What is predicted at one budget: medians over the repetitions, and the least and the most of them."""
+    """What is predicted at one budget: medians over the repetitions, and the least and the most of them.
+
+    ``epsilon`` is the guarantee, the largest budget of a site.
+    """
 
     epsilon: float
     planned: bool
@@ -234,8 +239,12 @@ class SimulatedSubjects:
         return clipped_mean(self._site(stage, published, state), self._stages[stage].query.clip)
 
     def score(self, simulated: Simulated, seed: int) -> tuple[float, float]:
-        """Return gain index and map correlation of one analysis."""
-        unmixing, _ = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
+        """Return gain index and map correlation of one analysis; the worst if noise makes it break down."""
+        try:
+            with np.errstate(divide="raise", over="raise", invalid="raise"):
+                unmixing, _ = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
+        except (FloatingPointError, np.linalg.LinAlgError):
+            return NOTHING_FOUND
         mixing, truth = mixing_of(unmixing), self.data.mixing
         gain_index = normalized_gain_index(pseudo_inverse(mixing) @ truth)
         return gain_index, matched_map_correlation(mixing.T, truth.T)
@@ -272,7 +281,8 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
     progress : callable, optional
         ``progress(total)`` after each of ``total`` analyses.
     seed : int
-        Of maps, subjects and noise; the same study and seed give the same prediction.
+        Of maps, subjects and noise; predictions from the same seed differ by rounding, which analyses that
+        are mostly noise magnify.
     """
     setup, budgets = Setup.of(study), _budgets(study)
     simulated = [setup.simulated(other) for other in budgets.values()]
