@@ -1,0 +1,143 @@
+"""What the experiments share: their options, and writing table, figure, parameters and findings."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RESULTS: Final = Path("paper/results")
+QUICK_RESULTS: Final = Path("out/paper/results")
+
+_HEADER: Final = """# The paper's figures and tables, reproduced
+
+Imtiaz et al., "Improved Differentially Private Decentralized Source Separation for fMRI Data". Each part is
+written by its command, from the numbers of that run; table, figure and parameters are in `results/`. Where a
+formula of the paper is compared with the exact value,
+[Where we depart from the paper](../docs/departures.md) says why they differ.
+"""
+_SECTION: Final = re.compile(r"<!-- (\w+) -->\n(.*?)\n<!-- end of \1 -->\n", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the paper, what was measured, and whether the claim holds."""
+
+    claim: str
+    measured: str
+    holds: Literal["yes", "no", "in part"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run: what it is called, and what came out of it.
+
+    Attributes
+    ----------
+    name : str
+        Of the module and of the files.
+    title : str
+        For people.
+    setting : dataclass
+        The parameters of the run.
+    rows : sequence of dataclasses
+        The table.
+    figure : Figure
+        The figure.
+    findings : sequence of Finding
+        Each claim and its answer.
+    notes : sequence of str
+        What else the reader should know, a paragraph each.
+    """
+
+    name: str
+    title: str
+    setting: DataclassInstance
+    rows: Sequence[DataclassInstance]
+    figure: Figure
+    findings: Sequence[Finding]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for on the command line."""
+
+    quick: bool
+    out: Path
+
+
+def options(description: str, arguments: list[str] | None) -> Options:
+    """Read ``[--quick] [--out FOLDER]``; a small version does not overwrite the results of a full one."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a small version")
+    parser.add_argument("--out", type=Path, help=f"where to write (default {RESULTS}, quick {QUICK_RESULTS})")
+    given = parser.parse_args(arguments)
+    return Options(given.quick, given.out or (QUICK_RESULTS if given.quick else RESULTS))
+
+
+def write(experiment: Experiment, out: Path) -> None:
+    """Write NAME.csv, .json, .png and .svg into ``out``, and the findings into RESULTS.md above it."""
+    out.mkdir(parents=True, exist_ok=True)
+    base = out / experiment.name
+    _write_table(experiment.rows, base.with_suffix(".csv"))
+    parameters = json.dumps(asdict(experiment.setting), indent=2)
+    base.with_suffix(".json").write_text(parameters + "\n")
+    _write_figure(experiment.figure, base)
+    _update_results(out.parent / "RESULTS.md", experiment)
+    print(f"wrote {base}.csv, .json, .png and .svg, and the findings in {out.parent / 'RESULTS.md'}")
+
+
+def _write_table(rows: Sequence[DataclassInstance], path: Path) -> None:
+    records = [asdict(row) for row in rows]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+
+
+def _write_figure(figure: Figure, base: Path) -> None:
+    """Write the figure twice; the same figure gives the same bytes."""
+    FigureCanvasAgg(figure)
+    with rc_context({"svg.hashsalt": base.name}):
+        figure.savefig(base.with_suffix(".png"), dpi=150)
+        figure.savefig(base.with_suffix(".svg"), metadata={"Date": None})
+
+
+def _update_results(path: Path, experiment: Experiment) -> None:
+    """Replace the part of this experiment, leaving the others as they are."""
+    text = path.read_text() if path.exists() else ""
+    parts = {match[1]: match[2] for match in _SECTION.finditer(text)}
+    parts[experiment.name] = _part(experiment)
+    body = "\n".join(
+        f"<!-- {name} -->\n{part}\n<!-- end of {name} -->\n" for name, part in sorted(parts.items())
+    )
+    path.write_text(f"{_HEADER}\n{body}")
+
+
+def _part(experiment: Experiment) -> str:
+    name = experiment.name
+    lines = [
+        f"## {experiment.title}",
+        "",
+        f"`python -m paper.{name}`: [figure](results/{name}.svg), [table](results/{name}.csv), "
+        f"[parameters](results/{name}.json)",
+        "",
+        "| The paper's claim | Measured | Holds |",
+        "|---|---|---|",
+        *(f"| {finding.claim} | {finding.measured} | {finding.holds} |" for finding in experiment.findings),
+        *(f"\n{note}" for note in experiment.notes),
+    ]
+    return "\n".join(lines)
