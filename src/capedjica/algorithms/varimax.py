@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 STARTS: Final = 4
 MAX_ITERATIONS: Final = 500
-TOLERANCE: Final = 1e-9
+# A start need not be exact.
+TOLERANCE: Final = 1e-6
 
 
 def varimax(maps: FloatArray) -> FloatArray:
