@@ -11,14 +11,11 @@ Four ways to make the mean private, compared twice:
 
 from __future__ import annotations
 
-import argparse
-import csv
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.progress import track
@@ -30,6 +27,8 @@ from capedjica.metrics import captured_energy
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
 from capedjica.report.figures import COLOURS
+from paper import _common
+from paper._common import Experiment, Finding
 
 MECHANISMS: tuple[MechanismName, ...] = ("pooled", "cape", "conventional", "local")
 CALIBRATIONS = ("paper", "exact")
@@ -50,6 +49,19 @@ class Setting:
 
 
 QUICK = Setting(20, 4, 4, 400, 0.01, (0.5, 5.0), 1)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """One line of the table: a scheme at one epsilon, its exact epsilon, and the energy it captured."""
+
+    calibration: str
+    mechanism: str
+    epsilon: float
+    exact_epsilon: float
+    noise: float
+    captured_energy: float
+    spread: float
 
 
 def make_data(setting: Setting, seed: int = 0) -> tuple[list[list[NDArray[np.float64]]], NDArray[np.float64]]:
@@ -78,11 +90,11 @@ def shift(setting: Setting, mechanism: MechanismName, calibration: str, epsilon:
     return sensitivity / tau
 
 
-def measure(setting: Setting) -> list[dict[str, object]]:
+def measure(setting: Setting) -> list[Energy]:
     """Run every scheme at every epsilon."""
     sites, moments = make_data(setting)
     jobs = [(c, m, e) for c in CALIBRATIONS for m in MECHANISMS for e in setting.epsilons]
-    rows: list[dict[str, object]] = []
+    rows: list[Energy] = []
     for calibration, mechanism, epsilon in track(jobs, description="capePCA"):
         mu = shift(setting, mechanism, calibration, epsilon)
         values = []
@@ -98,30 +110,30 @@ def measure(setting: Setting) -> list[dict[str, object]]:
             ).fit(sites)
             values.append(captured_energy(pca.components_.T, moments, relative=True))
         rows.append(
-            {
-                "calibration": calibration,
-                "mechanism": mechanism,
-                "epsilon": epsilon,
-                "exact_epsilon": gaussian_epsilon(mu, setting.delta),
-                "noise": pca.privacy_.releases[0].noise,
-                "captured_energy": float(np.mean(values)),
-                "spread": float(np.std(values)),
-            }
+            Energy(
+                calibration=calibration,
+                mechanism=mechanism,
+                epsilon=epsilon,
+                exact_epsilon=gaussian_epsilon(mu, setting.delta),
+                noise=pca.privacy_.releases[0].noise,
+                captured_energy=float(np.mean(values)),
+                spread=float(np.std(values)),
+            )
         )
     return rows
 
 
-def draw(rows: list[dict[str, object]]) -> Figure:
+def draw(rows: Sequence[Energy]) -> Figure:
     """Draw energy against epsilon, the two calibrations side by side."""
     figure = Figure(figsize=(9.5, 4), layout="constrained")
     titles = {"paper": "the paper's calibration (equal tau)", "exact": "equal exact epsilon"}
     for axis, calibration in zip(figure.subplots(1, 2, sharey=True), CALIBRATIONS, strict=True):
-        for colour, mechanism in zip(COLOURS, MECHANISMS, strict=False):
-            chosen = [r for r in rows if r["calibration"] == calibration and r["mechanism"] == mechanism]
+        for colour, marker, mechanism in zip(COLOURS, "^osv", MECHANISMS, strict=False):
+            chosen = [r for r in rows if (r.calibration, r.mechanism) == (calibration, mechanism)]
             axis.plot(
-                [r["epsilon"] for r in chosen],
-                [r["captured_energy"] for r in chosen],
-                marker="o",
+                [r.epsilon for r in chosen],
+                [r.captured_energy for r in chosen],
+                marker=marker,
                 markersize=4,
                 color=colour,
                 linestyle="--" if mechanism == "pooled" else "-",
@@ -134,23 +146,47 @@ def draw(rows: list[dict[str, object]]) -> Figure:
     return figure
 
 
+def findings(setting: Setting, rows: Sequence[Energy]) -> list[Finding]:
+    """Answer the claims at the middle epsilon of the axis."""
+    epsilon = setting.epsilons[len(setting.epsilons) // 2]
+    paper, exact = (
+        {row.mechanism: row for row in rows if (row.calibration, row.epsilon) == (calibration, epsilon)}
+        for calibration in CALIBRATIONS
+    )
+    same = math.isclose(paper["cape"].noise, paper["pooled"].noise, rel_tol=1e-3)
+    better = all(of["cape"].captured_energy > of["conventional"].captured_energy for of in (paper, exact))
+    return [
+        Finding(
+            "capePCA has the noise of pooled (Lemma 1)",
+            f"noise {paper['cape'].noise / paper['pooled'].noise:.3f} times pooled's at the same τ, where "
+            f"the exact ε is {paper['cape'].exact_epsilon:.2g} against {paper['pooled'].exact_epsilon:.2g}; "
+            f"{exact['cape'].noise / exact['pooled'].noise:.3f} times at the same exact ε",
+            "in part" if same else "no",
+        ),
+        Finding(
+            "capePCA captures more energy than conventional",
+            f"at ε={epsilon:g}: {_energies(paper)} by the paper's calibration; "
+            f"{_energies(exact)} at equal exact ε",
+            "yes" if better else "no",
+        ),
+    ]
+
+
+def _energies(by_mechanism: Mapping[str, Energy]) -> str:
+    return ", ".join(f"{name} {by_mechanism[name].captured_energy:.2f}" for name in MECHANISMS)
+
+
+def experiment(setting: Setting, rows: Sequence[Energy]) -> Experiment:
+    """Put table, figure and findings together."""
+    title = "Energy captured by capePCA"
+    return Experiment("pca_energy", title, setting, rows, draw(rows), findings(setting, rows))
+
+
 def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment and write pca_energy.csv, .png and .svg."""
-    parser = argparse.ArgumentParser(description="Energy captured by capePCA against epsilon.")
-    parser.add_argument("--quick", action="store_true", help="a small version")
-    parser.add_argument("--out", type=Path, default=Path("paper/results"), help="where to write")
-    options = parser.parse_args(arguments)
-    rows = measure(QUICK if options.quick else Setting())
-    options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "pca_energy.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    figure = draw(rows)
-    FigureCanvasAgg(figure)
-    for kind in ("png", "svg"):
-        figure.savefig(options.out / f"pca_energy.{kind}", dpi=150)
-    print(f"wrote {options.out / 'pca_energy.csv'} and the figure beside it")
+    """Run the experiment and write its results."""
+    options = _common.options("Energy captured by capePCA against epsilon.", arguments)
+    setting = QUICK if options.quick else Setting()
+    _common.write(experiment(setting, measure(setting)), options.out)
 
 
 if __name__ == "__main__":

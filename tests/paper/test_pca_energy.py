@@ -8,11 +8,12 @@ from paper.pca_energy import main
 
 
 def test_quick_version_writes_table_and_figure(tmp_path):
-    main(["--quick", "--out", str(tmp_path)])
-    with (tmp_path / "pca_energy.csv").open() as file:
+    main(["--quick", "--out", str(tmp_path / "results")])
+    with (tmp_path / "results/pca_energy.csv").open() as file:
         rows = {(r["calibration"], r["mechanism"], float(r["epsilon"])): r for r in csv.DictReader(file)}
-    assert (tmp_path / "pca_energy.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "pca_energy.svg").read_text().lstrip().startswith("<?xml")
+    assert (tmp_path / "results/pca_energy.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "results/pca_energy.svg").read_text().lstrip().startswith("<?xml")
+    assert "Lemma 1" in (tmp_path / "RESULTS.md").read_text()
     pooled, cape, conventional = (
         float(rows["paper", m, 5.0]["noise"]) for m in ("pooled", "cape", "conventional")
     )
