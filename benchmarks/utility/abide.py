@@ -231,9 +231,7 @@ def figure(cells: Sequence[Cell]) -> Figure:
         (find(cells, method=SUBJECT_HALF, reference=TANH).gain_index, "default method, half, no noise"),
     ):
         right.axhline(height, color=INK, linewidth=0.8, linestyle="--")
-        right.text(
-            1, height, text, transform=right.get_yaxis_transform(), ha="right", va="bottom", fontsize=7
-        )
+        right.text(0.01, height, text, transform=right.get_yaxis_transform(), va="top", fontsize=7)
     for axis, title in (
         (left, "from the pooled ICA of the same people"),
         (right, "everybody, two references"),
