@@ -129,6 +129,18 @@ def test_whitening_twice_is_whitening_by_both():
     assert second == pytest.approx(second.T)
 
 
+def test_noise_of_any_size_leaves_numbers():
+    rng = np.random.default_rng(9)
+    sphering = np.eye(R)
+    for size in (1.0, 30.0, 1e3, 1e6):
+        noise = size * rng.standard_normal((R, R))
+        sphering = subject.whitened_further(
+            subject.whitened_further(np.eye(R), noise + noise.T), noise.T + noise
+        )
+        assert np.isfinite(sphering).all()
+        assert np.isfinite(np.linalg.inv(sphering)).all()
+
+
 def test_a_log_covariance_has_no_trace_and_forgets_the_scale():
     samples = np.random.default_rng(8).standard_normal((T, R)) * [3, 1, 0.5, 0.1]
     logarithm = subject.log_covariance(samples)

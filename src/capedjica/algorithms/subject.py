@@ -309,9 +309,10 @@ def whitened_further(sphering: FloatArray, log_covariance: FloatArray) -> FloatA
     r"""Return what whitens :math:`S^{-1} \exp(L) S^{-1}`, where L was measured after the sphering S."""
     back = np.linalg.inv(sphering)
     values, vectors = np.linalg.eigh(log_covariance)
-    root = back @ (vectors * np.exp(values / 2))
-    values, vectors = np.linalg.eigh(root @ root.T)
-    further: FloatArray = (vectors / np.sqrt(values)) @ vectors.T
+    # No subject says more; noise may, and two such factors would leave no number that can be inverted.
+    root = back @ (vectors * np.exp(np.clip(values, math.log(FLOOR), -math.log(FLOOR)) / 2))
+    left, singular, _ = np.linalg.svd(root)
+    further: FloatArray = (left / singular) @ left.T
     return further
 
 
