@@ -141,14 +141,17 @@ def rotations(data: Prepared, iterations: int) -> FloatArray:
 
 @cache
 def fewest(name: str, quick: bool) -> int:
-    """Return the smallest number of iterations that reaches the target, found by bisection."""
+    """Return the smallest number of iterations that reaches the target, by doubling, then bisection."""
     data = prepared(quick)
 
     def reaches(iterations: int) -> bool:
         unmixing = _reduced_fit(name, data, iterations)()[0]
         return gain(unmixing, data.problem.mixing) <= (0.1 if quick else TARGET)
 
-    return 1 + bisect.bisect_left(range(1, MOST_ITERATIONS), True, key=reaches)
+    enough = 1
+    while enough < MOST_ITERATIONS and not reaches(enough):
+        enough *= 2
+    return bisect.bisect_left(range(enough + 1), True, lo=enough // 2 + 1, hi=enough, key=reaches)
 
 
 def _reduced_fit(name: str, data: Prepared, iterations: int) -> Fit:
