@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, expm
 from scipy.optimize import linear_sum_assignment
 
-from capedjica.algorithms.compiled import InParallel, one_thread
+from capedjica.algorithms.compiled import InParallel
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
@@ -344,7 +344,7 @@ class SubjectSite:
             return InParallel(self._projector, self._subjects)
         self._reduce(*self._read(published))
         if stage in (COARSE, FINE):
-            return map(self._log_covariance, range(len(self._subjects)))
+            return InParallel(self._log_covariance, range(len(self._subjects)))
         r = self._n_components
         W = read_arrays(state, W=(r, r))["W"]
         return [skew_statistics(self._whiten(), W)]
@@ -373,7 +373,7 @@ class SubjectSite:
 
     def _log_covariance(self, number: int) -> FloatArray:
         assert self._reduced is not None
-        with one_thread(), np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):
             samples = self._reduced.subject(number).astype(np.float64) @ self._sphering
             return svec(log_covariance(samples))[np.newaxis]
 
