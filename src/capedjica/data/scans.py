@@ -9,12 +9,42 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.data.timeseries import Problem, Scan
-
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 FloatArray = NDArray[np.float64]
+Scan = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something about one file that its site should know; never shown to anybody else.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    found, expected : str
+        What is there and what should be.
+    fatal : bool
+        False where the subject can take part all the same.
+    subject : str
+        Whose file it is; empty where its name says so.
+    """
+
+    path: Path
+    found: str
+    expected: str
+    fatal: bool = True
+    subject: str = ""
+
+    @property
+    def name(self) -> str:
+        """The subject's name."""
+        return self.subject or self.path.stem
+
+    def __str__(self) -> str:
+        return _one_line(f"{self.path}: {self.found}; expected {self.expected}")
 
 
 @dataclass(frozen=True)
@@ -64,3 +94,8 @@ class Features(Protocol):
 
     def image(self, maps: FloatArray) -> Nifti1Image | None:
         """Return maps (R, D) as a 4-D image in the space of the features, None where they have none."""
+
+
+def _one_line(text: str) -> str:
+    """Return text with what does not print, a line break in the name of a file for example, escaped."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

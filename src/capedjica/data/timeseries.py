@@ -22,10 +22,10 @@ from typing import BinaryIO, Final, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.data.scans import Problem, Scan
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 
-Scan = NDArray[np.floating]
 Shape = tuple[int, ...]
 Row = tuple[int, list[str]]  # number of the line, cells
 
@@ -34,34 +34,6 @@ SUFFIXES: Final = (".npy", *DELIMITERS)
 _REAL: Final = "fiu"  # kinds of NumPy's types
 _LONGEST_QUOTE: Final = 40
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something about one file that its site should know; never shown to anybody else.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    found, expected : str
-        What is there and what should be.
-    fatal : bool
-        False where the subject can take part all the same.
-    """
-
-    path: Path
-    found: str
-    expected: str
-    fatal: bool = True
-
-    @property
-    def name(self) -> str:
-        """The subject's name."""
-        return self.path.stem
-
-    def __str__(self) -> str:
-        return _one_line(f"{self.path}: {self.found}; expected {self.expected}")
 
 
 class SubjectFiles(Sequence[Scan]):
@@ -385,8 +357,3 @@ def _value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
 
 def _quoted(cell: str) -> str:
     return repr(cell if len(cell) <= _LONGEST_QUOTE else cell[:_LONGEST_QUOTE] + "...")
-
-
-def _one_line(text: str) -> str:
-    """Return text with what does not print, a line break in the name of a file for example, escaped."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
