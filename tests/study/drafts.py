@@ -2,6 +2,7 @@
 
 import msgspec
 
+from capedjica.data.features import FeatureTable
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, StudyFile
 
@@ -19,11 +20,19 @@ def sites(*subjects, **epsilon):
     )
 
 
-def draft(title="Resting state", subjects=(20, 30, 25, 25), analysis=None, privacy=None, **own_epsilon):
+def draft(
+    title="Resting state",
+    subjects=(20, 30, 25, 25),
+    analysis=None,
+    privacy=None,
+    features=None,
+    **own_epsilon,
+):
     """A study of four sites; the tables' values can be replaced."""
     return StudyFile(
         title=title,
         analysis=AnalysisTable(**{"n_components": 4, "n_features": 12, "scan_length": 60} | (analysis or {})),
+        features=FeatureTable(**features or {}),
         privacy=PrivacyTable(**{"epsilon": 2.0} | (privacy or {})),
         sites=sites(*subjects, **own_epsilon),
     )

@@ -122,7 +122,27 @@ def leaves(table, where=()):
             yield (*where, key)
 
 
-FIELDS = list(leaves(plain(draft(analysis={"image_shape": (3, 4), "max_iter": 7}, site_3=1.5))))
+FEATURES = {
+    "kind": "atlas",
+    "atlas": "atlas.nii.gz",
+    "atlas_sha256": "a" * 64,
+    "mask": "mask.nii.gz",
+    "mask_sha256": "b" * 64,
+    "voxel_size": 4.0,
+    "space": "MNI",
+    "smoothing_fwhm": 6.0,
+    "low_pass": 0.1,
+    "high_pass": 0.01,
+    "confounds": ("motion", "wm_csf"),
+}
+
+
+def full_draft():
+    """A study in which everything has a value; it cannot be run."""
+    return draft(analysis={"image_shape": (3, 4), "max_iter": 7}, features=FEATURES, site_3=1.5)
+
+
+FIELDS = list(leaves(plain(full_draft())))
 
 
 @st.composite
@@ -141,13 +161,13 @@ def other_values(draw, old):
     return changed if changed != old else old + letter
 
 
-CHOICES = {"method": "paper", "mechanism": "pooled", "mask": "paper", "n_colluding": 1}
+CHOICES = {"kind": "voxels", "method": "paper", "mechanism": "pooled", "mask": "paper", "n_colluding": 1}
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(FIELDS), st.data())
 def test_every_value_changes_the_hash(field, data):
-    table = plain(draft(analysis={"image_shape": (3, 4), "max_iter": 7}, site_3=1.5))
+    table = plain(full_draft())
     before = Study(msgspec.convert(table, StudyFile)).hash
     *path, key = field
     place = table
@@ -159,12 +179,16 @@ def test_every_value_changes_the_hash(field, data):
 
 def test_the_fields_are_all_of_them():
     names = {field[-1] for field in FIELDS}
-    structs = [StudyFile, *(type(getattr(draft(), name)) for name in ("analysis", "privacy")), SiteTable]
-    assert names == {name for kind in structs for name in kind.__struct_fields__} - {
-        "analysis",
-        "privacy",
-        "sites",
-    }
+    tables = ("analysis", "features", "privacy")
+    structs = [StudyFile, *(type(getattr(draft(), name)) for name in tables), SiteTable]
+    assert names == {name for kind in structs for name in kind.__struct_fields__} - {*tables, "sites"}
+
+
+def test_a_study_of_tables_keeps_the_hash_that_it_had_before_there_were_features():
+    digest = "f4f3a0c01e031fc536a6aee2118d1719850e766780120758d75d94d4712d8b01"
+    assert Study(draft()).hash.hex() == digest
+    assert Study(draft(features={"kind": "columns"})).hash.hex() == digest
+    assert Study(draft(features={"standardize": True})).hash.hex() != digest
 
 
 @same_folder

@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.toml import read_toml
 
 SCHEMA: Final = 1
+DataKind = Literal["auto", "files", "nifti", "bids", "abide"]
 _TEMPLATE: Final = """\
 # This site's own settings. They stay here: the study never sees them.
 schema = {schema}
@@ -33,10 +34,20 @@ ledger = "ledger.sqlite"
 head = {head}
 
 [data]
-# The folder of the scans: one file per person, .npy or .csv or .tsv, each with a row per time point.
+# The folder of the scans.
 path = {data}
-# Which of its files.
+# What is in it. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per person, with a row per time
+# point. "nifti": 4-D images, one or more per person. "bids": derivatives as fMRIPrep writes them. "abide":
+# nilearn's copy of ABIDE. "auto": what it looks like.
+kind = {data_kind}
+# Which of its files, for "files" and "nifti".
 pattern = "*"
+# Which task, which template space and which people, for "bids"; all of them when not given.
+# task = "rest"
+# space = "MNI152NLin2009cAsym"
+# participants = ["01", "02"]
+# Which of its sites this one is, for "abide".
+# abide_site = "NYU"
 
 [policy]
 # The most that may ever be spent on one subject of this site: by all studies together, and by any one.
@@ -69,6 +80,11 @@ class DataTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     path: str
     pattern: str = "*"
+    kind: DataKind = "auto"
+    task: str | None = None
+    space: str | None = None
+    participants: tuple[str, ...] = ()
+    abide_site: str | None = None
 
 
 class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -109,6 +125,7 @@ class SiteHome:
         delta: float,
         *,
         data: str = "data",
+        data_kind: DataKind = "auto",
         simulated: bool = False,
     ) -> SiteHome:
         """Make a site: its folder, its identity and a commented ``site.toml``; never over existing files.
@@ -127,6 +144,7 @@ class SiteHome:
             name=_toml_string(name),
             head=_toml_string("ledger.head" if simulated else _default_head(name, identity).as_posix()),
             data=_toml_string(data),
+            data_kind=_toml_string(data_kind),
             unprotected_note=_NOBODY_REAL if simulated else "",
             approve_note=_NOBODY_REAL if simulated else "",
             allow_unprotected=str(simulated).lower(),

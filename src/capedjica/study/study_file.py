@@ -19,6 +19,7 @@ from capedjica.algorithms.basis import KEPT, low_pass
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.algorithms.subject import SubjectMethod
+from capedjica.data.features import FeatureTable
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import MAX_BLOCK_WORDS
@@ -26,6 +27,7 @@ from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, validate
 from capedjica.securesum import PublicIdentity, Roster
 from capedjica.securesum.parameters import default_threshold
+from capedjica.study.public_files import file_problems, with_hashes
 from capedjica.study.releases import planned_releases
 from capedjica.study.toml import listed, problems, read_toml, toml_value
 
@@ -40,6 +42,20 @@ Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
 # A budget beyond these is a slip of the keyboard.
 LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9
 Epsilon = Annotated[float, msgspec.Meta(ge=LEAST_EPSILON, le=MOST_EPSILON)]
+_FEATURE_COMMENTS: Final = {
+    "atlas": "The image of the regions, beside this file: labels (3-D) or maps (4-D).",
+    "atlas_sha256": "Its hash: every site must have the same.",
+    "mask": "The image of the mask, beside this file.",
+    "mask_sha256": "Its hash: every site must have the same.",
+    "voxel_size": "Side of the voxels, in mm.",
+    "space": "The template space that BIDS derivatives must be in.",
+    "smoothing_fwhm": "Each volume is smoothed, in mm.",
+    "detrend": "A straight line is taken out of every feature of a scan.",
+    "standardize": "Every feature of a scan is divided by its standard deviation.",
+    "low_pass": "Faster changes are taken out of every scan, in Hz.",
+    "high_pass": "Slower changes are taken out of every scan, in Hz.",
+    "confounds": "What fMRIPrep found to be noise is taken out of every scan, by nilearn's strategies.",
+}
 # The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
 _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
 
@@ -84,21 +100,31 @@ class StudyFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     schema: int = SCHEMA
     title: str
     analysis: AnalysisTable
+    features: FeatureTable = FeatureTable()
     privacy: PrivacyTable
     sites: tuple[SiteTable, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A study as agreed on: its description and everything that follows from it."""
+    """A study as agreed on: its description and everything that follows from it.
+
+    Attributes
+    ----------
+    content : StudyFile
+        The description.
+    folder : Path
+        Where the public files that it names are, an atlas or a mask.
+    """
 
     content: StudyFile
+    folder: Path = Path()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Study:
         """Read and check a ``study.toml``, given itself or its folder."""
         file = Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
-        study = cls(read_toml(file, StudyFile, SCHEMA))
+        study = cls(read_toml(file, StudyFile, SCHEMA), file.parent)
         found = study.problems()
         if found:
             raise InputError(listed(str(file), found))
@@ -113,6 +139,7 @@ class Study:
         found = [
             *_title_problems(content.title),
             *_analysis_problems(content.analysis),
+            *_feature_problems(content),
             *(_site_problems(content.sites) or _refusals(self._roster)),
             *_refusals(self._budgets),
         ]
@@ -120,10 +147,16 @@ class Study:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of the content: comments and the order of keys do not count, every value does."""
+        """SHA-256 of the content: comments and the order of keys do not count, every value does.
+
+        The files that it names count through their own hashes. Features that are the columns of tables are
+        left out, as is all that a study without images does not say.
+        """
         # As read back from a file, where 2 and 2.0 are the same number.
-        content = msgspec.convert(msgspec.to_builtins(self.content), StudyFile)
-        plain = msgspec.msgpack.encode(msgspec.to_builtins(content), order="deterministic")
+        content = msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(self.content), StudyFile))
+        if self.content.features == FeatureTable():
+            del content["features"]
+        plain = msgspec.msgpack.encode(content, order="deterministic")
         return hashlib.sha256(b"capedjica/study/1" + plain).digest()
 
     @cached_property
@@ -211,15 +244,23 @@ class Study:
         ]
 
 
-def write_study(path: str | os.PathLike[str], content: StudyFile) -> None:
-    """Write a commented ``study.toml``, whole or not at all and never over a file; refuse a bad study."""
+def write_study(
+    path: str | os.PathLike[str], content: StudyFile, folder: str | os.PathLike[str] | None = None
+) -> None:
+    """Write a commented ``study.toml``, whole or not at all and never over a file; refuse a bad study.
+
+    Its public files are in ``folder``, by default in that of the file to be written; hashes that are missing
+    are filled in.
+    """
     file = Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
-    found = Study(content).problems()
+    home = file.parent if folder is None else Path(folder)
+    content = msgspec.structs.replace(content, features=with_hashes(content.features, home))
+    found = Study(content, home).problems()
     if found:
         raise InputError(listed("the study", found))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write_new(file, _template().render(study=content))
+        _write_new(file, _template().render(study=content, feature_comments=_FEATURE_COMMENTS))
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None
 
@@ -272,6 +313,16 @@ def _analysis_problems(table: AnalysisTable) -> list[str]:
         found.append(f"analysis.image_shape {shape} has {pixels} pixels, n_features is {table.n_features}")
     if pixels > _MOST_PIXELS:
         found.append(f"analysis.image_shape must have at most {_MOST_PIXELS} pixels, got {pixels}")
+    return found
+
+
+def _feature_problems(content: StudyFile) -> list[str]:
+    found = file_problems(content.features)
+    if content.features.kind != "columns" and content.analysis.image_shape is not None:
+        found.append(
+            "analysis.image_shape is for tables whose columns are pixels; features of kind "
+            f"{content.features.kind!r} have a grid of their own"
+        )
     return found
 
 

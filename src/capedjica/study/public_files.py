@@ -1,0 +1,90 @@
+"""Public files that a study names, an atlas or a mask: found beside the study.toml, known by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from capedjica.data.features import FeatureTable
+from capedjica.errors import InputError
+
+_KEYS: Final = ("atlas", "mask")
+
+
+def public_files(table: FeatureTable) -> Iterator[tuple[str, str, str | None]]:
+    """Yield the key, the name and the SHA-256 of each file that is named."""
+    for key in _KEYS:
+        name = getattr(table, key)
+        if name is not None:
+            yield key, name, getattr(table, f"{key}_sha256")
+
+
+def file_problems(table: FeatureTable) -> list[str]:
+    """Return what is wrong with the names and the hashes; the files themselves are not looked at."""
+    found = []
+    for key, name, digest in public_files(table):
+        if not _is_beside(name):
+            found.append(
+                f"features.{key} must be a file in the folder of the study.toml, so that both can be handed "
+                f"on together; got {name!r}"
+            )
+        if digest is None or not re.fullmatch(r"[0-9a-f]{64}", digest):
+            got = "nothing" if digest is None else repr(digest[:80])
+            found.append(f"features.{key}_sha256 must be the SHA-256 of {name!r}, 64 hex digits; got {got}")
+    return found + [
+        f"features.{key}_sha256 is given, but no features.{key}"
+        for key in _KEYS
+        if getattr(table, key) is None and getattr(table, f"{key}_sha256") is not None
+    ]
+
+
+def _is_beside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return name.isprintable() and not path.is_absolute() and path.parts != () and ".." not in path.parts
+
+
+def with_hashes(table: FeatureTable, folder: Path) -> FeatureTable:
+    """Return the table with the hashes that it lacks."""
+    missing = {
+        f"{key}_sha256": hash_of(folder / name) for key, name, digest in public_files(table) if digest is None
+    }
+    return msgspec.structs.replace(table, **missing)
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all; never over one that is different."""
+    if target.exists():
+        if hash_of(target) != hash_of(source):
+            raise InputError(f"{target} exists already, is not the same as {source}, and is not overwritten")
+        return
+    draft = target.with_name(f".{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, draft)
+        os.replace(draft, target)
+    except OSError as error:
+        raise InputError(f"{source} cannot be copied to {target}: {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def copy_files(table: FeatureTable, source: Path, target: Path) -> None:
+    """Copy the files of a study from its folder to another."""
+    for _, name, _ in public_files(table):
+        copy_file(source / name, target / name)
