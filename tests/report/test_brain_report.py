@@ -1,0 +1,99 @@
+"""Peaks of maps where they were put, and slices that show them on the right side."""
+
+import csv
+
+import nibabel
+import numpy as np
+import pytest
+
+from capedjica.report.brain import (
+    SLICES,
+    RegionsAt,
+    _montages,
+    find_peaks,
+    read_region_names,
+    slices_figure,
+    write_peaks,
+)
+from capedjica.report.figures import draw
+
+AFFINE = np.array([[-4.0, 0, 0, 80], [0, 4, 0, -112], [0, 0, 4, -64], [0, 0, 0, 1]])
+SHAPE = (41, 48, 34)
+
+
+def places():
+    voxels = np.stack(np.meshgrid(*map(np.arange, SHAPE), indexing="ij"), axis=-1)
+    return voxels @ AFFINE[:3, :3].T + AFFINE[:3, 3]
+
+
+def blob(x, y, z, height=1.0, width=10.0):
+    return height * np.exp(-((places() - [x, y, z]) ** 2).sum(axis=-1) / (2 * width**2))
+
+
+@pytest.fixture(scope="module")
+def image():
+    """A network in two places, the second lower, and one that is negative somewhere; x runs backwards."""
+    first = blob(-40, -60, 32) + blob(40, -60, 32, 0.8)
+    second = blob(0, 48, 0) - blob(-20, 0, 48, 0.6)
+    return nibabel.Nifti1Image(np.stack([first, second], axis=-1).astype(np.float32), AFFINE)
+
+
+def test_peaks_are_where_they_were_put(image):
+    peaks = find_peaks(image)
+    assert [(peak.component, peak.x, peak.y, peak.z) for peak in peaks] == [
+        (1, -40, -60, 32),
+        (1, 40, -60, 32),
+        (2, 0, 48, 0),
+        (2, -20, 0, 48),
+    ]
+    assert [peak.value for peak in peaks] == pytest.approx([1, 0.8, 1, -0.6], abs=1e-3)
+    # A ball whose edge is at half the height: its radius is 1.18 standard deviations.
+    assert peaks[0].cluster_mm3 == pytest.approx(4 / 3 * np.pi * (10 * 1.177) ** 3, rel=0.15)
+    assert peaks[0].cluster_mm3 == pytest.approx(peaks[0].cluster_voxels * 64)
+
+
+def test_a_flat_region_peaks_in_its_middle():
+    flat = np.zeros((*SHAPE, 1), dtype=np.float32)
+    flat[10:17, 20:23, 5:8] = 1
+    (peak,) = find_peaks(nibabel.Nifti1Image(flat, AFFINE))
+    np.testing.assert_allclose([peak.x, peak.y, peak.z], AFFINE[:3] @ [13, 21, 6, 1])
+    assert find_peaks(nibabel.Nifti1Image(0 * flat, AFFINE)) == []
+
+
+def test_peaks_are_named_by_the_atlas_where_it_has_names(image, tmp_path):
+    labels = np.where(places()[..., 0] < 0, 3, 7).astype(np.int16)
+    labels[:, :, 28:] = 0
+    atlas = nibabel.Nifti1Image(labels, AFFINE)
+    (tmp_path / "atlas.tsv").write_text("index\tname\n3\tleft, of the brain\n")
+    regions = RegionsAt(atlas, read_region_names(tmp_path / "atlas.tsv"))
+    assert [peak.region for peak in find_peaks(image, regions)] == ["left, of the brain", "7", "7", ""]
+    assert regions.at(1000, 0, 0) == ""
+    write_peaks(tmp_path / "peaks.csv", find_peaks(image, regions))
+    rows = list(csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines()))
+    assert rows[0]["region"] == "left, of the brain"
+    assert [float(rows[1][axis]) for axis in "xyz"] == [40, -60, 32]
+    for content in ("", "index\n3\n", "index\tname\nthree\tx\n"):
+        (tmp_path / "odd.tsv").write_text(content)
+        assert read_region_names(tmp_path / "odd.tsv") == {}
+    assert read_region_names(tmp_path / "none.tsv") == {}
+
+
+def test_left_is_left_and_front_is_at_the_top(image):
+    first, second = _montages(image)
+    width = first.shape[1] // len(SLICES)
+    high = first[:, SLICES.index(30) * width :][:, :width]
+    row, column = np.unravel_index(high.argmax(), high.shape)
+    assert column < width / 2
+    assert row > high.shape[0] / 2
+    low = second[:, SLICES.index(0) * width :][:, :width]
+    assert low.argmax() // width < low.shape[0] / 2
+
+
+def test_slices_are_drawn(image, tmp_path):
+    draw(slices_figure(image, "Networks", np.array([0.9, 0.1])), tmp_path / "maps.png")
+    assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+    figure = slices_figure(image, "Networks", np.array([0.9, 0.1]))
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    assert titles == ["1: stability 0.90", "2: stability 0.10 unstable"]
+    assert [axis.images[1].get_alpha() for axis in figure.axes] == [0.9, 0.3]
+    assert [axis.get_title(loc="left") for axis in slices_figure(image, "x").axes] == ["1", "2"]
