@@ -224,7 +224,7 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
         (["--epsilon", "0"], "epsilon must be a finite number above 0, got 0.0"),
         (["--epsilon", "1001"], "epsilon must be at most the 1000 of simulated sites, got 1001"),
         (["--delta", "1"], "delta must lie strictly between 0 and 1, got 1.0"),
-        (["--format", "nii"], "format must be npy or csv, got 'nii'"),
+        (["--format", "nii"], "format must be npy, csv, nifti or bids, got 'nii'"),
         (["--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
         (["--subjects", "900000000000,5,5"], "22 PB; "),
     ],

@@ -26,13 +26,34 @@ def simulate(
     ] = "256",
     components: Annotated[int, typer.Option(help="Networks in the data, R.")] = 10,
     timepoints: Annotated[
-        str, typer.Option(help="Time points of a scan, or the shortest and the longest: 150-250.")
-    ] = "200",
-    image_side: Annotated[int, typer.Option(help="Pixels along each side of the images.")] = 24,
-    noise: Annotated[float, typer.Option(help="White noise in the scans, relative to the signal.")] = 0.0,
-    epsilon: Annotated[float, typer.Option(help="Total privacy budget of the study.")] = 3.0,
+        str | None,
+        typer.Option(
+            help="Time points of a scan, or the shortest and the longest: 150-250. By default 200, "
+            "120-160 for images."
+        ),
+    ] = None,
+    image_side: Annotated[
+        int | None, typer.Option(help="Pixels along each side of the images in tables; by default 24.")
+    ] = None,
+    voxel_size: Annotated[
+        float | None, typer.Option(help="Side of the voxels of nifti and bids, in mm; by default 8.")
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(help="White noise in the scans, relative to the signal; by default 0, 1 for images."),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Total privacy budget of the study; by default 3, 10 for images.")
+    ] = None,
     delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
-    file_format: Annotated[str, typer.Option("--format", help="How scans are written: npy or csv.")] = "npy",
+    file_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="Tables, npy or csv; or images, nifti (4-D, one or two per person) or bids (as fMRIPrep "
+            "writes them, with confounds).",
+        ),
+    ] = "npy",
     seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
 ) -> None:
     """Make a study with sites and scans of nobody real, whose truth is known, to try everything out on."""
@@ -43,15 +64,16 @@ def simulate(
     enrolled = _numbers("subjects", subjects, ",")
     if sites is None:
         sites = len(enrolled) if len(enrolled) > 1 else 4
-    simulation = Simulation(
+    simulation = Simulation.usual(
+        file_format,
         subjects=spread_subjects(enrolled, sites),
         n_components=components,
-        n_timepoints=_shortest_and_longest(timepoints),
+        n_timepoints=None if timepoints is None else _shortest_and_longest(timepoints),
         image_side=image_side,
+        voxel_size=voxel_size,
         noise=noise,
         epsilon=epsilon,
         delta=delta,
-        file_format=file_format,
         seed=seed,
     )
     console = Console()
@@ -79,11 +101,11 @@ def _shortest_and_longest(text: str) -> tuple[int, int]:
 def _show(simulation: Simulation, out: Path) -> None:
     shortest, longest = simulation.n_timepoints
     lengths = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
-    side, study = simulation.image_side, shlex.quote(str(out / "study.toml"))
+    study = shlex.quote(str(out / "study.toml"))
     typer.echo(
         f"Made {out}: {simulation.n_subjects} simulated people at {len(simulation.subjects)} sites "
         f"({', '.join(map(str, simulation.subjects))}), {simulation.n_components} networks, scans of "
-        f"{lengths} time points and {side} x {side} pixels.\n"
+        f"{lengths} time points and {simulation.data.picture}.\n"
         f"Nobody real is in them. What is true about them is in {out / 'truth'}; no analysis reads it.\n"
         f"Next:\n  capedjica plan {study}\n  capedjica run {study}"
     )

@@ -122,6 +122,10 @@ class Brain:
             image.header.set_zooms((*image.header.get_zooms()[:3], repetition_time))
         return cast("Nifti1Image", image)
 
+    def mask_image(self) -> Nifti1Image:
+        """Return the mask as an image."""
+        return self.image(np.ones(self.n_voxels, dtype=np.uint8))
+
 
 @cache
 def mni_brain(voxel_size: float) -> Brain:
@@ -151,6 +155,8 @@ class Run:
         Counted from 0, people through all sites.
     number : int or None
         The how many-th of the person's runs, from 1; None where there is only one.
+    is_last : bool
+        Whether it is the person's last.
     n_volumes : int
         T.
     repetition_time : float
@@ -162,6 +168,7 @@ class Run:
     site: int
     person: int
     number: int | None
+    is_last: bool
     n_volumes: int
     repetition_time: float
     gain: float
@@ -221,7 +228,9 @@ class BrainModel:
         maps = _network_maps(validate.count("n_components", n_components), brain, rng)
         runs = tuple(_runs(site_sizes, n_volumes, rng))
         root = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
-        scale = validate.nonnegative("noise", noise) * math.sqrt(np.sum(maps**2) / brain.n_voxels)
+        if math.isinf(validate.nonnegative("noise", noise)):
+            raise InputError("noise must be finite, got inf")
+        scale = noise * math.sqrt(np.sum(maps**2) / brain.n_voxels)
         lengths = np.array([run.n_volumes for run in runs])
         signal = SyntheticModel(maps, lengths, scale, root.spawn(math.ceil(len(runs) / BATCH)))
         return cls(brain, signal, runs, root.spawn(len(runs)))
@@ -252,7 +261,7 @@ def _runs(site_sizes: Sequence[int], n_volumes: tuple[int, int], rng: np.random.
         for person in itertools.islice(people, size):
             numbers = (1, 2) if rng.random() < TWO_RUNS else (None,)
             for number in numbers:
-                yield Run(site, person, number, length, time, gain)
+                yield Run(site, person, number, number == numbers[-1], length, time, gain)
 
 
 # Maps -------------------------------------------------------------------------------------------------------

@@ -6,40 +6,31 @@ and the truth to the last bit; the keys of the sites are new each time.
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
-
-from capedjica.data.synthetic import SyntheticModel
-from capedjica.data.timeseries import write_scan
 from capedjica.errors import InputError
 from capedjica.privacy import validate
+from capedjica.study.simulated_data import Scans, SimulatedData, Tables
 from capedjica.study.site_home import SiteHome
-from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, StudyFile, write_study
+from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study
 
 # The most that a simulated site may spend, on one study as on all of them.
 SITE_EPSILON: Final = 1000.0
-# Bytes of one number at most: four of float32, or nine digits with sign, point, exponent and separator.
-NUMBER_BYTES: Final = {"npy": 4, "csv": 16}
-# What a file may take beyond its content: the header, and the rest of its last block.
-_FILE_BYTES: Final = 8192
-_TRUTH: Final = """\
-What is true about the simulated scans of this study, to compare results with. No analysis reads it.
-
-mixing.npy  A, one row per feature and one column per component: a scan is S A', with the time courses S
-            (one column per component) standardised for each subject{noise}.
-maps.npy    the same maps as images, one per component.
-
-The scans are in ../sites/*/data, numbered through all sites. They and the truth follow from the seed {seed}.
-"""
+TABLES: Final = ("npy", "csv")
+IMAGES: Final = ("nifti", "bids")
+# Real images are noisy and of different lengths; their many voxels need a larger budget.
+_USUAL_IMAGES: Final[dict[str, Any]] = {"n_timepoints": (120, 160), "noise": 1.0, "epsilon": 10.0}
+_FOREIGN: Final = {"voxel_size": TABLES, "image_side": IMAGES}
+# What a site may keep besides its scans, and the study: settings, keys, the study.toml.
+_SITE_BYTES: Final = 3 * 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +46,15 @@ class Simulation:
     n_timepoints : pair of int
         The shortest and the longest that a scan may be; at least R.
     image_side : int
-        Images have image_side^2 pixels.
+        Images in tables have image_side^2 pixels.
+    voxel_size : float
+        Side of the voxels of scans, in mm.
     noise : float
         White noise, relative to the signal, as for :func:`capedjica.data.make_synthetic`.
     epsilon, delta : float
         What the study may cost.
-    file_format : {"npy", "csv"}
-        How scans are written.
+    file_format : {"npy", "csv", "nifti", "bids"}
+        Tables of pixels, one per person; or scans, as plain images or as fMRIPrep's derivatives.
     seed : int
         Of the scans; the private noise of a run is never seeded by it.
     """
@@ -70,6 +63,7 @@ class Simulation:
     n_components: int = 10
     n_timepoints: tuple[int, int] = (200, 200)
     image_side: int = 24
+    voxel_size: float = 8.0
     noise: float = 0.0
     epsilon: float = 3.0
     delta: float = 1e-5
@@ -80,12 +74,9 @@ class Simulation:
         for number, enrolled in enumerate(self.subjects, start=1):
             validate.count(f"subjects of site {number}", enrolled)
         validate.count("components", self.n_components, minimum=2)
-        shortest, longest = self.n_timepoints
-        if not self.n_components <= shortest <= longest:
-            raise InputError(
-                f"timepoints must be at least the components, {self.n_components}, and the shortest first; "
-                f"got {shortest}-{longest}"
-            )
+        if self.file_format not in (*TABLES, *IMAGES):
+            raise InputError(f"format must be npy, csv, nifti or bids, got {self.file_format!r}")
+        self._check_timepoints()
         validate.count("image_side", self.image_side)
         validate.count("seed", self.seed, minimum=0)
         validate.nonnegative("noise", self.noise)
@@ -94,50 +85,53 @@ class Simulation:
             raise InputError(
                 f"epsilon must be at most the {SITE_EPSILON:g} of simulated sites, got {self.epsilon:g}"
             )
-        if self.file_format not in NUMBER_BYTES:
-            raise InputError(f"format must be {' or '.join(NUMBER_BYTES)}, got {self.file_format!r}")
+
+    @classmethod
+    def usual(cls, file_format: str, **given: Any) -> Simulation:
+        """Return a simulation with what is usual for its format wherever None is given."""
+        for option, formats in _FOREIGN.items():
+            if given.get(option) is not None and file_format in formats:
+                raise InputError(f"{option} does not apply to format {file_format}")
+        options = {key: value for key, value in given.items() if value is not None}
+        return cls(file_format=file_format, **(_USUAL_IMAGES if file_format in IMAGES else {}) | options)
 
     @property
     def n_subjects(self) -> int:
         """Subjects of all sites."""
         return sum(self.subjects)
 
-    @property
-    def n_features(self) -> int:
-        """D, pixels of an image."""
-        return self.image_side**2
+    @cached_property
+    def data(self) -> SimulatedData:
+        """What is simulated, and how it is written."""
+        return Tables(self) if self.file_format in TABLES else Scans(self)
 
     @property
     def n_bytes(self) -> int:
         """The most that the study takes on disk."""
-        longest_scan = self.n_timepoints[1] * self.n_features * NUMBER_BYTES[self.file_format]
-        truth = 2 * 8 * self.n_features * self.n_components
-        files = self.n_subjects + 3 * len(self.subjects) + 4
-        return self.n_subjects * longest_scan + truth + files * _FILE_BYTES
+        return self.data.n_bytes + (len(self.subjects) + 1) * _SITE_BYTES
 
-    def model(self) -> SyntheticModel:
-        """Return what the scans are made from."""
-        return SyntheticModel.draw(
-            self.n_subjects,
-            self.n_components,
-            self.n_timepoints,
-            self.image_side,
-            self.seed,
-            noise=self.noise,
-        )
+    def _check_timepoints(self) -> None:
+        least, (shortest, longest) = self.data.shortest, self.n_timepoints
+        if not least <= shortest <= longest:
+            more = f" and {least - self.n_components} more" if least > self.n_components else ""
+            raise InputError(
+                f"timepoints must be at least the components, {self.n_components}{more}, and the shortest "
+                f"first; got {shortest}-{longest}"
+            )
 
 
 def simulate(simulation: Simulation, out: Path, progress: Callable[[], None] = lambda: None) -> None:
     """Write the study into ``out``, whole or not at all.
 
     There will be ``study.toml``, a folder for each of ``sites`` with its settings, its key and its scans, and
-    ``truth``. ``progress`` is called after each scan.
+    ``truth``. ``progress`` is called after each person.
     """
     with _whole_folder(out, simulation.n_bytes) as draft:
+        data = simulation.data
+        data.write_public(draft)
         folders = _make_sites(simulation, draft)
-        model = simulation.model()
-        _write_truth(simulation, model, draft / "truth")
-        _write_scans(simulation, model, folders, progress)
+        data.write_truth(draft / "truth")
+        data.write_scans(folders, progress)
 
 
 @contextmanager
@@ -188,9 +182,16 @@ def _size(n_bytes: float) -> str:
 
 def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     """Write the sites without their scans, and the study between them; return where the scans go."""
+    data = simulation.data
     homes = [
         SiteHome.create(
-            folder / "sites" / name, name, SITE_EPSILON, SITE_EPSILON, simulation.delta, simulated=True
+            folder / "sites" / name,
+            name,
+            SITE_EPSILON,
+            SITE_EPSILON,
+            simulation.delta,
+            data_kind=data.kind,
+            simulated=True,
         )
         for name in (f"site-{number}" for number in range(1, len(simulation.subjects) + 1))
     ]
@@ -198,35 +199,10 @@ def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
         SiteTable(name=home.settings.name, subjects=enrolled, card=home.card().card)
         for home, enrolled in zip(homes, simulation.subjects, strict=True)
     )
-    analysis = AnalysisTable(
-        n_components=simulation.n_components,
-        n_features=simulation.n_features,
-        scan_length=round(sum(simulation.n_timepoints) / 2),
-        image_shape=(simulation.image_side, simulation.image_side),
-    )
     title = f"Simulated networks of {simulation.n_subjects} people at {len(sites)} sites"
     privacy = PrivacyTable(epsilon=simulation.epsilon, delta=simulation.delta)
-    write_study(
-        folder / "study.toml", StudyFile(title=title, analysis=analysis, privacy=privacy, sites=sites)
+    content = StudyFile(
+        title=title, analysis=data.analysis(), features=data.features, privacy=privacy, sites=sites
     )
+    write_study(folder / "study.toml", content)
     return [home.data_path for home in homes]
-
-
-def _write_truth(simulation: Simulation, model: SyntheticModel, folder: Path) -> None:
-    folder.mkdir()
-    np.save(folder / "mixing.npy", model.mixing)
-    np.save(folder / "maps.npy", model.maps)
-    noise = f", plus noise of standard deviation {model.noise:.6g}" if model.noise else ""
-    (folder / "README.txt").write_text(_TRUTH.format(noise=noise, seed=simulation.seed), encoding="utf-8")
-
-
-def _write_scans(
-    simulation: Simulation, model: SyntheticModel, folders: list[Path], progress: Callable[[], None]
-) -> None:
-    digits = max(4, len(str(simulation.n_subjects)))
-    numbered = enumerate(model.subjects(), start=1)
-    for folder, enrolled in zip(folders, simulation.subjects, strict=True):
-        folder.mkdir()
-        for number, scan in itertools.islice(numbered, enrolled):
-            write_scan(folder / f"sub-{number:0{digits}}.{simulation.file_format}", scan)
-            progress()
