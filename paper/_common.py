@@ -6,10 +6,10 @@ import argparse
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+SettingT = TypeVar("SettingT")
 RESULTS: Final = Path("paper/results")
 QUICK_RESULTS: Final = Path("out/paper/results")
 
@@ -86,6 +87,17 @@ def options(description: str, arguments: list[str] | None) -> Options:
     parser.add_argument("--out", type=Path, help=f"where to write (default {RESULTS}, quick {QUICK_RESULTS})")
     given = parser.parse_args(arguments)
     return Options(given.quick, given.out or (QUICK_RESULTS if given.quick else RESULTS))
+
+
+def run(
+    experiment: Callable[[SettingT], Experiment],
+    full: SettingT,
+    quick: SettingT,
+    arguments: list[str] | None = None,
+) -> None:
+    """Make an experiment in its full or its small version, as the command line says, and write it."""
+    chosen = options((experiment.__doc__ or "").partition("\n")[0], arguments)
+    write(experiment(quick if chosen.quick else full), chosen.out)
 
 
 def write(experiment: Experiment, out: Path) -> None:

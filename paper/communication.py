@@ -337,12 +337,10 @@ def _trade(setting: Setting, rows: Sequence[Traffic]) -> str:
     )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment and write its results."""
-    options = _common.options("Messages and bytes of the real protocol.", arguments)
-    setting = QUICK if options.quick else Setting()
+def experiment(setting: Setting) -> Experiment:
+    """Count messages and bytes of the real protocol."""
     rows = measure(setting)
-    experiment = Experiment(
+    return Experiment(
         "communication",
         "Communication",
         setting,
@@ -351,7 +349,11 @@ def main(arguments: list[str] | None = None) -> None:
         findings(setting, rows),
         notes(setting, rows),
     )
-    _common.write(experiment, options.out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the experiment and write its results."""
+    _common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

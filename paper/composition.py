@@ -194,12 +194,10 @@ def _at(rows: Sequence[Total], variance: float, iterations: int) -> Total:
     return next(row for row in rows if (row.variance, row.iterations) == (variance, iterations))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment and write its results."""
-    options = _common.options("Total epsilon against the number of iterations.", arguments)
-    setting = QUICK if options.quick else Setting()
+def experiment(setting: Setting) -> Experiment:
+    """Add up epsilon over iterations by every account."""
     rows = measure(setting)
-    experiment = Experiment(
+    return Experiment(
         "composition",
         "Total ε against the number of iterations",
         setting,
@@ -208,7 +206,11 @@ def main(arguments: list[str] | None = None) -> None:
         findings(setting, rows),
         notes(setting, rows),
     )
-    _common.write(experiment, options.out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the experiment and write its results."""
+    _common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

@@ -246,16 +246,22 @@ def _steps(case: Case, colluding: Sequence[Deltas], name: str) -> str:
     return ", ".join(f"{getattr(colluding[c], name):.1e} (S_C={c})" for c in chosen)
 
 
+def experiment(setting: Setting) -> Experiment:
+    """Compare effective deltas of cape, conventional and pooled."""
+    rows = measure(setting)
+    return Experiment(
+        "effective_delta",
+        "Effective δ of cape, conventional and pooled",
+        setting,
+        rows,
+        draw(setting, rows),
+        findings(setting, rows),
+    )
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the experiment and write its results."""
-    options = _common.options("Effective delta of cape, conventional and pooled.", arguments)
-    setting = QUICK if options.quick else Setting()
-    rows = measure(setting)
-    title = "Effective δ of cape, conventional and pooled"
-    figure = draw(setting, rows)
-    _common.write(
-        Experiment("effective_delta", title, setting, rows, figure, findings(setting, rows)), options.out
-    )
+    _common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

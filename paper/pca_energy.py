@@ -176,17 +176,16 @@ def _energies(by_mechanism: Mapping[str, Energy]) -> str:
     return ", ".join(f"{name} {by_mechanism[name].captured_energy:.2f}" for name in MECHANISMS)
 
 
-def experiment(setting: Setting, rows: Sequence[Energy]) -> Experiment:
-    """Put table, figure and findings together."""
+def experiment(setting: Setting) -> Experiment:
+    """Measure the energy captured by capePCA."""
+    rows = measure(setting)
     title = "Energy captured by capePCA"
     return Experiment("pca_energy", title, setting, rows, draw(rows), findings(setting, rows))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the experiment and write its results."""
-    options = _common.options("Energy captured by capePCA against epsilon.", arguments)
-    setting = QUICK if options.quick else Setting()
-    _common.write(experiment(setting, measure(setting)), options.out)
+    _common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

@@ -285,12 +285,10 @@ def _short(sizes: str) -> str:
     return f"{largest}, then {len(others)} of {others[0]}"
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment and write its results."""
-    options = _common.options("Noise with sites of unequal size.", arguments)
-    setting = QUICK if options.quick else Setting()
+def experiment(setting: Setting) -> Experiment:
+    """Measure noise with sites of unequal size."""
     rows = measure(setting)
-    experiment = Experiment(
+    return Experiment(
         "sample_imbalance",
         "Sites of unequal size: H(n)",
         setting,
@@ -299,7 +297,11 @@ def main(arguments: list[str] | None = None) -> None:
         findings(setting, rows),
         notes(setting, rows),
     )
-    _common.write(experiment, options.out)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the experiment and write its results."""
+    _common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":
