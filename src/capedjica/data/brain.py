@@ -174,7 +174,7 @@ class Run:
     gain: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BrainModel:
     """What a study of brains is made of, from which its runs can be made as often as wanted, always the same.
 
@@ -246,10 +246,12 @@ class BrainModel:
             volumes += _drift(run, self.brain, rng)
             motion, physiology = _motion(run, rng), _physiology(run, rng)
             if disturbed:
-                volumes += (motion @ (BASELINE * self.brain.motion_patterns)).astype(np.float32)
-                volumes += (physiology @ _physiology_patterns(self.brain)).astype(np.float32)
+                volumes += _product(motion, BASELINE * self.brain.motion_patterns)
+                volumes += _product(physiology, _physiology_patterns(self.brain))
             volumes += (BASELINE * self.brain.baseline).astype(np.float32)
-            yield run, volumes * np.float32(run.gain), _confounds(run, volumes, motion, physiology)
+            confounds = _confounds(run, volumes, motion, physiology)
+            volumes *= np.float32(run.gain)
+            yield run, volumes, confounds
 
 
 def _runs(site_sizes: Sequence[int], n_volumes: tuple[int, int], rng: np.random.Generator) -> Iterator[Run]:
@@ -307,6 +309,11 @@ def _blob(brain: Brain, centre: FloatArray, rng: np.random.Generator) -> FloatAr
 # What disturbs a run ----------------------------------------------------------------------------------------
 
 
+def _product(courses: FloatArray, patterns: FloatArray) -> Float32Array:
+    """Return time courses (T, n) times patterns (n, D) in single precision."""
+    return courses.astype(np.float32) @ patterns.astype(np.float32)
+
+
 def _drift(run: Run, brain: Brain, rng: np.random.Generator) -> Float32Array:
     """Return slow sinusoids (T, D), each with a pattern that is linear in the place."""
     seconds = run.repetition_time * np.arange(run.n_volumes)[:, np.newaxis]
@@ -314,7 +321,7 @@ def _drift(run: Run, brain: Brain, rng: np.random.Generator) -> Float32Array:
     courses = np.sin(2 * np.pi * seconds / periods + phases)
     directions = rng.standard_normal((3, 4)) * (0.6, 0.4 / 70, 0.4 / 70, 0.4 / 70)
     patterns = directions @ np.vstack([np.ones(brain.n_voxels), brain.places.T])
-    return (courses @ patterns).astype(np.float32)
+    return _product(courses, patterns)
 
 
 def _motion(run: Run, rng: np.random.Generator) -> FloatArray:
@@ -350,15 +357,17 @@ def _confounds(run: Run, volumes: Float32Array, motion: FloatArray, physiology: 
         for base, values in {**signals, **dict(zip(MOTION, motion.T, strict=True))}.items()
         for name, column in _expanded(base, values).items()
     }
-    columns["framewise_displacement"] = _differences(motion * ([1] * 3 + [_RADIUS] * 3), order=1)
-    dvars = _differences(volumes.astype(np.float64), order=2)
+    moved = np.abs(np.diff(motion * ([1] * 3 + [_RADIUS] * 3), axis=0)).sum(axis=1)
+    steps = np.diff(volumes, axis=0)
+    dvars = _after_first(np.sqrt(np.mean(np.square(steps, out=steps), axis=1, dtype=np.float64)))
+    columns["framewise_displacement"] = _after_first(moved)
     columns["dvars"], columns["std_dvars"] = dvars, dvars / np.nanmedian(dvars)
     return columns | _cosines(run) | _outliers(columns)
 
 
 def _expanded(name: str, values: FloatArray) -> Confounds:
     """Return a column with its derivative, and the squares of both."""
-    derivative = np.concatenate([[np.nan], np.diff(values)])
+    derivative = _after_first(np.diff(values))
     return {
         name: values,
         f"{name}_derivative1": derivative,
@@ -367,11 +376,9 @@ def _expanded(name: str, values: FloatArray) -> Confounds:
     }
 
 
-def _differences(values: FloatArray, order: int) -> FloatArray:
-    """Return how far each row is from the one before: the sum of absolutes, or the root of mean squares."""
-    steps = np.abs(np.diff(values, axis=0))
-    far = steps.sum(axis=1) if order == 1 else np.sqrt(np.mean(steps**2, axis=1))
-    return np.concatenate([[np.nan], far])
+def _after_first(values: FloatArray) -> FloatArray:
+    """Return values that are not defined for the first volume, as a column."""
+    return np.concatenate([[np.nan], values])
 
 
 def _cosines(run: Run) -> Confounds:
