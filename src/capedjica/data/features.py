@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import hashlib
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
+import numpy as np
+
+from capedjica.data.columns import Columns
+from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
+from capedjica.data.scans import Features
+from capedjica.errors import InputError
+from capedjica.privacy import validate
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+# Of nilearn's strategies, those that clean fMRIPrep's ordinary images.
+CONFOUNDS: Final = ("motion", "high_pass", "wm_csf", "global_signal", "compcor", "scrub")
+# Columns of a table have no places, no neighbours, and no clock.
+_IMAGES_ONLY: Final = (
+    "atlas", "mask", "voxel_size", "space", "smoothing_fwhm", "low_pass", "high_pass", "confounds",
+)  # fmt: skip
 
 
 class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -48,3 +70,181 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     low_pass: Positive | None = None
     high_pass: Positive | None = None
     confounds: tuple[str, ...] = ()
+
+
+def feature_problems(table: FeatureTable) -> list[str]:
+    """Return which settings do not go together; no file is looked at."""
+    return [*_kind_problems(table), *_cleaning_problems(table)]
+
+
+def _kind_problems(table: FeatureTable) -> Iterator[str]:
+    if table.kind == "columns":
+        for name in _IMAGES_ONLY:
+            if getattr(table, name):
+                yield f"features.{name} is for images; features.kind is 'columns'"
+    elif table.kind == "atlas":
+        if table.atlas is None:
+            yield "features.atlas must name the image of the regions, since features.kind is 'atlas'"
+        if table.voxel_size is not None:
+            yield "features.voxel_size is for kind 'voxels'; features.kind is 'atlas'"
+    else:
+        if table.atlas is not None:
+            yield "features.atlas is for kind 'atlas'; features.kind is 'voxels'"
+        if table.mask is None and table.voxel_size is None:
+            yield "features.voxel_size must be given, in mm, where features.mask is not"
+
+
+def _cleaning_problems(table: FeatureTable) -> Iterator[str]:
+    if table.low_pass is not None and table.high_pass is not None and table.high_pass >= table.low_pass:
+        yield f"features.high_pass ({table.high_pass}) must be below features.low_pass ({table.low_pass})"
+    for name in table.confounds:
+        if name not in CONFOUNDS:
+            yield f"features.confounds must be some of {', '.join(CONFOUNDS)}; got {name!r}"
+    if "compcor" in table.confounds and "high_pass" not in table.confounds:
+        yield "features.confounds: 'compcor' needs 'high_pass' beside it"
+
+
+def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_features: int | None) -> Features:
+    """Return the features of a study; refuse public files that are not what the study says.
+
+    Parameters
+    ----------
+    table : FeatureTable
+        What the study says.
+    folder : path
+        That of the study.toml.
+    n_features : int, optional
+        What the study says of their number; needed for columns, which no public file counts.
+    """
+    found = feature_problems(table)
+    if found:
+        raise InputError(found[0])
+    if table.kind == "columns":
+        if n_features is None:
+            raise InputError("n_features must be given: columns of tables are counted by nothing else")
+        return Columns(validate.count("n_features", n_features), table.detrend, table.standardize)
+    features = _open_images(table, Path(folder))
+    if n_features not in (None, features.n_features):
+        made = {"atlas": "atlas has {} regions", "voxels": "mask has {} voxels"}[table.kind]
+        raise InputError(f"analysis.n_features is {n_features}; the {made.format(features.n_features)}")
+    return features
+
+
+def count_features(table: FeatureTable, folder: str | os.PathLike[str]) -> int:
+    """Return how many features the atlas or the mask of a study makes."""
+    return open_features(table, folder, None).n_features
+
+
+def _open_images(table: FeatureTable, folder: Path) -> ImageFeatures:
+    mask = _public_image("mask", table.mask, table.mask_sha256, folder)
+    atlas = _public_image("atlas", table.atlas, table.atlas_sha256, folder)
+    key = _key(table, atlas, mask)
+    if table.kind == "voxels":
+        return Voxels(_mask(mask and mask[0], table.voxel_size), table, key)
+    assert atlas is not None
+    regions = _atlas(atlas[0], mask and mask[0])
+    return Labels(regions, table, key) if len(regions.shape) == 3 else Maps(regions, table, key)
+
+
+def _key(table: FeatureTable, atlas: tuple[Any, str] | None, mask: tuple[Any, str] | None) -> bytes:
+    """Return a hash of the settings and of the content of the public files, wherever these are."""
+    plain = msgspec.to_builtins(table)
+    plain |= {
+        "atlas": atlas and atlas[1],
+        "mask": mask and mask[1],
+        "atlas_sha256": None,
+        "mask_sha256": None,
+    }
+    content = [plain, version("nilearn")]
+    return hashlib.sha256(msgspec.msgpack.encode(content, order="deterministic")).digest()
+
+
+# Public images --------------------------------------------------------------------------------------------
+
+
+def _public_image(
+    what: str, name: str | None, expected: str | None, folder: Path
+) -> tuple[Nifti1Image, str] | None:
+    """Return a public image with its hash, the one that the study states if it states one."""
+    if name is None:
+        return None
+    path = folder / name
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"features.{what} {path} cannot be read: {error.strerror}") from None
+    if expected is not None and digest != expected.lower():
+        raise InputError(
+            f"features.{what} {path} is not the file that the study means: its SHA-256 is {digest}, "
+            f"the study says {expected}"
+        )
+    return _loaded(what, path), digest
+
+
+def _loaded(what: str, path: Path) -> Nifti1Image:
+    import nibabel
+
+    try:
+        image: Any = nibabel.load(path)
+        values = np.asanyarray(image.dataobj)
+    except Exception:
+        raise InputError(f"features.{what} {path} is not an image that can be read") from None
+    if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+        raise InputError(f"features.{what} {path} must hold finite numbers alone")
+    return new_image(values, image.affine)
+
+
+def _mask(given: Nifti1Image | None, voxel_size: float | None) -> Nifti1Image:
+    """Return the mask of the voxels, that of the MNI152 template where none is given."""
+    from nilearn.datasets import load_mni152_brain_mask
+    from nilearn.image import resample_img
+
+    mask = load_mni152_brain_mask() if given is None else given
+    if len(mask.shape) != 3:
+        raise InputError(f"features.mask must be 3-D, got shape {mask.shape}")
+    inside = new_image(np.asanyarray(mask.dataobj) != 0, mask.affine)
+    if voxel_size is not None:
+        inside = resample_img(inside, target_affine=np.diag([voxel_size] * 3), interpolation="nearest")
+    if np.count_nonzero(np.asanyarray(inside.dataobj)) < 2:
+        raise InputError("features.mask must hold at least 2 voxels")
+    return inside
+
+
+def _atlas(atlas: Nifti1Image, mask: Nifti1Image | None) -> Nifti1Image:
+    """Return the regions, within the mask where one is given."""
+    if len(atlas.shape) not in (3, 4):
+        raise InputError(f"features.atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
+    values = np.asanyarray(atlas.dataobj)
+    if mask is not None:
+        _check_same_grid(atlas, mask)
+        inside = np.asanyarray(mask.dataobj) != 0
+        values = np.where(inside if values.ndim == 3 else inside[..., np.newaxis], values, 0)
+    return new_image(_labels(values) if values.ndim == 3 else _maps(values), atlas.affine)
+
+
+def _check_same_grid(atlas: Nifti1Image, mask: Nifti1Image) -> None:
+    if atlas.shape[:3] != mask.shape or not np.allclose(atlas.affine, mask.affine, atol=1e-3):
+        raise InputError(
+            f"features.mask must be on the grid of features.atlas: shapes {mask.shape} and "
+            f"{atlas.shape[:3]}, affines {'equal' if np.allclose(atlas.affine, mask.affine) else 'different'}"
+        )
+
+
+def _labels(values: Any) -> Any:
+    rounded = np.rint(values).astype(np.int32)
+    if (rounded != values).any() or (rounded < 0).any():
+        raise InputError("features.atlas must hold whole numbers of at least 0, one for each region")
+    count = len(np.unique(rounded[rounded != 0]))
+    if count < 2:
+        raise InputError(f"features.atlas must hold at least 2 regions, got {count}")
+    return rounded
+
+
+def _maps(values: Any) -> Any:
+    empty = np.flatnonzero(~values.any(axis=(0, 1, 2)))
+    if values.shape[3] < 2:
+        raise InputError(f"features.atlas must hold at least 2 maps, got {values.shape[3]}")
+    if empty.size:
+        raise InputError(f"features.atlas: map {empty[0] + 1} is zero everywhere")
+    return values

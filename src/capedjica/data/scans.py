@@ -41,7 +41,7 @@ class Problem:
     @property
     def name(self) -> str:
         """The subject's name."""
-        return self.subject or self.path.stem
+        return self.subject or stem(self.path)
 
     def __str__(self) -> str:
         return _one_line(f"{self.path}: {self.found}; expected {self.expected}")
@@ -61,6 +61,18 @@ class Recording:
 
     path: Path
     confounds: Path | None = None
+
+    @property
+    def sidecar(self) -> Path:
+        """Where BIDS keeps what is known about the recording, its repetition time for example."""
+        return self.path.with_name(f"{stem(self.path)}.json")
+
+    @property
+    def sources(self) -> tuple[Path, ...]:
+        """Every file that has a say in the series, whether it is there or not."""
+        if self.confounds is None:
+            return (self.path, self.sidecar)
+        return (self.path, self.sidecar, self.confounds, self.confounds.with_suffix(".json"))
 
 
 @dataclass(frozen=True)
@@ -83,17 +95,26 @@ class Features(Protocol):
         """The public basis (K, D) of smooth maps on the grid of the features, None where there is none."""
 
     @property
-    def key(self) -> bytes:
-        """What determines a series besides the recording; another key makes other series."""
+    def key(self) -> bytes | None:
+        """What determines a series besides the recording, None where keeping series gains nothing."""
 
     def series(self, recording: Recording) -> Scan:
-        """Return (time, features) of one recording; raise whatever comes when there is none."""
+        """Return (time, features) of one recording; raise whatever comes when it cannot be used."""
 
     def problems(self, recording: Recording) -> list[Problem]:
-        """Return everything that is wrong with a recording, for its own site to read."""
+        """Return why a recording cannot be used, for its own site to read."""
+
+    def layout(self, recording: Recording) -> str:
+        """Return the grid of a recording in words, empty where it has none; raise whatever comes."""
 
     def image(self, maps: FloatArray) -> Nifti1Image | None:
         """Return maps (R, D) as a 4-D image in the space of the features, None where they have none."""
+
+
+def stem(path: Path) -> str:
+    """Return the name of a file without its ending, both parts of ``.nii.gz``."""
+    plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
+    return plain.stem
 
 
 def _one_line(text: str) -> str:

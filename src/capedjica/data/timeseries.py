@@ -1,11 +1,8 @@
-"""A folder with one file per subject, read when asked for and never kept.
+"""Tables and arrays of region time series: read whole, written so that the same numbers are read again.
 
-A file holds (time, features): an array of NumPy (``.npy``) or a table (``.csv`` with commas, ``.tsv`` with
-tabs). A table may begin with a row of names: a row of which no cell is a number.
-
-Two readers look at the files. Before anything is spent, :meth:`SubjectFiles.check` tells the site everything
-that is wrong with them. During a run nothing may depend on data, so ``files[m]`` never fails: a file that can
-no longer be used is a subject without time points, which contributes zero.
+A file holds (time, features): an array of NumPy (``.npy``), a table (``.csv`` with commas, ``.tsv`` with
+tabs, ``.1D`` with white space and lines of remarks that begin with ``#``) or the one matrix of a ``.mat``
+file of MATLAB up to version 7. A table may begin with a row of names: a row of which no cell is a number.
 """
 
 from __future__ import annotations
@@ -29,10 +26,15 @@ from capedjica.privacy import validate
 Shape = tuple[int, ...]
 Row = tuple[int, list[str]]  # number of the line, cells
 
-DELIMITERS: Final = {".csv": ",", ".tsv": "\t"}
-SUFFIXES: Final = (".npy", *DELIMITERS)
+# None stands for any white space.
+DELIMITERS: Final[dict[str, str | None]] = {".csv": ",", ".tsv": "\t", ".1d": None}
+SUFFIXES: Final = (".npy", ".csv", ".tsv", ".1D", ".mat")
 _REAL: Final = "fiu"  # kinds of NumPy's types
 _LONGEST_QUOTE: Final = 40
+_MATLAB_NUMBERS: Final = {"double", "single"} | {
+    f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)
+}
+_MATLAB_73: Final = b"MATLAB 7.3"
 _Item = TypeVar("_Item")
 
 
@@ -66,7 +68,7 @@ class SubjectFiles(Sequence[Scan]):
             matching = list(home.glob(pattern))
         except (ValueError, NotImplementedError):
             raise InputError(f"pattern must be that of file names in {home}, got {pattern!r}") from None
-        paths = [path for path in matching if path.suffix.lower() in SUFFIXES and not _is_hidden(path, home)]
+        paths = [path for path in matching if is_table(path) and not _is_hidden(path, home)]
         if not paths:
             raise InputError(f"{home} holds no {', '.join(SUFFIXES)} file that matches {pattern!r}")
         return cls(sorted(paths, key=lambda path: (path.name, path)), n_features)
@@ -144,11 +146,18 @@ def _is_hidden(path: Path, home: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(home).parts)
 
 
+def is_table(path: Path) -> bool:
+    """Tell whether a file is of a known kind, by its name."""
+    return path.suffix.lower() in {suffix.lower() for suffix in SUFFIXES}
+
+
 def read_scan(path: Path) -> Scan:
     """Return the numbers of a file as float32 or float64; raise whatever comes when there are none."""
     if _is_array(path):
         with path.open("rb") as file:
             return _as_float(np.lib.format.read_array(file, allow_pickle=False))
+    if _is_matlab(path):
+        return _read_matlab(path)
     lines = _table_lines(path)
     if _is_blank(lines):
         return np.empty((0, 0))
@@ -161,11 +170,15 @@ def write_scan(path: Path, scan: Scan) -> None:
         np.save(path, scan, allow_pickle=False)
     else:
         digits = 9 if scan.dtype == np.float32 else 17
-        np.savetxt(path, scan, fmt=f"%.{digits}g", delimiter=_delimiter(path))
+        np.savetxt(path, scan, fmt=f"%.{digits}g", delimiter=_delimiter(path) or " ")
 
 
 def _is_array(path: Path) -> bool:
     return path.suffix.lower() == ".npy"
+
+
+def _is_matlab(path: Path) -> bool:
+    return path.suffix.lower() == ".mat"
 
 
 def _as_float(array: NDArray[np.generic]) -> Scan:
@@ -176,19 +189,57 @@ def _as_float(array: NDArray[np.generic]) -> Scan:
         return np.asarray(array, dtype=np.float32 if small else np.float64, order="C")
 
 
+# MATLAB ---------------------------------------------------------------------------------------------------
+
+
+def _read_matlab(path: Path) -> Scan:
+    from scipy.io import loadmat
+
+    (name,) = _matrices(path)
+    return _as_float(loadmat(path, appendmat=False, variable_names=[name])[name])
+
+
+def _matrices(path: Path) -> list[str]:
+    """Return the names of the numeric matrices; a number alone is a matrix to MATLAB, and none to us."""
+    from scipy.io import whosmat
+
+    found: list[tuple[str, Shape, str]] = whosmat(path, appendmat=False)
+    return [
+        name for name, shape, kind in found if kind in _MATLAB_NUMBERS and len(shape) == 2 and min(shape) > 1
+    ]
+
+
+def _matlab_problems(path: Path) -> list[Problem]:
+    """Say why a .mat file cannot be read."""
+    with path.open("rb") as file:
+        if file.read(len(_MATLAB_73)) == _MATLAB_73:
+            return [Problem(path, "a file of MATLAB 7.3 (HDF5)", "one that was saved with the option -v7")]
+    try:
+        names = _matrices(path)
+    except Exception:
+        return [Problem(path, "not a file of MATLAB", "a .mat file, whole and of version 7 or before")]
+    if len(names) == 1:
+        return []
+    found = f"{len(names)} matrices ({_quoted(', '.join(names))})" if names else "no matrix of numbers"
+    return [Problem(path, found, "one matrix, (time, features)")]
+
+
 # Tables ---------------------------------------------------------------------------------------------------
 
 
-def _delimiter(path: Path) -> str:
+def _delimiter(path: Path) -> str | None:
     return DELIMITERS[path.suffix.lower()]
 
 
 def _table_lines(path: Path) -> list[str]:
-    """Return the lines of a table, its row of names blanked out so that the others keep their numbers."""
+    """Return the lines of a table, those without numbers blanked out so that the others keep their places."""
+    delimiter = _delimiter(path)
     with path.open(encoding="utf-8-sig") as file:
         lines = [line if line.strip(" \n") else "\n" for line in file]
+    if delimiter is None:
+        lines = ["\n" if line.lstrip().startswith("#") else line for line in lines]
     first = next((number for number, line in enumerate(lines) if line != "\n"), None)
-    if first is not None and not any(map(_is_number, next(_rows(lines[first:], _delimiter(path)))[1])):
+    if first is not None and not any(map(_is_number, next(_rows(lines[first:], delimiter))[1])):
         lines[first] = "\n"
     return lines
 
@@ -197,8 +248,11 @@ def _is_blank(lines: Sequence[str]) -> bool:
     return all(line == "\n" for line in lines)
 
 
-def _rows(lines: Sequence[str], delimiter: str) -> Iterator[Row]:
+def _rows(lines: Sequence[str], delimiter: str | None) -> Iterator[Row]:
     """Yield the rows that are not blank, with the numbers of their lines, the first being 1."""
+    if delimiter is None:
+        yield from ((number, line.split()) for number, line in enumerate(lines, start=1) if line.split())
+        return
     rows = csv.reader(lines, delimiter=delimiter)
     for row in rows:
         if row:
@@ -234,6 +288,24 @@ def _shared_names(paths: Sequence[Path]) -> Iterator[Problem]:
             yield Problem(path, f"the same subject as {other}", "one file per subject")
 
 
+def scan_problems(path: Path, n_features: int) -> list[Problem]:
+    """Return everything that is wrong with one file besides its length."""
+    try:
+        found, shape = _content_problems(path)
+    except OSError as error:
+        return [Problem(path, f"cannot be read ({error.strerror})", "a file that can be read")]
+    return found if shape is None else [*_width_problems(path, shape, n_features), *found]
+
+
+def _width_problems(path: Path, shape: Shape, n_features: int) -> Iterator[Problem]:
+    if len(shape) != 2:
+        yield Problem(path, f"an array of shape {shape}", "two dimensions, (time, features)")
+    elif 0 in shape:
+        yield Problem(path, f"no values (shape {shape})", "a scan")
+    elif shape[1] != n_features:
+        yield Problem(path, f"{shape[1]} features", f"{n_features}, as the study says")
+
+
 def _problems(path: Path, demands: _Demands) -> list[Problem]:
     """Return everything that is wrong with one file."""
     try:
@@ -252,9 +324,15 @@ def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     except OSError:
         raise
     except Exception:
-        found, shape = _array_problems(path) if _is_array(path) else _table_problems(path)
+        found, shape = _unreadable_problems(path)
         return found or [Problem(path, "content that cannot be read", "numbers")], shape
-    return list(_value_problems(path, scan)), scan.shape
+    return list(value_problems(path, scan)), scan.shape
+
+
+def _unreadable_problems(path: Path) -> tuple[list[Problem], Shape | None]:
+    if _is_matlab(path):
+        return _matlab_problems(path), None
+    return _array_problems(path) if _is_array(path) else _table_problems(path)
 
 
 def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:
@@ -336,7 +414,7 @@ def _shape_problems(path: Path, shape: Shape, demands: _Demands) -> Iterator[Pro
             )
 
 
-def _value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
+def value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
     """Say which values are not finite, and which features never change."""
     if scan.ndim != 2 or not scan.size:
         return

@@ -1,0 +1,116 @@
+"""Series that were extracted once: kept at the site, for the site's own user, and gone after a purge.
+
+An entry's name is a hash of what it was made from: the features, and the path, size and time of change of
+every file that has a say in it. So a file that changed has no entry, and an entry is never out of date. Every
+entry ends with a hash of its content; one that was damaged is made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from capedjica.data.scans import Features, Recording, Scan
+from capedjica.errors import InputError
+
+_ENTRY: Final = re.compile(r"[0-9a-f]{64}\.npy|\.part-.*\.npy")
+_DIGEST_SIZE: Final = 32
+
+
+class SeriesCache:
+    """Extracted series in a folder that only its owner can open.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when the first entry is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def series(self, features: Features, recording: Recording) -> Scan:
+        """Return the series of a recording, extracted unless it is kept; raise whatever extraction raises."""
+        if features.key is None:
+            return features.series(recording)
+        path = self.folder / f"{_name(features.key, recording)}.npy"
+        kept = _read(path)
+        if kept is None:
+            kept = features.series(recording)
+            # Nothing depends on an entry: where there is no room for it, the series is extracted again.
+            with suppress(OSError):
+                self._write(path, kept)
+        return kept
+
+    def _write(self, path: Path, series: Scan) -> None:
+        """Write an entry, whole or not at all, that nobody else can read from its first byte on."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        buffer = io.BytesIO()
+        np.save(buffer, np.asarray(series, dtype=np.float32), allow_pickle=False)
+        content = buffer.getbuffer()
+        handle, draft = tempfile.mkstemp(".npy", ".part-", self.folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.write(hashlib.sha256(content).digest())
+            os.replace(draft, path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+
+    def purge(self) -> int:
+        """Remove every entry, and the folder if nothing else is in it; return how many there were."""
+        try:
+            entries = [path for path in self._files() if _ENTRY.fullmatch(path.name)]
+            for path in entries:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.folder} cannot be purged: {error.strerror}") from None
+        with suppress(OSError):
+            self.folder.rmdir()
+        return len(entries)
+
+    def _files(self) -> Iterator[Path]:
+        return self.folder.iterdir() if self.folder.is_dir() else iter(())
+
+    def __repr__(self) -> str:
+        return "SeriesCache()"
+
+
+def _name(key: bytes, recording: Recording) -> str:
+    digest = hashlib.sha256(b"capedjica/series/1" + hashlib.sha256(key).digest())
+    for path in recording.sources:
+        digest.update(f"{os.path.abspath(path)}\0{_state(path)}\0".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _state(path: Path) -> str:
+    """Return what changes when a file does."""
+    try:
+        status = path.stat()
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _read(path: Path) -> Scan | None:
+    """Return an entry, None where there is none or it was damaged."""
+    try:
+        content = memoryview(path.read_bytes())
+        numbers, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]
+        if hashlib.sha256(numbers).digest() != digest:
+            return None
+        series: Scan = np.lib.format.read_array(io.BytesIO(numbers), allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return series

@@ -1,0 +1,379 @@
+"""Who is in a folder: people and their recordings, from the names of files alone.
+
+============  ===========================================================================================
+``files``     tables of region time series (:mod:`capedjica.data.timeseries`)
+``nifti``     4-D images, ``.nii`` or ``.nii.gz``
+``bids``      derivatives as fMRIPrep writes them: ``sub-*/[ses-*/]func/*_desc-preproc_bold.nii.gz`` with
+              ``*_desc-confounds_timeseries.tsv`` beside them and ``participants.tsv`` on top
+``abide``     nilearn's copy of ABIDE, as ``nilearn.datasets.fetch_abide_pcp`` leaves it:
+              ``ABIDE_pcp/cpac/nofilt_noglobal/*_rois_cc200.1D`` and ``Phenotypic_V1_0b_preprocessed1.csv``
+============  ===========================================================================================
+
+Privacy is that of people, so all recordings of one person must be found to be theirs. A file belongs to the
+``sub-XXX`` that its name begins with; else, in a folder below the one that was given, to the person this
+folder is named after; else to the person whom the file is named after.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from capedjica.data.scans import Person, Problem, Recording, stem
+from capedjica.data.timeseries import SUFFIXES, is_table
+from capedjica.errors import InputError
+
+DataKind = Literal["auto", "files", "nifti", "bids", "abide"]
+IMAGE_SUFFIXES: Final = (".nii", ".nii.gz")
+PHENOTYPES: Final = "Phenotypic_V1_0b_preprocessed1.csv"
+_SUBJECT: Final = re.compile(r"(sub-[0-9A-Za-z]+)(?:_|$)")
+_PREPROCESSED: Final = "_desc-preproc_"
+_CONFOUNDS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
+_NO_SCANS: Final = ("participants.tsv", *_CONFOUNDS)
+# Which of several images of one run it is.
+_VARIANT: Final = re.compile(r"_(space|res|den|desc)-[0-9A-Za-z]+")
+_PIECE: Final = 1 << 16
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is in a folder.
+
+    Attributes
+    ----------
+    kind : str
+        What the folder was taken for.
+    people : tuple of Person
+        In the order of their names.
+    problems : tuple of Problem
+        What is wrong already, before any file is opened.
+    """
+
+    kind: DataKind
+    people: tuple[Person, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def find_people(
+    kind: DataKind,
+    folder: str | os.PathLike[str],
+    *,
+    pattern: str = "*",
+    task: str | None = None,
+    space: str | None = None,
+    participants: Sequence[str] = (),
+    abide_site: str | None = None,
+) -> Found:
+    """Return the people of a folder with their recordings.
+
+    Parameters
+    ----------
+    kind : {"auto", "files", "nifti", "bids", "abide"}
+        What the folder holds; "auto" is what it looks like.
+    folder : path
+        The folder.
+    pattern : str
+        Which of its files.
+    task, space : str, optional
+        Which task and which template space of BIDS derivatives.
+    participants : sequence of str
+        Which people, with or without "sub-"; all when empty.
+    abide_site : str, optional
+        One ``SITE_ID`` of ABIDE.
+    """
+    home = _readable(Path(folder))
+    kind = _guess(home, pattern) if kind == "auto" else kind
+    if kind == "bids":
+        recordings, problems = _bids(home, pattern, task, space)
+    elif kind == "abide":
+        recordings, problems = _abide(home, pattern, abide_site), []
+    else:
+        recordings, problems = _plain(home, pattern, kind)
+    people = _chosen(_people(recordings), participants, home)
+    names = {person.name for person in people}
+    problems = [problem for problem in problems if problem.subject in names or not participants]
+    return Found(kind, people, (*problems, *_duplicate_runs(people), *_same_content(people)))
+
+
+def _readable(home: Path) -> Path:
+    if not home.is_dir():
+        raise InputError(f"{home} must be the folder of the scans; it is not a folder")
+    if not os.access(home, os.R_OK | os.X_OK):
+        raise InputError(f"{home} cannot be read: permission denied")
+    return home
+
+
+def _guess(home: Path, pattern: str) -> DataKind:
+    """Return what a folder looks like."""
+    if _phenotypes(home) is not None:
+        return "abide"
+    if next(_func_images(home), None) is not None:
+        return "bids"
+    return "nifti" if any(map(is_image, _matching(home, pattern, deep=True))) else "files"
+
+
+def is_image(path: Path) -> bool:
+    """Tell whether a file is an image, by its name."""
+    return path.name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _matching(home: Path, pattern: str, *, deep: bool) -> list[Path]:
+    """Return what matches a pattern, in the folders below too if asked for; nothing hidden."""
+    try:
+        matching = list(home.rglob(pattern) if deep and "/" not in pattern else home.glob(pattern))
+    except (ValueError, NotImplementedError):
+        raise InputError(f"pattern must be that of file names in {home}, got {pattern!r}") from None
+    visible = [path for path in matching if not _is_hidden(path, home)]
+    return sorted(visible, key=lambda path: (path.name, path))
+
+
+def _is_hidden(path: Path, home: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(home).parts)
+
+
+def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    groups: dict[_Key, list[_Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
+# People ---------------------------------------------------------------------------------------------------
+
+
+def _people(recordings: Mapping[str, Sequence[Recording]]) -> list[Person]:
+    return [Person(name, tuple(own)) for name, own in sorted(recordings.items())]
+
+
+def _chosen(people: list[Person], participants: Sequence[str], home: Path) -> tuple[Person, ...]:
+    """Return the people asked for; all where nobody is named."""
+    if not participants:
+        return tuple(people)
+    named = {_plain_label(label): label for label in participants}
+    chosen = tuple(person for person in people if _plain_label(person.name) in named)
+    missing = set(named) - {_plain_label(person.name) for person in chosen}
+    if missing:
+        raise InputError(f"{home} holds nothing of participant {named[min(missing)]!r}")
+    return chosen
+
+
+def _plain_label(label: str) -> str:
+    return label.removeprefix("sub-")
+
+
+def _duplicate_runs(people: Iterable[Person]) -> Iterator[Problem]:
+    """Say which files hold the same run of the same person, going by their names."""
+    for person in people:
+        paths = [recording.path for recording in person.recordings]
+        for first, *others in _grouped(paths, lambda path: path.with_name(_run_name(path))).values():
+            for other in others:
+                found = f"the same subject and run as {first}"
+                yield Problem(other, found, "one file per run", subject=person.name)
+
+
+def _run_name(path: Path) -> str:
+    return _VARIANT.sub("", stem(path))
+
+
+def _same_content(people: Iterable[Person]) -> Iterator[Problem]:
+    """Say which files are copies of each other: somebody counted twice would be protected half as well."""
+    owners = {recording.path: person.name for person in people for recording in person.recordings}
+    groups = [list(owners)]
+    for looks in (_size, _sample, _content):
+        groups = [
+            same
+            for group in groups
+            for value, same in _grouped(group, looks).items()
+            if value is not None and len(same) > 1
+        ]
+    for first, *copies in groups:
+        for copy in copies:
+            yield Problem(copy, f"the same content as {first}", "every recording once", subject=owners[copy])
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size or None
+    except OSError:
+        return None
+
+
+def _sample(path: Path) -> bytes | None:
+    """Return a piece from the middle of a file, where two scans of one size differ."""
+    try:
+        with path.open("rb") as file:
+            file.seek(path.stat().st_size // 2)
+            return file.read(_PIECE)
+    except OSError:
+        return None
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return None
+
+
+# Plain folders --------------------------------------------------------------------------------------------
+
+
+def _plain(home: Path, pattern: str, kind: DataKind) -> tuple[dict[str, list[Recording]], list[Problem]]:
+    """Return the images or tables of a folder, by person."""
+    of_kind, suffixes = (is_image, IMAGE_SUFFIXES) if kind == "nifti" else (is_table, SUFFIXES)
+    matching = _matching(home, pattern, deep=kind == "nifti")
+    paths = [path for path in matching if of_kind(path) and not path.name.endswith(_NO_SCANS)]
+    if not paths:
+        raise InputError(f"{home} holds no {', '.join(suffixes)} file that matches {pattern!r}")
+    recordings = (Recording(path, _confounds_of(path)) for path in paths)
+    return _grouped(recordings, lambda recording: _owner(recording.path, home)), []
+
+
+def _owner(path: Path, home: Path) -> str:
+    """Return whose file it is."""
+    named = _SUBJECT.match(path.name.split(".")[0])
+    if named:
+        return named[1]
+    folders = path.relative_to(home).parts[:-1]
+    return folders[0] if folders else stem(path)
+
+
+def _confounds_of(path: Path) -> Path | None:
+    """Return fMRIPrep's table that belongs to an image, if there is one."""
+    run = _run_name(path).removesuffix("_bold")
+    candidates = (path.with_name(run + ending) for ending in _CONFOUNDS)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+# BIDS derivatives -----------------------------------------------------------------------------------------
+
+
+def _func_images(home: Path) -> Iterator[Path]:
+    """Yield the functional images of a BIDS data set, raw ones too."""
+    for functional in ("sub-*/func", "sub-*/ses-*/func"):
+        for ending in IMAGE_SUFFIXES:
+            yield from home.glob(f"{functional}/*_bold{ending}")
+
+
+def _bids(
+    home: Path, pattern: str, task: str | None, space: str | None
+) -> tuple[dict[str, list[Recording]], list[Problem]]:
+    """Return fMRIPrep's recordings of a task in a space, by person."""
+    images = sorted(path for path in _func_images(home) if path.match(pattern))
+    preprocessed = [path for path in images if _PREPROCESSED in path.name]
+    if not preprocessed:
+        raise InputError(_nothing_preprocessed(home, bool(images)))
+    chosen = _with_entity(preprocessed, "task", task, home)
+    chosen = _with_entity(chosen, "space", space, home)
+    recordings = [Recording(path, _confounds_of(path)) for path in chosen]
+    by_person = _grouped(recordings, lambda recording: _owner(recording.path, home))
+    return by_person, list(_participant_problems(home / "participants.tsv", by_person))
+
+
+def _nothing_preprocessed(home: Path, raw: bool) -> str:
+    wanted = f"sub-*/[ses-*/]func/*{_PREPROCESSED}bold.nii.gz"
+    if not raw:
+        return f"{home} holds no {wanted}"
+    return f"{home} holds raw images, not yet in a common space; give the derivatives of fMRIPrep, {wanted}"
+
+
+def _with_entity(paths: list[Path], entity: str, value: str | None, home: Path) -> list[Path]:
+    """Return the files with a value of an entity; where none is asked for, there must be no choice."""
+    groups = _grouped(paths, lambda path: entity_of(path, entity))
+    if value is None:
+        if entity == "space" and len(groups) > 1:
+            spaces = ", ".join(sorted(group or "none named" for group in groups))
+            raise InputError(f"{home} holds images in several spaces ({spaces}): name one of them")
+        return paths
+    if value not in groups:
+        there = ", ".join(sorted(group for group in groups if group)) or "none"
+        raise InputError(f"{home} holds no image of {entity} {value!r}; there is {there}")
+    return groups[value]
+
+
+def entity_of(path: Path, entity: str) -> str | None:
+    """Return the value of an entity in a BIDS name, None where it is not named."""
+    found = re.search(rf"(?:^|_){entity}-([0-9A-Za-z]+)", path.name)
+    return found[1] if found else None
+
+
+def _participant_problems(table: Path, people: Mapping[str, object]) -> Iterator[Problem]:
+    """Say where ``participants.tsv`` and the folders disagree."""
+    if not table.is_file():
+        return
+    listed = [row.get("participant_id") or "" for row in _rows_of(table, "\t")]
+    for name in sorted({name for name in listed if listed.count(name) > 1}):
+        yield Problem(table, f"{name} more than once", "every participant once", subject=name)
+    for name in sorted(set(listed) - set(people) - {""}):
+        yield Problem(table, f"{name}, without a recording", "a recording", fatal=False, subject=name)
+    for name in sorted(set(people) - set(listed)):
+        yield Problem(table, f"no row of {name}", "a row for everybody", fatal=False, subject=name)
+
+
+def _rows_of(table: Path, delimiter: str) -> list[dict[str, str]]:
+    try:
+        with table.open(encoding="utf-8-sig", newline="") as file:
+            return list(csv.DictReader(file, delimiter=delimiter))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        raise InputError(f"{table} cannot be read: not a table of text in UTF-8") from None
+
+
+# ABIDE ----------------------------------------------------------------------------------------------------
+
+
+def _phenotypes(home: Path) -> Path | None:
+    """Return ABIDE's table of people, in the folder, in that of nilearn's cache, or above."""
+    places = (home, home / "ABIDE_pcp", *home.parents[:2])
+    return next((place / PHENOTYPES for place in places if (place / PHENOTYPES).is_file()), None)
+
+
+def _abide(home: Path, pattern: str, site: str | None) -> dict[str, list[Recording]]:
+    """Return the recordings of one of ABIDE's sites, or of all, by person."""
+    table = _phenotypes(home)
+    if table is None:
+        raise InputError(f"{home} is no copy of ABIDE: it has no {PHENOTYPES}")
+    sites = {
+        row["FILE_ID"]: row["SITE_ID"] for row in _rows_of(table, ",") if {"FILE_ID", "SITE_ID"} <= set(row)
+    }
+    _check_abide_site(site, set(sites.values()), table)
+    files = [path for path in _matching(home, pattern, deep=True) if is_image(path) or path.suffix == ".1D"]
+    recordings = _grouped(files, _file_id)
+    _check_one_derivative(recordings, home)
+    found = {
+        name: [Recording(path) for path in paths]
+        for name, paths in recordings.items()
+        if name in sites and (site is None or sites[name].lower() == site.lower())
+    }
+    if not found:
+        raise InputError(f"{home} holds no file of ABIDE's site {site!r} that matches {pattern!r}")
+    return found
+
+
+def _file_id(path: Path) -> str:
+    """Return ABIDE's name of a person: what comes before the name of the derivative."""
+    found = re.match(r"(.+?_\d{7})(?:_|$)", stem(path))
+    return found[1] if found else stem(path)
+
+
+def _check_abide_site(site: str | None, sites: set[str], table: Path) -> None:
+    if site is not None and site.lower() not in {name.lower() for name in sites}:
+        raise InputError(
+            f"abide_site must be a SITE_ID of {table} ({', '.join(sorted(sites))}), got {site!r}"
+        )
+
+
+def _check_one_derivative(recordings: Mapping[str, Sequence[Path]], home: Path) -> None:
+    for paths in recordings.values():
+        if len(paths) > 1:
+            others = ", ".join(str(path.relative_to(home)) for path in paths)
+            raise InputError(f"{home} holds several derivatives of ABIDE ({others}): name one by the pattern")

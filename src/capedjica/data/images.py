@@ -1,0 +1,419 @@
+"""Features of 4-D images: regions of an atlas or voxels of a mask, extracted by nilearn's maskers.
+
+A masker is fitted on public images alone, the atlas or the mask of the study, never on anybody's scan: a mask
+that is computed from people is a statistic across people, and would have to be released and paid for.
+
+**Grids.** The regions of an atlas are brought to the grid of each recording, as nilearn does by default:
+values that were recorded are not interpolated, and a region means the same everywhere. A region that holds no
+voxel of a recording is a column of zeros, not a missing one. Voxels of a mask are places, so there the
+recording is brought to the grid of the mask.
+
+**Volumes.** Strategies of confounds that censor volumes ("scrub", and always the first volumes before the
+scanner is steady) remove them: they are interpolated while filters run, then left out, and those that stay
+are joined. A voxel that was never recorded (NaN throughout, as some programs write outside the brain) counts
+as zero; one that is NaN in some volumes only makes the recording unusable.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.basis import low_pass_within
+from capedjica.data.finding import entity_of
+from capedjica.data.scans import FloatArray, Problem, Recording, Scan
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+    from capedjica.data.features import FeatureTable
+
+# Part of the public voxels that must lie within the field of view, lest an image is in another space.
+LEAST_COVERAGE: Final = 0.5
+_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
+# What a repetition time may be, in seconds; beyond it, its unit is another.
+_SHORTEST, _LONGEST = 0.05, 30.0
+_FEW_POINTS: Final = 5000
+
+
+class UnusableError(Exception):
+    """A recording cannot be used; never leaves the site."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("unusable recording")
+        self.problems = list(problems)
+
+
+class ImageFeatures(ABC):
+    """Features of 4-D images.
+
+    Parameters
+    ----------
+    table : FeatureTable
+        How each recording is smoothed, cleaned and standardised.
+    key : bytes
+        Hash of the table and of the public images.
+    """
+
+    basis: FloatArray | None = None
+
+    def __init__(self, table: FeatureTable, key: bytes) -> None:
+        self.key = key
+        self._table = table
+
+    @property
+    @abstractmethod
+    def n_features(self) -> int:
+        """D."""
+
+    @property
+    @abstractmethod
+    def _support(self) -> Nifti1Image:
+        """The public voxels: an image (3-D) that is zero elsewhere."""
+
+    @property
+    @abstractmethod
+    def _masker(self) -> Any:
+        """A masker of nilearn, fitted on public images."""
+
+    @abstractmethod
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image."""
+
+    def _columns(self, extracted: FloatArray) -> FloatArray:
+        """Return what a masker extracted with one column for each feature."""
+        return extracted
+
+    def series(self, recording: Recording) -> Scan:
+        """Return (time, features); raise whatever comes when the recording cannot be used."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nilearn tells that it resamples, which is what is wanted
+            image = _open(recording)
+            found = list(self._header_problems(recording, image))
+            if found:
+                raise UnusableError(*found)
+            confounds, kept = self._confounds(recording, image.shape[3])
+            self._masker.set_params(t_r=self._repetition_time(recording, image))
+            extracted = self._masker.transform(
+                _in_memory(recording, image), confounds=confounds, sample_mask=kept
+            )
+        return self._columns(extracted).astype(np.float32)
+
+    def problems(self, recording: Recording) -> list[Problem]:
+        """Return why a recording cannot be used."""
+        try:
+            self.series(recording)
+        except UnusableError as error:
+            return error.problems
+        except OSError as error:
+            return [_unreadable(recording, error)]
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            return [Problem(recording.path, f"nothing can be extracted ({why})", "a sound 4-D image")]
+        return []
+
+    def layout(self, recording: Recording) -> str:
+        """Return the grid of a recording in words."""
+        image = _open(recording)
+        sides = " x ".join(f"{side:.3g}" for side in _zooms(image)[:3])
+        shape = " x ".join(map(str, image.shape[:3]))
+        place = ", ".join(f"{place:.4g}" for place in image.affine[:3, 3])
+        return f"a grid of {shape} voxels of {sides} mm from ({place})"
+
+    def _header_problems(self, recording: Recording, image: Nifti1Image) -> Iterator[Problem]:
+        """Say what is wrong with a recording before its volumes are read."""
+        path, table = recording.path, self._table
+        space = entity_of(path, "space")
+        if table.space is not None and space not in (None, table.space):
+            yield Problem(path, f"space {space}", f"{table.space}, as the study says")
+        covered = _coverage(self._support, image)
+        if covered < LEAST_COVERAGE:
+            yield Problem(
+                path,
+                f"a field of view with {covered:.0%} of the study's voxels",
+                f"at least {LEAST_COVERAGE:.0%}; the image may be in another space",
+            )
+        if table.confounds and recording.confounds is None:
+            yield Problem(path, "no table of confounds beside it", "*_desc-confounds_timeseries.tsv")
+        if self._filters and self._repetition_time(recording, image) is None:
+            yield Problem(
+                path,
+                "no repetition time",
+                f"RepetitionTime in {recording.sidecar.name}, or seconds in the header",
+            )
+
+    @property
+    def _filters(self) -> bool:
+        return self._table.low_pass is not None or self._table.high_pass is not None
+
+    def _repetition_time(self, recording: Recording, image: Nifti1Image) -> float | None:
+        return repetition_time(recording, image) if self._filters else None
+
+    def _confounds(self, recording: Recording, n_volumes: int) -> tuple[Any, NDArray[np.int64] | None]:
+        """Return the confounds that the study asks for, and which volumes stay."""
+        if not self._table.confounds:
+            return None, None
+        from nilearn.interfaces.fmriprep import load_confounds
+
+        assert recording.confounds is not None
+        try:
+            confounds, kept = load_confounds(str(recording.path), strategy=self._table.confounds)
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            expected = f"what the study asks for: {', '.join(self._table.confounds)}"
+            raise UnusableError(
+                Problem(recording.confounds, f"confounds that cannot be used ({why})", expected)
+            ) from None
+        _check_confounds(recording, len(confounds), n_volumes, n_volumes if kept is None else len(kept))
+        return confounds, kept
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What nilearn's maskers are told."""
+        table = self._table
+        return {
+            "smoothing_fwhm": table.smoothing_fwhm,
+            "detrend": table.detrend,
+            "standardize": "zscore_sample" if table.standardize else None,
+            "low_pass": table.low_pass,
+            "high_pass": table.high_pass,
+            "reports": False,
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_features={self.n_features})"
+
+
+def _check_confounds(recording: Recording, n_rows: int, n_volumes: int, n_kept: int) -> None:
+    assert recording.confounds is not None
+    if n_rows != n_volumes:
+        raise UnusableError(
+            Problem(
+                recording.confounds, f"{n_rows} rows", f"{n_volumes}, the volumes of {recording.path.name}"
+            )
+        )
+    if not n_kept:
+        raise UnusableError(Problem(recording.path, "no volume left after scrubbing", "less head motion"))
+
+
+class Labels(ImageFeatures):
+    """Means over the regions of an atlas of labels (3-D)."""
+
+    def __init__(self, atlas: Nifti1Image, table: FeatureTable, key: bytes) -> None:
+        super().__init__(table, key)
+        self._atlas = atlas
+        self._labels = np.unique(np.asanyarray(atlas.dataobj))
+        self._labels = self._labels[self._labels != 0]
+
+    @property
+    def n_features(self) -> int:
+        """Number of regions."""
+        return len(self._labels)
+
+    @property
+    def _support(self) -> Nifti1Image:
+        return self._atlas
+
+    @cached_property
+    def _masker(self) -> Any:
+        from nilearn.maskers import NiftiLabelsMasker
+
+        return NiftiLabelsMasker(self._atlas, resampling_target="data", **self._options).fit()
+
+    def _columns(self, extracted: FloatArray) -> FloatArray:
+        """Return a column for each region, of zeros where a recording has no voxel of it."""
+        present = [label for name, label in self._masker.region_ids_.items() if name != "background"]
+        columns = np.zeros((len(extracted), self.n_features))
+        columns[:, np.searchsorted(self._labels, present)] = extracted
+        return columns
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image: each region has its value."""
+        regions = np.asanyarray(self._atlas.dataobj)
+        inside = regions != 0
+        values = np.zeros((*regions.shape, len(maps)), dtype=np.float32)
+        values[inside] = maps.T[np.searchsorted(self._labels, regions[inside])]
+        return _like(self._atlas, values)
+
+
+class Maps(ImageFeatures):
+    """Weights of the maps of a probabilistic atlas (4-D) in each volume, by least squares."""
+
+    def __init__(self, atlas: Nifti1Image, table: FeatureTable, key: bytes) -> None:
+        super().__init__(table, key)
+        self._atlas = atlas
+
+    @property
+    def n_features(self) -> int:
+        """Number of maps."""
+        return int(self._atlas.shape[3])
+
+    @cached_property
+    def _support(self) -> Nifti1Image:
+        return _like(self._atlas, np.asarray(np.any(self._atlas.dataobj, axis=3)))
+
+    @cached_property
+    def _masker(self) -> Any:
+        from nilearn.maskers import NiftiMapsMasker
+
+        return NiftiMapsMasker(self._atlas, resampling_target="data", **self._options).fit()
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image: sums of the atlas's maps."""
+        values = np.asanyarray(self._atlas.dataobj) @ maps.T
+        return _like(self._atlas, values.astype(np.float32))
+
+
+class Voxels(ImageFeatures):
+    """The voxels of a mask, with smooth maps on its grid as the public basis."""
+
+    def __init__(self, mask: Nifti1Image, table: FeatureTable, key: bytes) -> None:
+        super().__init__(table, key)
+        self._mask = mask
+        self._inside = np.asanyarray(mask.dataobj) != 0
+
+    @property
+    def n_features(self) -> int:
+        """Number of voxels."""
+        return int(np.count_nonzero(self._inside))
+
+    @cached_property
+    def basis(self) -> FloatArray:  # type: ignore[override]
+        """Low-pass cosines on the mask, orthonormal rows."""
+        return low_pass_within(self._inside)
+
+    @property
+    def _support(self) -> Nifti1Image:
+        return self._mask
+
+    @cached_property
+    def _masker(self) -> Any:
+        from nilearn.maskers import NiftiMasker
+
+        return NiftiMasker(self._mask, **self._options).fit()
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image: each voxel has its value."""
+        values = np.zeros((*self._inside.shape, len(maps)), dtype=np.float32)
+        values[self._inside] = maps.T
+        return _like(self._mask, values)
+
+
+# One image ------------------------------------------------------------------------------------------------
+
+
+def _open(recording: Recording) -> Nifti1Image:
+    """Return an image of which nothing but the header was read; refuse what is not 4-D."""
+    import nibabel
+    from nibabel.filebasedimages import ImageFileError
+
+    path = recording.path
+    if path.stat().st_size == 0:
+        raise UnusableError(Problem(path, "an empty file", "a 4-D image"))
+    try:
+        image = nibabel.load(path)
+    except OSError:
+        raise
+    except (ImageFileError, zlib.error, EOFError, ValueError):
+        raise UnusableError(Problem(path, "not a NIfTI image", "a .nii or .nii.gz file")) from None
+    _check_header(recording, image)
+    return image  # type: ignore[return-value]
+
+
+def _check_header(recording: Recording, image: Any) -> None:
+    path, shape = recording.path, image.shape
+    if len(shape) == 3:
+        raise UnusableError(Problem(path, f"a single volume, shape {shape}", "volumes over time, 4-D"))
+    if len(shape) != 4 or 0 in shape:
+        raise UnusableError(Problem(path, f"an image of shape {shape}", "volumes over time, 4-D"))
+    if image.get_data_dtype().kind not in "fiu":
+        raise UnusableError(Problem(path, f"values of type {image.get_data_dtype()}", "real numbers"))
+    affine = image.affine
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine)) < 1e-12:
+        raise UnusableError(Problem(path, "an affine that is no map of space", "one that has an inverse"))
+
+
+def _in_memory(recording: Recording, image: Nifti1Image) -> Nifti1Image:
+    """Return the image with its volumes read, once, and looked at."""
+    try:
+        volumes = np.asanyarray(image.dataobj)
+    except (EOFError, zlib.error, OSError, ValueError):
+        expected = f"the {image.shape[3]} volumes that its header promises"
+        raise UnusableError(Problem(recording.path, "cut off or damaged", expected)) from None
+    _check_finite(recording, volumes)
+    return _like(image, volumes)
+
+
+def _check_finite(recording: Recording, volumes: NDArray[Any]) -> None:
+    """Refuse voxels that are NaN or infinite in some volumes and not in others."""
+    if volumes.dtype.kind != "f":
+        return
+    finite = np.isfinite(volumes)
+    if finite.all():
+        return
+    broken = ~finite[finite.any(axis=3)]
+    if broken.any():
+        bad = np.flatnonzero(broken.any(axis=0))
+        found = f"volumes with NaN or infinite values ({len(bad)}), the first is {bad[0] + 1}"
+        raise UnusableError(Problem(recording.path, f"{found} of {volumes.shape[3]}", "finite numbers"))
+    if not finite.any():
+        raise UnusableError(Problem(recording.path, "NaN or infinite values alone", "finite numbers"))
+
+
+def _unreadable(recording: Recording, error: OSError) -> Problem:
+    reason = error.strerror or "damaged"
+    return Problem(recording.path, f"cannot be read ({reason})", "a file that can be read")
+
+
+def _like(image: Nifti1Image, values: NDArray[Any]) -> Nifti1Image:
+    return new_image(values, image.affine)
+
+
+def new_image(values: NDArray[Any], affine: FloatArray) -> Nifti1Image:
+    """Return values on a grid; truth values as 0 and 1, since NIfTI knows no others."""
+    from nibabel.nifti1 import Nifti1Image
+
+    stored = values.astype(np.uint8) if values.dtype == bool else values
+    return Nifti1Image(stored, affine, dtype=stored.dtype)  # type: ignore[no-untyped-call]
+
+
+def _zooms(image: Nifti1Image) -> tuple[float, ...]:
+    """Return the distances between neighbours: three in space, one in time if the header has it."""
+    zooms: tuple[float, ...] = image.header.get_zooms()  # type: ignore[no-untyped-call]
+    return zooms
+
+
+def _coverage(support: Nifti1Image, image: Nifti1Image) -> float:
+    """Return the part of the public voxels, of a regular sample of them, that an image has values of."""
+    voxels = np.argwhere(np.asanyarray(support.dataobj))
+    voxels = voxels[:: math.ceil(len(voxels) / _FEW_POINTS)]
+    there = np.linalg.inv(image.affine) @ support.affine
+    places = voxels @ there[:3, :3].T + there[:3, 3]
+    within = (places >= -0.5) & (places <= np.array(image.shape[:3]) - 0.5)
+    return float(within.all(axis=1).mean())
+
+
+def repetition_time(recording: Recording, image: Nifti1Image) -> float | None:
+    """Return the seconds between volumes, from the sidecar or else the header; None where neither tells."""
+    found = _sidecar_time(recording)
+    if found is None:
+        unit: str = image.header.get_xyzt_units()[1]  # type: ignore[no-untyped-call]
+        found = float(_zooms(image)[3]) * _SECONDS.get(unit, math.nan)
+    return found if _SHORTEST <= found <= _LONGEST else None
+
+
+def _sidecar_time(recording: Recording) -> float | None:
+    try:
+        found = json.loads(recording.sidecar.read_text(encoding="utf-8"))["RepetitionTime"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return float(found) if isinstance(found, int | float) else None
