@@ -24,7 +24,9 @@ def simulate(
     subjects: Annotated[
         str, typer.Option(help="Subjects in all, or one number per site: 26,175,60.")
     ] = "256",
-    components: Annotated[int, typer.Option(help="Networks in the data, R.")] = 10,
+    components: Annotated[
+        int | None, typer.Option(help="Networks in the data, R; by default 10, 6 for images.")
+    ] = None,
     timepoints: Annotated[
         str | None,
         typer.Option(

@@ -27,7 +27,12 @@ SITE_EPSILON: Final = 1000.0
 TABLES: Final = ("npy", "csv")
 IMAGES: Final = ("nifti", "bids")
 # Real images are noisy and of different lengths; their many voxels need a larger budget.
-_USUAL_IMAGES: Final[dict[str, Any]] = {"n_timepoints": (120, 160), "noise": 1.0, "epsilon": 10.0}
+_USUAL_IMAGES: Final[dict[str, Any]] = {
+    "n_components": 6,
+    "n_timepoints": (120, 160),
+    "noise": 1.0,
+    "epsilon": 10.0,
+}
 _FOREIGN: Final = {"voxel_size": TABLES, "image_side": IMAGES}
 # What a site may keep besides its scans, and the study: settings, keys, the study.toml.
 _SITE_BYTES: Final = 3 * 8192
