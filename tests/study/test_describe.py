@@ -32,7 +32,7 @@ def words(study):
 
 
 def test_all_that_matters_is_there():
-    study = Study(draft(privacy={"epsilon": 0.7, "reserve": 0.125}, analysis={"image_shape": (3, 4)}))
+    study = Study(draft(privacy={"epsilon": 0.7, "reserve": 0.125}, analysis={"image_shape": (1, 12)}))
     text = words(study)
     for site in study.contract.roster.sites:
         assert f"{site.name}: {study.contract.enrolled[site.name]} people {site.fingerprint}" in text
@@ -44,7 +44,7 @@ def test_all_that_matters_is_there():
         "100 people in all",
         "4 brain networks",
         "12 numbers (voxels or regions) at each of about 60 time points",
-        "an image, 3 by 4",
+        "an image, 1 by 12",
         f"({numbers:,} in all)",
         "epsilon 0.7 at delta 1e-05",
         "a factor of more than 2.02",

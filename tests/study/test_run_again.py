@@ -254,7 +254,7 @@ def test_a_scan_that_is_lost_during_a_run_shows_at_its_site_alone(complete, tmp_
         path.name for path in (complete / "run").iterdir()
     }
     logs = {name: (sites / name / "site.log").read_text() for name in study.contract.roster.names}
-    assert "1 of 6 scans could not be read" in logs["s1"]
+    assert "1 of 6 people's scans could not be read" in logs["s1"]
     assert not any("could not be read" in logs[name] for name in ("s2", "s3", "s4"))
     for name in logs:
         assert (sites / name / "site.log").stat().st_mode & 0o777 == 0o600

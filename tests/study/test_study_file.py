@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.errors import InputError
 from capedjica.mechanisms.site import MAX_BLOCK_WORDS
-from capedjica.study.study_file import SiteTable, Study, StudyFile, write_study
+from capedjica.study.study_file import SiteTable, Study, StudyFile, changes, write_study
 from capedjica.study.toml import toml_value
 from tests.study.drafts import card, draft, plain, sites
 
@@ -74,7 +74,7 @@ analyses = st.fixed_dictionaries(
     optional={
         "method": st.sampled_from(["subject", "paper"]),
         "max_iter": st.integers(1, 30),
-        "image_shape": st.sampled_from([(3, 4), [12, 1]]),
+        "image_shape": st.sampled_from([(1, 12), [12, 1]]),
         "n_components": st.integers(2, 4),
     },
 )
@@ -259,13 +259,13 @@ def test_the_method_follows_from_the_file():
 def test_changes_are_told():
     earlier = Study(draft())
     later = Study(draft("Another", (20, 30, 25, 26), privacy={"threshold": 4}, site_1=0.5))
-    assert later.changes_from(earlier) == [
+    assert changes(earlier.content, later.content) == [
         'title: "Resting state" became "Another"',
         "privacy.threshold: nothing became 4",
         "sites.site-1.epsilon: nothing became 0.5",
         "sites.site-4.subjects: 25 became 26",
     ]
-    assert earlier.changes_from(earlier) == []
+    assert changes(earlier.content, earlier.content) == []
 
 
 # Refusals

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from capedjica.data.timeseries import SubjectFiles
 from capedjica.errors import InputError
 from capedjica.securesum import PublicIdentity
 from capedjica.study.site_home import SiteHome
+from capedjica.study.site_people import call_roll
 from capedjica.study.study_file import SiteTable
 from capedjica.study.text import printable
 from capedjica.study.toml import listed
@@ -58,7 +58,7 @@ def _site_of_folder(folder: str, subjects: int | None) -> SiteTable:
     home = SiteHome.load(folder)
     site = home.card()
     if subjects is None:
-        subjects = len(SubjectFiles.find(home.data_path, home.settings.data.pattern))
+        subjects = len(call_roll(home).people)
     return SiteTable(name=site.name, subjects=subjects, card=site.card)
 
 

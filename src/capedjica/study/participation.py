@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
 from capedjica.algorithms.method import Subject
-from capedjica.data.timeseries import SubjectFiles
+from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site import Site, SitePolicy
+from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
-from capedjica.study.study_file import Study, write_study
-
-Tick = Callable[[], None]
+from capedjica.study.site_people import Roll, Tick, call_roll, look
+from capedjica.study.study_file import Study, StudyFile, changes, write_study
+from capedjica.study.toml import read_toml
 
 
 def approve(home: SiteHome, study: Study) -> None:
     """Approve a study for what it asks, and keep a copy of it; again in the same words changes nothing."""
-    found = _terms_problems(home, study)
+    found = terms_problems(home, study)
     if found:
         raise InputError(f"site {home.settings.name} cannot approve '{study.content.title}': {found[0]}")
     contract = study.contract
@@ -30,7 +31,7 @@ def approve(home: SiteHome, study: Study) -> None:
         ledger.register_study(contract.hash, contract.title, contract.cap(home.settings.name))
     copy = home.approved_path / f"{study.hash.hex()[:16]}.toml"
     if not copy.exists():
-        write_study(copy, study.content)
+        write_study(copy, study.content, study.folder)
 
 
 def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[str]:
@@ -39,11 +40,11 @@ def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[st
     ``tick`` is called after each subject that was looked at.
     """
     if home.settings.name not in study.contract.roster.names:
-        return [f"site {home.settings.name}: {problem}" for problem in _terms_problems(home, study)]
+        return [f"site {home.settings.name}: {problem}" for problem in terms_problems(home, study)]
     found: list[str] = []
-    for look in (_terms_problems, _budget_problems, partial(_data_problems, tick=tick)):
+    for demand in (terms_problems, budget_problems, partial(_data_problems, tick=tick)):
         try:
-            found += look(home, study)
+            found += demand(home, study)
         except CapedjicaError as error:
             found.append(str(error))
     # A key that cannot be read is in the way more than once.
@@ -68,7 +69,7 @@ def taking_part(home: SiteHome, study: Study) -> Iterator[None]:
         yield
 
 
-def _terms_problems(home: SiteHome, study: Study) -> list[str]:
+def terms_problems(home: SiteHome, study: Study) -> list[str]:
     """Return what is wrong with the study as such, in the eyes of the site."""
     name, contract = home.settings.name, study.contract
     if name not in contract.roster.names:
@@ -92,23 +93,22 @@ def _terms_problems(home: SiteHome, study: Study) -> list[str]:
     return found
 
 
-def _budget_problems(home: SiteHome, study: Study) -> list[str]:
+def budget_problems(home: SiteHome, study: Study) -> list[str]:
     """Return whether the site approved the study, and whether what it may still cost fits into the total."""
     contract = study.contract
-    with home.open_ledger() as ledger:
-        totals = ledger.totals()
-    known = totals.studies.get(contract.hash)
+    totals = home.totals()
+    known = None if totals is None else totals.studies.get(contract.hash)
     if known is None and not home.settings.policy.auto_approve:
         return [_not_approved(home, study)]
     spent = known.mu2 if known is not None else 0.0
     asked = contract.cap(home.settings.name).mu2 - spent if contract.protects else 0.0
-    total = home.policy.total
+    total, overall = home.policy.total, 0.0 if totals is None else totals.overall.mu2
     # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
-    before = 0.0 if math.isinf(totals.overall.mu2) else totals.overall.mu2
+    before = 0.0 if math.isinf(overall) else overall
     if asked > 0 and before + asked > total.mu2 * (1 + 1e-12):
         return [
             f"the study may cost {contract.cap(home.settings.name)}, but all studies together are allowed "
-            f"{total} and have spent {totals.overall.epsilon:.6g}"
+            f"{total} and have spent {gaussian_epsilon(math.sqrt(before), total.delta):.6g}"
         ]
     return []
 
@@ -116,27 +116,41 @@ def _budget_problems(home: SiteHome, study: Study) -> list[str]:
 def _not_approved(home: SiteHome, study: Study) -> str:
     """Return that the study was not approved, and how it differs from one of the same title that was."""
     advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"
-    for earlier in _approved(home):
-        if earlier.content.title == study.content.title:
-            changes = "; ".join(study.changes_from(earlier)) or "the software's defaults"
-            return f"the study was changed after it was approved ({changes}); to approve the change, {advice}"
+    for earlier in approved(home):
+        if earlier.title == study.content.title:
+            changed = "; ".join(changes(earlier, study.content)) or "the software's defaults"
+            return f"the study was changed after it was approved ({changed}); to approve the change, {advice}"
     return f"it has not approved '{study.content.title}'; {advice}"
 
 
-def _approved(home: SiteHome) -> Iterator[Study]:
+def approved(home: SiteHome) -> Iterator[StudyFile]:
     """Yield the copies of approved studies, the latest first; one that cannot be read tells nothing."""
     copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
     for copy in reversed(copies):
         with suppress(InputError):
-            yield Study.load(copy)
+            yield read_toml(copy, StudyFile)
 
 
 def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
-    table, name = study.content.analysis, home.settings.name
-    files = SubjectFiles.find(home.data_path, home.settings.data.pattern)
+    roll = call_roll(home, study)
+    return data_obstacles(home, study, roll, look(home, roll.found, study, tick))
+
+
+def data_obstacles(home: SiteHome, study: Study, roll: Roll, problems: list[Problem]) -> list[str]:
+    """Return what about the scans keeps a site from taking part, given what is wrong with them.
+
+    Those who were enrolled take part whatever became of their scans since then, unless nobody is left: that
+    would be a folder that is not there, and not a person.
+    """
+    expected, fatal = study.contract.enrolled[home.settings.name], [p for p in problems if p.fatal]
+    fatal = [*(problem for problem in roll.problems if problem.fatal), *fatal]
     found = []
-    enrolled = study.contract.enrolled[name]
-    if len(files) != enrolled:
-        found.append(f"the study enrols {enrolled} subjects, {home.data_path} holds {len(files)}")
-    checked = files.check(table.n_features, table.n_components, progress=tick)
-    return found + [str(problem) for problem in checked if problem.fatal]
+    if len(roll.people) != expected:
+        holds = "its enrolment has" if roll.enrolment else f"{home.data_path} holds"
+        found.append(f"the study enrols {expected} subjects, {holds} {len(roll.people)}")
+    if roll.enrolment is None:
+        return found + [str(problem) for problem in fatal]
+    if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
+        first = fatal[0] if fatal else f"{home.data_path} holds nobody of them"
+        found.append(f"none of its {len(roll.people)} enrolled people can be used; the first reason: {first}")
+    return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import platform
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -17,14 +19,19 @@ from capedjica.algorithms.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.reliability import STABLE
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, slices_figure, write_peaks
 from capedjica.report.figures import draw, maps_figure
+from capedjica.study.public_files import public_files
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.study_file import Study
 
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
 FloatArray = NDArray[np.float64]
 SCALE: Final = "largest absolute value 1, positive; in the order of the features at which they peak"
-_LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec")
-
+_LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec", "nibabel", "nilearn")
+BUNDLE: Final = "results.zip"
 
 RELIABILITY: Final = (
     "Stability is the correlation of a map with itself as it might have come out with other noise of the "
@@ -48,6 +55,8 @@ class Cost(msgspec.Struct):
 def result_names(study: Study) -> list[str]:
     """Return the files that a complete run has."""
     pictures = [] if study.content.analysis.image_shape is None else ["maps.png"]
+    if study.content.features.kind != "columns":
+        pictures = ["maps.nii.gz", "peaks.csv", "maps.png"]
     return [
         "unmixing.npy",
         "mixing.npy",
@@ -57,6 +66,7 @@ def result_names(study: Study) -> list[str]:
         "reliability.json",
         "privacy.json",
         "provenance.json",
+        BUNDLE,
     ]
 
 
@@ -69,7 +79,7 @@ def write_results(
     privacy: PrivacyStatement,
     state: RunState,
 ) -> None:
-    """Write the matrices, maps.csv, maps.png (where features are an image), reliability, privacy, provenance.
+    """Write the matrices, the maps for people, reliability, privacy, provenance, and a bundle of it all.
 
     ``stability`` is that of each map, None where the method cannot tell it.
     """
@@ -78,13 +88,9 @@ def write_results(
     folder.write_array("unmixing.npy", pseudo_inverse(mixing))
     folder.write_array("maps.npy", np.ascontiguousarray(mixing.T))
     folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
-    shape = study.content.analysis.image_shape
-    if shape is not None:
-        images, title = mixing.T.reshape(-1, *shape), study.content.title
-        if not (privacy.secure and privacy.epsilon < math.inf):
-            title += " (NOT PRIVATE)"
-        figure = maps_figure({"": images}, title, stability)
-        folder.produce("maps.png", lambda draft: draw(figure, draft))
+    private = privacy.secure and privacy.epsilon < math.inf
+    title = study.content.title if private else f"{study.content.title} (NOT PRIVATE)"
+    _write_pictures(folder, study, mixing.T, title, stability)
     folder.write_json("reliability.json", reliability_json(stability))
     folder.write_json("privacy.json", privacy_json(privacy))
     folder.write_json(
@@ -100,10 +106,53 @@ def write_results(
             "started": state.started,
             "resumed": state.resumed,
             "files": {
-                name: folder.hash_of(name) for name in result_names(study) if not name.endswith(".json")
+                name: folder.hash_of(name)
+                for name in result_names(study)
+                if name != BUNDLE and not name.endswith(".json")
             },
         },
     )
+    folder.produce(BUNDLE, lambda draft: _write_bundle(draft, folder, study))
+
+
+def _write_pictures(
+    folder: RunFolder, study: Study, maps: FloatArray, title: str, stability: FloatArray | None
+) -> None:
+    """Write the maps as images, where features have places."""
+    shape, image = study.content.analysis.image_shape, study.features.image(maps)
+    if shape is not None:
+        figure = maps_figure({"": maps.reshape(-1, *shape)}, title, stability)
+    elif image is not None:
+        folder.write("maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
+        peaks = find_peaks(image, _regions(study))
+        folder.produce("peaks.csv", lambda draft: write_peaks(draft, peaks))
+        figure = slices_figure(image, title, stability)
+    else:
+        return
+    folder.produce("maps.png", lambda draft: draw(figure, draft))
+
+
+def _regions(study: Study) -> RegionsAt | None:
+    """Return the regions of an atlas of labels, with their names if a table of them is beside the image."""
+    name = study.content.features.atlas
+    if name is None:
+        return None
+    import nibabel
+
+    atlas = cast("Nifti1Image", nibabel.load(study.folder / name))
+    names = read_region_names(study.folder / f"{name.removesuffix('.gz').removesuffix('.nii')}.tsv")
+    return RegionsAt(atlas, names) if len(atlas.shape) == 3 else None
+
+
+def _write_bundle(path: Path, folder: RunFolder, study: Study) -> None:
+    """Write one file with all that is to be handed on: the results and the study, public files included."""
+    public = [name for _, name, _ in public_files(study.content.features)]
+    names = [*(name for name in result_names(study) if name != BUNDLE), "study.toml", *public]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            # Without a date, the same results make the same bundle.
+            entry = zipfile.ZipInfo(name)
+            archive.writestr(entry, (folder.path / name).read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def reliability_json(stability: FloatArray | None) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.study.locks import locked
-from capedjica.study.study_file import Study, write_study
+from capedjica.study.public_files import copy_files
+from capedjica.study.study_file import Study, StudyFile, changes, write_study
 from capedjica.study.text import printable
+from capedjica.study.toml import read_toml
 
 SCHEMA: Final = 1
 _Content = TypeVar("_Content", bound=msgspec.Struct)
@@ -104,10 +106,10 @@ class RunFolder:
     def _difference(self, study: Study) -> str:
         """Return in words what was changed about the study of this folder, if that can be told."""
         try:
-            changes = study.changes_from(Study.load(self.path / "study.toml"))
+            earlier = read_toml(self.path / "study.toml", StudyFile)
         except InputError:
             return ""
-        return f", changed: {'; '.join(changes)}"
+        return f", changed: {'; '.join(changes(earlier, study.content))}"
 
     @contextmanager
     def claim(self, study: Study) -> Iterator[RunState]:
@@ -141,6 +143,7 @@ class RunFolder:
             )
         # First of all, so that a folder with anything in it is known as that of this run.
         self.write("run.json", _json(state))
+        copy_files(study.content.features, study.folder, self.path)
         if not (self.path / "study.toml").exists():
             write_study(self.path / "study.toml", study.content)
         return state

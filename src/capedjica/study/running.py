@@ -11,7 +11,7 @@ from pathlib import Path
 
 from capedjica.algorithms.method import Subject
 from capedjica.algorithms.reliability import stability
-from capedjica.data.timeseries import SubjectFiles
+from capedjica.data.people import People
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator import Aggregator
@@ -24,6 +24,7 @@ from capedjica.study.participation import approve, open_site, problems, taking_p
 from capedjica.study.results import result_names, write_results
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.site_home import SiteHome
+from capedjica.study.site_people import open_people
 from capedjica.study.study_file import Study
 from capedjica.study.toml import listed
 
@@ -178,16 +179,16 @@ def _open(home: SiteHome, study: Study, seed: int | None, watcher: Watcher, open
         approve(home, study)
     ledger = open_files.enter_context(home.open_ledger())
     name = home.settings.name
-    files = SubjectFiles.find(home.data_path, home.settings.data.pattern, study.content.analysis.n_features)
-    open_files.callback(_log_unreadable, name, files)
-    return open_site(home, study, ledger, _Watched(files, name, watcher), _noise(name, seed))
+    people = open_people(home, study)
+    open_files.callback(_log_unreadable, name, people)
+    return open_site(home, study, ledger, _Watched(people, name, watcher), _noise(name, seed))
 
 
-def _log_unreadable(site: str, files: SubjectFiles) -> None:
-    """Tell the site, and nobody else, how many of its scans could not be used, however the run ended."""
-    if files.n_unreadable:
+def _log_unreadable(site: str, people: People) -> None:
+    """Tell the site, and nobody else, how many of its people could not be used, however the run ended."""
+    if people.n_unreadable:
         logging.getLogger(f"capedjica.site.{site}").warning(
-            "%d of %d scans could not be read and counted as zero", files.n_unreadable, len(files)
+            "%d of %d people's scans could not be read and counted as zero", people.n_unreadable, len(people)
         )
 
 
@@ -248,7 +249,7 @@ def _estimate(
 class _Watched(Sequence[Subject]):
     """Subjects that tell when one of them is read."""
 
-    def __init__(self, subjects: SubjectFiles, site: str, watcher: Watcher) -> None:
+    def __init__(self, subjects: People, site: str, watcher: Watcher) -> None:
         self._subjects, self._site, self._watcher = subjects, site, watcher
 
     def __len__(self) -> int:

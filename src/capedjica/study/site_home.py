@@ -6,18 +6,18 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
+from capedjica.data.finding import DataKind as DataKind
 from capedjica.errors import InputError
-from capedjica.privacy.ledger import Cap, Ledger, Policy
+from capedjica.privacy.ledger import Cap, Ledger, Policy, Totals
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.toml import read_toml
 
 SCHEMA: Final = 1
-DataKind = Literal["auto", "files", "nifti", "bids", "abide"]
 _TEMPLATE: Final = """\
 # This site's own settings. They stay here: the study never sees them.
 schema = {schema}
@@ -190,9 +190,31 @@ class SiteHome:
         return self.folder / "approved"
 
     @property
+    def cache_path(self) -> Path:
+        """Where series that were extracted from scans are kept."""
+        return self.folder / "cache"
+
+    @property
+    def results_path(self) -> Path:
+        """Where results about single people are, which never leave."""
+        return self.folder / "results"
+
+    @property
     def ledger_path(self) -> Path:
         """Where the ledger is."""
         return self.folder / self.settings.ledger
+
+    @property
+    def head_path(self) -> Path:
+        """Where the end of the ledger is kept a second time."""
+        return self.folder / Path(self.settings.head).expanduser()
+
+    def totals(self) -> Totals | None:
+        """Return what was ever spent; None where there is no ledger yet, and none is made."""
+        if not self.ledger_path.exists() and not self.head_path.exists():
+            return None
+        with self.open_ledger() as ledger:
+            return ledger.totals()
 
     def open_ledger(self, *, must_exist: bool = False) -> Ledger:
         """Open the site's ledger, or start it."""
@@ -200,8 +222,7 @@ class SiteHome:
             raise InputError(
                 f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing ever left"
             )
-        identity = self.identity()
-        head = self.folder / Path(self.settings.head).expanduser()
+        identity, head = self.identity(), self.head_path
         try:
             head.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -19,7 +19,8 @@ from capedjica.algorithms.basis import KEPT, low_pass
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.algorithms.subject import SubjectMethod
-from capedjica.data.features import FeatureTable
+from capedjica.data.features import FeatureTable, feature_problems, open_features
+from capedjica.data.scans import Features
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import MAX_BLOCK_WORDS
@@ -143,7 +144,7 @@ class Study:
             *(_site_problems(content.sites) or _refusals(self._roster)),
             *_refusals(self._budgets),
         ]
-        return found or _refusals(self._check_releases)
+        return found or _refusals(lambda: self.features) or _refusals(self._check_releases)
 
     @cached_property
     def hash(self) -> bytes:
@@ -160,13 +161,18 @@ class Study:
         return hashlib.sha256(b"capedjica/study/1" + plain).digest()
 
     @cached_property
+    def features(self) -> Features:
+        """What a scan is made into."""
+        return open_features(self.content.features, self.folder, self.content.analysis.n_features)
+
+    @cached_property
     def method(self) -> Method:
         """The analysis."""
         table = self.content.analysis
         if table.method == "paper":
             iterations = {} if table.max_iter is None else {"max_iter": table.max_iter}
             return PaperMethod(table.n_features, table.n_components, **iterations)
-        basis = None if table.image_shape is None else low_pass(table.image_shape)
+        basis = self.features.basis if table.image_shape is None else low_pass(table.image_shape)
         return SubjectMethod(
             table.n_features,
             table.n_components,
@@ -234,14 +240,15 @@ class Study:
         """Subjects of all sites."""
         return sum(site.subjects for site in self.content.sites)
 
-    def changes_from(self, earlier: Study) -> list[str]:
-        """Return in words what is different from an earlier version."""
-        before, now = (_flat(msgspec.to_builtins(study.content)) for study in (earlier, self))
-        return [
-            f"{key}: {_shown(before.get(key))} became {_shown(now.get(key))}"
-            for key in dict.fromkeys([*before, *now])
-            if before.get(key) != now.get(key)
-        ]
+
+def changes(earlier: StudyFile, later: StudyFile) -> list[str]:
+    """Return in words what became different between two versions of a study."""
+    before, now = (_flat(msgspec.to_builtins(content)) for content in (earlier, later))
+    return [
+        f"{key}: {_shown(before.get(key))} became {_shown(now.get(key))}"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    ]
 
 
 def write_study(
@@ -317,7 +324,7 @@ def _analysis_problems(table: AnalysisTable) -> list[str]:
 
 
 def _feature_problems(content: StudyFile) -> list[str]:
-    found = file_problems(content.features)
+    found = [*feature_problems(content.features), *file_problems(content.features)]
     if content.features.kind != "columns" and content.analysis.image_shape is not None:
         found.append(
             "analysis.image_shape is for tables whose columns are pixels; features of kind "

@@ -1,0 +1,184 @@
+"""The people of a site: found, looked at, enrolled, and opened for a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from capedjica.data.cache import SeriesCache
+from capedjica.data.features import FeatureTable, open_features
+from capedjica.data.finding import Found, find_people, is_image
+from capedjica.data.images import repetition_time
+from capedjica.data.people import People
+from capedjica.data.scans import Features, Person, Problem, Recording
+from capedjica.data.timeseries import read_scan
+from capedjica.errors import InputError
+from capedjica.study.enrolment import (
+    Enrolment,
+    LeftOut,
+    enrolment_path,
+    read_enrolment,
+    write_enrolment,
+)
+from capedjica.study.site_home import DataTable, SiteHome
+from capedjica.study.study_file import Study
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+Tick = Callable[[], None]
+# Without a study, images are looked at through the brain of the MNI152 template, in coarse voxels.
+_PLAIN_IMAGES: Final = FeatureTable(kind="voxels", voxel_size=8.0)
+# The fewest time points that any analysis needs.
+_FEWEST_TIMEPOINTS: Final = 2
+
+
+@dataclass(frozen=True)
+class Roll:
+    """Who takes part at a site.
+
+    Attributes
+    ----------
+    kind : str
+        What the folder of the scans was taken for.
+    people : tuple of Person
+        In order. Somebody who is enrolled but cannot be found has no recordings.
+    problems : tuple of Problem
+        What is wrong already, before any file is opened.
+    enrolment : Enrolment or None
+        None where all that are found take part.
+    """
+
+    kind: str
+    people: tuple[Person, ...]
+    problems: tuple[Problem, ...]
+    enrolment: Enrolment | None
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of those who are enrolled but cannot be found."""
+        return [person.name for person in self.people if not person.recordings]
+
+    @cached_property
+    def found(self) -> list[Person]:
+        """All others."""
+        return [person for person in self.people if person.recordings]
+
+
+def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
+    """Return who takes part: exactly those who were enrolled, or all that are found if nobody was."""
+    enrolment = read_enrolment(home)
+    if enrolment is None:
+        found = find(home, home.settings.data, study)
+        return Roll(found.kind, found.people, found.problems, None)
+    # The folder may have been moved, and whoever was asked for by name may be gone.
+    data = msgspec.structs.replace(enrolment.data, path=home.settings.data.path, participants=())
+    found = find(home, data, study)
+    present = {person.name: person for person in found.people}
+    people = tuple(present.get(name, Person(name, ())) for name in enrolment.enrolled)
+    names = set(enrolment.enrolled)
+    problems = tuple(problem for problem in found.problems if problem.name in names)
+    return Roll(found.kind, people, problems, enrolment)
+
+
+def find(home: SiteHome, data: DataTable, study: Study | None) -> Found:
+    """Return who is in the folder of the scans, in the study's space if it has one."""
+    wanted = None if study is None else study.content.features.space
+    if wanted is not None and data.space not in (None, wanted):
+        raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
+    return find_people(
+        data.kind,
+        home.data_path,
+        pattern=data.pattern,
+        task=data.task,
+        space=data.space or wanted,
+        participants=data.participants,
+        abide_site=data.abide_site,
+    )
+
+
+def open_people(home: SiteHome, study: Study) -> People:
+    """Return the people of a site as a study reads them."""
+    return People(call_roll(home, study).people, study.features, SeriesCache(home.cache_path))
+
+
+def look(
+    home: SiteHome, people: list[Person], study: Study | None, tick: Tick = lambda: None
+) -> list[Problem]:
+    """Read everybody once, and return everything that a study, or any study, could not use."""
+    if study is None:
+        return People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
+    cache = SeriesCache(home.cache_path)
+    return People(people, study.features, cache).check(study.content.analysis.n_components, tick)
+
+
+def _plain_features(people: list[Person]) -> Features:
+    """Return features that suit the recordings where no study says what to make of them."""
+    paths = [recording.path for person in people for recording in person.recordings]
+    if any(map(is_image, paths)):
+        return open_features(_PLAIN_IMAGES, Path(), None)
+    return open_features(FeatureTable(), Path(), next(filter(None, map(_n_columns, paths)), 1))
+
+
+def _n_columns(path: Path) -> int | None:
+    try:
+        return int(read_scan(path).shape[1])
+    except Exception:
+        return None
+
+
+def measure(recording: Recording) -> tuple[int, float | None]:
+    """Return the time points of a recording, and the seconds between them if it says so."""
+    if not is_image(recording.path):
+        return len(read_scan(recording.path)), None
+    import nibabel
+
+    image = cast("Nifti1Image", nibabel.load(recording.path))
+    return int(image.shape[3]), repetition_time(recording, image)
+
+
+def enrol(
+    home: SiteHome,
+    data: DataTable,
+    study: Study | None,
+    *,
+    again: bool = False,
+    tick: Tick = lambda: None,
+) -> Enrolment:
+    """Look at everybody that ``data`` selects, leave out those who cannot take part, and fix the list.
+
+    An earlier list is replaced only if ``again`` says so.
+    """
+    if enrolment_path(home).exists() and not again:
+        raise InputError(
+            f"site {home.settings.name} has enrolled its people ({enrolment_path(home)}); "
+            "--again replaces the list"
+        )
+    found = find(home, data, study)
+    problems = [*found.problems, *look(home, list(found.people), study, tick)]
+    reasons = _reasons(problems)
+    enrolled = [person.name for person in found.people if person.name not in reasons]
+    if not enrolled:
+        first = next(iter(reasons.values()), ["nobody is there"])[0]
+        raise InputError(f"nobody of site {home.settings.name} can be enrolled; the first reason: {first}")
+    names = [person.name for person in found.people if person.name in reasons]
+    left_out = [LeftOut(name, tuple(reasons[name])) for name in names]
+    title = None if study is None else study.content.title
+    enrolment = Enrolment.now(data, enrolled, left_out, title)
+    write_enrolment(home, enrolment)
+    return enrolment
+
+
+def _reasons(problems: list[Problem]) -> dict[str, list[str]]:
+    """Return why people cannot take part, by name."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        if problem.fatal:
+            reasons[problem.name].append(str(problem))
+    return reasons
