@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -136,89 +137,102 @@ def count_features(table: FeatureTable, folder: str | os.PathLike[str]) -> int:
 
 
 def _open_images(table: FeatureTable, folder: Path) -> ImageFeatures:
-    mask = _public_image("mask", table.mask, table.mask_sha256, folder)
-    atlas = _public_image("atlas", table.atlas, table.atlas_sha256, folder)
+    mask = None if table.mask is None else read_public(folder / table.mask, "mask", table.mask_sha256)
+    atlas = None if table.atlas is None else read_public(folder / table.atlas, "atlas", table.atlas_sha256)
+    return image_features(table, atlas, mask)
+
+
+def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> ImageFeatures:
+    """Return the features that public images make; where there is an atlas, the mask cuts its regions."""
     key = _key(table, atlas, mask)
-    if table.kind == "voxels":
-        return Voxels(_mask(mask and mask[0], table.voxel_size), table, key)
-    assert atlas is not None
-    regions = _atlas(atlas[0], mask and mask[0])
+    if atlas is None:
+        return Voxels(_voxels(mask, table.voxel_size), table, key)
+    regions = _regions(atlas.image, mask)
     return Labels(regions, table, key) if len(regions.shape) == 3 else Maps(regions, table, key)
 
 
-def _key(table: FeatureTable, atlas: tuple[Any, str] | None, mask: tuple[Any, str] | None) -> bytes:
+def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> bytes:
     """Return a hash of the settings and of the content of the public files, wherever these are."""
     plain = msgspec.to_builtins(table)
-    plain |= {
-        "atlas": atlas and atlas[1],
-        "mask": mask and mask[1],
-        "atlas_sha256": None,
-        "mask_sha256": None,
-    }
-    content = [plain, version("nilearn")]
-    return hashlib.sha256(msgspec.msgpack.encode(content, order="deterministic")).digest()
+    for name, public in (("atlas", atlas), ("mask", mask)):
+        plain |= {name: None, f"{name}_sha256": None if public is None else public.sha256}
+    content = msgspec.msgpack.encode([plain, version("nilearn")], order="deterministic")
+    return hashlib.sha256(content).digest()
 
 
 # Public images --------------------------------------------------------------------------------------------
 
 
-def _public_image(
-    what: str, name: str | None, expected: str | None, folder: Path
-) -> tuple[Nifti1Image, str] | None:
-    """Return a public image with its hash, the one that the study states if it states one."""
-    if name is None:
-        return None
-    path = folder / name
+@dataclass(frozen=True)
+class PublicImage:
+    """An image that everybody may know, and its hash."""
+
+    image: Nifti1Image
+    sha256: str
+
+
+def read_public(path: Path, what: str, expected: str | None = None) -> PublicImage:
+    """Read an atlas or a mask; refuse another file than the one with the hash that is expected."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"features.{what} {path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
     if expected is not None and digest != expected.lower():
         raise InputError(
-            f"features.{what} {path} is not the file that the study means: its SHA-256 is {digest}, "
+            f"{what} {path} is not the file that the study means: its SHA-256 is {digest}, "
             f"the study says {expected}"
         )
-    return _loaded(what, path), digest
-
-
-def _loaded(what: str, path: Path) -> Nifti1Image:
     import nibabel
 
     try:
-        image: Any = nibabel.load(path)
-        values = np.asanyarray(image.dataobj)
+        return PublicImage(_checked(nibabel.load(path), what), digest)
+    except InputError:
+        raise
     except Exception:
-        raise InputError(f"features.{what} {path} is not an image that can be read") from None
+        raise InputError(f"{what} {path} is not an image that can be read") from None
+
+
+def public_image(image: Nifti1Image, what: str) -> PublicImage:
+    """Take an atlas or a mask that is in memory."""
+    checked = _checked(image, what)
+    digest = hashlib.sha256(checked.affine.tobytes())
+    digest.update(np.ascontiguousarray(checked.dataobj).tobytes())
+    return PublicImage(checked, digest.hexdigest())
+
+
+def _checked(image: Any, what: str) -> Nifti1Image:
+    values = np.asanyarray(image.dataobj)
     if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
-        raise InputError(f"features.{what} {path} must hold finite numbers alone")
+        raise InputError(f"{what} must hold finite numbers alone")
     return new_image(values, image.affine)
 
 
-def _mask(given: Nifti1Image | None, voxel_size: float | None) -> Nifti1Image:
+def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     """Return the mask of the voxels, that of the MNI152 template where none is given."""
     from nilearn.datasets import load_mni152_brain_mask
     from nilearn.image import resample_img
 
-    mask = load_mni152_brain_mask() if given is None else given
+    mask = load_mni152_brain_mask() if given is None else given.image
     if len(mask.shape) != 3:
-        raise InputError(f"features.mask must be 3-D, got shape {mask.shape}")
+        raise InputError(f"mask must be 3-D, got shape {mask.shape}")
     inside = new_image(np.asanyarray(mask.dataobj) != 0, mask.affine)
     if voxel_size is not None:
         inside = resample_img(inside, target_affine=np.diag([voxel_size] * 3), interpolation="nearest")
-    if np.count_nonzero(np.asanyarray(inside.dataobj)) < 2:
-        raise InputError("features.mask must hold at least 2 voxels")
+    count = np.count_nonzero(np.asanyarray(inside.dataobj))
+    if count < 2:
+        raise InputError(f"mask must hold at least 2 voxels, got {count}")
     return inside
 
 
-def _atlas(atlas: Nifti1Image, mask: Nifti1Image | None) -> Nifti1Image:
+def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
     """Return the regions, within the mask where one is given."""
     if len(atlas.shape) not in (3, 4):
-        raise InputError(f"features.atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
+        raise InputError(f"atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
     values = np.asanyarray(atlas.dataobj)
     if mask is not None:
-        _check_same_grid(atlas, mask)
-        inside = np.asanyarray(mask.dataobj) != 0
+        _check_same_grid(atlas, mask.image)
+        inside = np.asanyarray(mask.image.dataobj) != 0
         values = np.where(inside if values.ndim == 3 else inside[..., np.newaxis], values, 0)
     return new_image(_labels(values) if values.ndim == 3 else _maps(values), atlas.affine)
 
@@ -226,7 +240,7 @@ def _atlas(atlas: Nifti1Image, mask: Nifti1Image | None) -> Nifti1Image:
 def _check_same_grid(atlas: Nifti1Image, mask: Nifti1Image) -> None:
     if atlas.shape[:3] != mask.shape or not np.allclose(atlas.affine, mask.affine, atol=1e-3):
         raise InputError(
-            f"features.mask must be on the grid of features.atlas: shapes {mask.shape} and "
+            f"mask must be on the grid of the atlas: shapes {mask.shape} and "
             f"{atlas.shape[:3]}, affines {'equal' if np.allclose(atlas.affine, mask.affine) else 'different'}"
         )
 
@@ -234,17 +248,17 @@ def _check_same_grid(atlas: Nifti1Image, mask: Nifti1Image) -> None:
 def _labels(values: Any) -> Any:
     rounded = np.rint(values).astype(np.int32)
     if (rounded != values).any() or (rounded < 0).any():
-        raise InputError("features.atlas must hold whole numbers of at least 0, one for each region")
+        raise InputError("atlas must hold whole numbers of at least 0, one for each region")
     count = len(np.unique(rounded[rounded != 0]))
     if count < 2:
-        raise InputError(f"features.atlas must hold at least 2 regions, got {count}")
+        raise InputError(f"atlas must hold at least 2 regions, got {count}")
     return rounded
 
 
 def _maps(values: Any) -> Any:
     empty = np.flatnonzero(~values.any(axis=(0, 1, 2)))
     if values.shape[3] < 2:
-        raise InputError(f"features.atlas must hold at least 2 maps, got {values.shape[3]}")
+        raise InputError(f"atlas must hold at least 2 maps, got {values.shape[3]}")
     if empty.size:
-        raise InputError(f"features.atlas: map {empty[0] + 1} is zero everywhere")
+        raise InputError(f"atlas: map {empty[0] + 1} is zero everywhere")
     return values

@@ -22,7 +22,9 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -43,6 +45,8 @@ _SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 # What a repetition time may be, in seconds; beyond it, its unit is another.
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_POINTS: Final = 5000
+# Stands for the path of what is in no file.
+_MEMORY: Final = Path("image in memory")
 
 
 class UnusableError(Exception):
@@ -95,17 +99,25 @@ class ImageFeatures(ABC):
 
     def series(self, recording: Recording) -> Scan:
         """Return (time, features); raise whatever comes when the recording cannot be used."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # nilearn tells that it resamples, which is what is wanted
-            image = _open(recording)
+        with _quiet():
+            image = _open(recording.path)
             found = list(self._header_problems(recording, image))
             if found:
                 raise UnusableError(*found)
-            confounds, kept = self._confounds(recording, image.shape[3])
             self._masker.set_params(t_r=self._repetition_time(recording, image))
-            extracted = self._masker.transform(
-                _in_memory(recording, image), confounds=confounds, sample_mask=kept
-            )
+            confounds, kept = self._confounds(recording, image.shape[3])
+            return self._extract(_in_memory(recording.path, image), confounds, kept)
+
+    def series_of(self, image: Nifti1Image) -> Scan:
+        """Return (time, features) of an image in memory; raise UnusableError when there are none."""
+        with _quiet():
+            _check_header(_MEMORY, image)
+            return self._extract(_in_memory(_MEMORY, image))
+
+    def _extract(
+        self, image: Nifti1Image, confounds: Any = None, kept: NDArray[np.int64] | None = None
+    ) -> Scan:
+        extracted = self._masker.transform(image, confounds=confounds, sample_mask=kept)
         return self._columns(extracted).astype(np.float32)
 
     def problems(self, recording: Recording) -> list[Problem]:
@@ -123,7 +135,7 @@ class ImageFeatures(ABC):
 
     def layout(self, recording: Recording) -> str:
         """Return the grid of a recording in words."""
-        image = _open(recording)
+        image = _open(recording.path)
         sides = " x ".join(f"{side:.3g}" for side in _zooms(image)[:3])
         shape = " x ".join(map(str, image.shape[:3]))
         place = ", ".join(f"{place:.4g}" for place in image.affine[:3, 3])
@@ -311,12 +323,11 @@ class Voxels(ImageFeatures):
 # One image ------------------------------------------------------------------------------------------------
 
 
-def _open(recording: Recording) -> Nifti1Image:
+def _open(path: Path) -> Nifti1Image:
     """Return an image of which nothing but the header was read; refuse what is not 4-D."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
 
-    path = recording.path
     if path.stat().st_size == 0:
         raise UnusableError(Problem(path, "an empty file", "a 4-D image"))
     try:
@@ -325,12 +336,12 @@ def _open(recording: Recording) -> Nifti1Image:
         raise
     except (ImageFileError, zlib.error, EOFError, ValueError):
         raise UnusableError(Problem(path, "not a NIfTI image", "a .nii or .nii.gz file")) from None
-    _check_header(recording, image)
+    _check_header(path, image)
     return image  # type: ignore[return-value]
 
 
-def _check_header(recording: Recording, image: Any) -> None:
-    path, shape = recording.path, image.shape
+def _check_header(path: Path, image: Any) -> None:
+    shape = image.shape
     if len(shape) == 3:
         raise UnusableError(Problem(path, f"a single volume, shape {shape}", "volumes over time, 4-D"))
     if len(shape) != 4 or 0 in shape:
@@ -342,31 +353,39 @@ def _check_header(recording: Recording, image: Any) -> None:
         raise UnusableError(Problem(path, "an affine that is no map of space", "one that has an inverse"))
 
 
-def _in_memory(recording: Recording, image: Nifti1Image) -> Nifti1Image:
+def _in_memory(path: Path, image: Nifti1Image) -> Nifti1Image:
     """Return the image with its volumes read, once, and looked at."""
     try:
         volumes = np.asanyarray(image.dataobj)
     except (EOFError, zlib.error, OSError, ValueError):
         expected = f"the {image.shape[3]} volumes that its header promises"
-        raise UnusableError(Problem(recording.path, "cut off or damaged", expected)) from None
-    _check_finite(recording, volumes)
+        raise UnusableError(Problem(path, "cut off or damaged", expected)) from None
+    _check_finite(path, volumes)
     return _like(image, volumes)
 
 
-def _check_finite(recording: Recording, volumes: NDArray[Any]) -> None:
+def _check_finite(path: Path, volumes: NDArray[Any]) -> None:
     """Refuse voxels that are NaN or infinite in some volumes and not in others."""
     if volumes.dtype.kind != "f":
         return
     finite = np.isfinite(volumes)
     if finite.all():
         return
+    if not finite.any():
+        raise UnusableError(Problem(path, "NaN or infinite values alone", "finite numbers"))
     broken = ~finite[finite.any(axis=3)]
     if broken.any():
         bad = np.flatnonzero(broken.any(axis=0))
         found = f"volumes with NaN or infinite values ({len(bad)}), the first is {bad[0] + 1}"
-        raise UnusableError(Problem(recording.path, f"{found} of {volumes.shape[3]}", "finite numbers"))
-    if not finite.any():
-        raise UnusableError(Problem(recording.path, "NaN or infinite values alone", "finite numbers"))
+        raise UnusableError(Problem(path, f"{found} of {volumes.shape[3]}", "finite numbers"))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence nilearn, which tells that it resamples; that is what is wanted here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _unreadable(recording: Recording, error: OSError) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,8 +59,8 @@ class Recording:
         fMRIPrep's table of confounds that belongs to it.
     """
 
-    path: Path
-    confounds: Path | None = None
+    path: Path = field(repr=False)
+    confounds: Path | None = field(default=None, repr=False)
 
     @property
     def sidecar(self) -> Path:
@@ -79,7 +79,7 @@ class Recording:
 class Person:
     """One subject with all their recordings, which count as one: privacy is that of people."""
 
-    name: str
+    name: str = field(repr=False)
     recordings: tuple[Recording, ...]
 
 
