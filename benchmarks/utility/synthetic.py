@@ -105,7 +105,7 @@ COMPONENTS: Final = _claim(
 )
 NO_BASIS: Final = _claim(
     "Synthetic studies without a public basis: 900 features of which nothing is known",
-    "Without image_shape the subspace is sought among 900 directions instead of 144.",
+    "Without image_shape the subspace is sought among 900 directions instead of 121.",
     [Size(with_basis=False)],
     (1.0, 2.0, 3.0, 5.0),
     "no basis",

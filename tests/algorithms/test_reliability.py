@@ -15,7 +15,9 @@ from capedjica.metrics import match_components
 def stability_and_truth(seed, n_subjects, n_components, side, epsilon):
     """Return, for each map, what is said of it and its correlation with the true one."""
     data = make_synthetic(4, n_subjects, n_components, 120, side, seed)
-    fitted = CapeDJICA(n_components, epsilon, image_shape=(side, side)).fit(data.sites)
+    # Seeded, so that the test says the same each time.
+    model = CapeDJICA(n_components, epsilon, image_shape=(side, side), insecure_noise_seed=seed)
+    fitted = model.fit(data.sites)
     matching = match_components(fitted.components_, data.mixing.T)
     truth = np.empty(n_components)
     truth[matching.permutation] = matching.correlations
@@ -30,9 +32,9 @@ def odds_of_being_wrong(runs):
 
 def test_flagged_maps_are_wrong_far_more_often():
     """With noise of every size: at least four times as often."""
-    runs = [stability_and_truth(seed, 200, 6, 14, epsilon) for seed in (0, 1) for epsilon in (0.5, 1, 3, 10)]
+    runs = [stability_and_truth(seed, 200, 6, 14, epsilon) for seed in (0, 1) for epsilon in (0.3, 1, 3, 10)]
     wrong_if_flagged, wrong_if_not, flagged = odds_of_being_wrong(runs)
-    assert 0.2 < flagged.mean() < 0.8
+    assert 0.1 < flagged.mean() < 0.6
     assert wrong_if_flagged > 0.4
     assert wrong_if_flagged >= 4 * wrong_if_not
 

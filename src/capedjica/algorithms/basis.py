@@ -38,7 +38,7 @@ def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> NDArray[np.flo
     """
     if min(image_shape) < 1:
         raise InputError(f"image_shape must hold numbers of at least 1, got {image_shape}")
-    waves: NDArray[np.float64] = reduce(np.kron, (_cosines(size, kept) for size in image_shape))
+    waves: NDArray[np.float64] = reduce(_kron, (_cosines(size, kept) for size in image_shape))
     sides = (np.arange(_n_kept(size, kept)) / (kept * size) for size in image_shape)
     squares = sum(side**2 for side in np.meshgrid(*sides, indexing="ij"))
     return waves[np.ravel(squares) < 1 - 1e-9]
@@ -101,6 +101,10 @@ def _orthonormal(rows: FloatArray) -> FloatArray:
     n = len(kept)
     orthonormal: FloatArray = solve_triangular(factor[:n, :n], rows[kept], lower=True)
     return orthonormal
+
+
+def _kron(left: FloatArray, right: FloatArray) -> FloatArray:
+    return np.asarray(np.kron(left, right))
 
 
 def _n_kept(size: int, kept: float) -> int:

