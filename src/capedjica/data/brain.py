@@ -7,8 +7,8 @@ A volume of a run is, in every voxel of the brain,
 with the sources s of :mod:`capedjica.data.synthetic` (so that a signal of 1 is one per cent of the baseline
 b), and
 
-- A, the maps: networks of one to three Gaussian blobs, many of them bilateral. Centres are spread over the
-  brain by farthest-point sampling of its left half; a network of one side may be in either half;
+- A, the maps: networks of one to three Gaussian blobs, many of them bilateral. Centres are
+  those of equal parts of the left half of the brain (k-means); a network of one side may be in either half;
 - d, slow drift: sinusoids with periods of two to eight minutes, with random smooth patterns D;
 - p, two physiological time courses, one of the whole brain and one around the ventricles, which the
   confounds show as ``white_matter`` and ``csf``;
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.vq import kmeans2
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from capedjica.data.synthetic import BATCH, SyntheticModel
@@ -289,16 +290,12 @@ def _network_maps(n_components: int, brain: Brain, rng: np.random.Generator) -> 
 
 
 def _spread(brain: Brain, n_centres: int, rng: np.random.Generator) -> FloatArray:
-    """Return places (n, 3) of the left half, each as far as can be from those before, in random order."""
+    """Return places (n, 3): the centres of as many parts of the left half, in random order."""
     inside = brain.places[(brain.baseline > 0.8) & (brain.places[:, 0] <= 0)]
-    if n_centres > len(inside):
+    if n_centres > len(inside) / 4:
         raise InputError(f"voxels of {brain.voxel_size:g} mm leave no room for so many networks")
-    centres = [inside[rng.integers(len(inside))]]
-    distance = np.full(len(inside), np.inf)
-    while len(centres) < n_centres:
-        distance = np.minimum(distance, np.linalg.norm(inside - centres[-1], axis=1))
-        centres.append(inside[distance.argmax()])
-    return np.array(centres)[rng.permutation(n_centres)]
+    centres, _ = kmeans2(inside, n_centres, minit="++", rng=rng)
+    return np.asarray(centres[rng.permutation(n_centres)])
 
 
 def _blob(brain: Brain, centre: FloatArray, rng: np.random.Generator) -> FloatArray:
