@@ -1,4 +1,4 @@
-"""Scans in a folder: read lazily, never failing during a run, and all that is wrong told before it."""
+"""Tables in a folder: read lazily, never failing during a run, and all that is wrong told before it."""
 
 import io
 import os
@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
+from scipy.io import savemat
 
-from capedjica.data import SubjectFiles
+from capedjica.data import FeatureTable, People, find_people, open_features
 from capedjica.errors import InputError
 
-FEATURES, COMPONENTS, LENGTH = 4, 3, 10
+FEATURES, COMPONENTS = 4, 3
 SCAN = np.random.default_rng(0).standard_normal((8, FEATURES)).astype(np.float32)
 
 
@@ -53,10 +54,14 @@ def folder_with(folder, **files):
     return folder
 
 
-def problems_of(tmp_path, content, ending="npy", **demands):
-    files = SubjectFiles.find(folder_with(tmp_path / "data", **{f"sub_1__{ending}": content}))
-    demands = {"n_features": FEATURES, "n_components": COMPONENTS, "scan_length": LENGTH, **demands}
-    return files.check(**demands)
+def people_of(folder, n_features=FEATURES, **options):
+    found = find_people("files", folder, **options)
+    return People(found.people, open_features(FeatureTable(), folder, n_features))
+
+
+def problems_of(folder, n_components=COMPONENTS):
+    found = find_people("files", folder)
+    return [*found.problems, *people_of(folder).check(n_components)]
 
 
 # Finding ----------------------------------------------------------------------------------------------------
@@ -68,29 +73,29 @@ def test_files_of_known_kinds_in_the_order_of_their_names(tmp_path):
     (tmp_path / ".sub-04.npy").write_bytes(npy(SCAN))
     (tmp_path / "._sub-10.npy").write_bytes(b"\x00\x05\x16\x07")
     (tmp_path / "sub-11.NPY").write_bytes(npy(SCAN))
-    files = SubjectFiles.find(tmp_path)
+    (tmp_path / "participants.tsv").write_text("participant_id\nsub-02\n")
+    files = people_of(tmp_path)
     assert files.names == ["sub-02", "sub-03", "sub-10", "sub-11"]
-    assert files.paths == tuple(
-        tmp_path / name for name in ("sub-02.csv", "sub-03.tsv", "sub-10.npy", "sub-11.NPY")
-    )
+    paths = [recording.path.name for person in files.people for recording in person.recordings]
+    assert paths == ["sub-02.csv", "sub-03.tsv", "sub-10.npy", "sub-11.NPY"]
     assert len(files) == 4
     for scan in files:
         assert_array_equal(scan.astype(np.float32), SCAN)
     assert files.n_unreadable == 0
-    assert repr(files) == "SubjectFiles(4 files, n_features=None)"
-    assert SubjectFiles.find(tmp_path, "*1?.*").names == ["sub-10", "sub-11"]
+    assert repr(files) == "People(4 people, n_features=4)"
+    assert people_of(tmp_path, pattern="*1?.*").names == ["sub-10", "sub-11"]
 
 
 def test_a_pattern_may_go_into_folders_but_not_into_hidden_ones(tmp_path):
     for place in ("a", "b", ".annex"):
         folder_with(tmp_path / place, **{f"sub_{len(place)}{place[-1]}__npy": npy(SCAN)})
-    assert SubjectFiles.find(tmp_path, "**/*").names == ["sub-1a", "sub-1b"]
+    assert people_of(tmp_path, pattern="**/*").names == ["sub-1a", "sub-1b"]
 
 
-def test_slices_are_files_too(tmp_path):
-    files = SubjectFiles.find(folder_with(tmp_path, a__npy=npy(SCAN), b__npy=npy(SCAN), c__npy=b""))
+def test_slices_are_people_too(tmp_path):
+    files = people_of(folder_with(tmp_path, a__npy=npy(SCAN), b__npy=npy(SCAN), c__npy=b""))
     assert files[1:].names == ["b", "c"]
-    assert files[-1].shape == (0, 0)
+    assert files[-1].shape == (0, FEATURES)
     assert files[1:].n_unreadable == 0
     with pytest.raises(IndexError):
         files[3]
@@ -101,7 +106,7 @@ def test_slices_are_files_too(tmp_path):
     [
         ("missing", "*", "missing must be the folder of the scans; it is not a folder"),
         ("sub-1.npy", "*", "sub-1.npy must be the folder of the scans; it is not a folder"),
-        (".", "*.csv", r"holds no .npy, .csv, .tsv file that matches '\*.csv'"),
+        (".", "*.csv", r"holds no .npy, .csv, .tsv, .1D, .mat file that matches '\*.csv'"),
         (".", "/etc/*", "pattern must be that of file names in"),
         (".", "", "pattern must be that of file names in"),
     ],
@@ -109,14 +114,14 @@ def test_slices_are_files_too(tmp_path):
 def test_nothing_to_be_found(tmp_path, folder, pattern, message):
     folder_with(tmp_path, sub_1__npy=npy(SCAN))
     with pytest.raises(InputError, match=message):
-        SubjectFiles.find(tmp_path / folder, pattern)
+        find_people("files", tmp_path / folder, pattern=pattern)
 
 
 # Reading ----------------------------------------------------------------------------------------------------
 
 
 def test_a_file_is_read_when_it_is_asked_for_and_not_kept(tmp_path):
-    files = SubjectFiles.find(folder_with(tmp_path, a__npy=npy(SCAN)), n_features=FEATURES)
+    files = people_of(folder_with(tmp_path, a__npy=npy(SCAN)))
     assert_array_equal(files[0], SCAN)
     (tmp_path / "a.npy").write_bytes(npy(2 * SCAN))
     assert_array_equal(files[0], 2 * SCAN)
@@ -132,9 +137,7 @@ def test_a_file_is_read_when_it_is_asked_for_and_not_kept(tmp_path):
 )
 def test_numbers_of_any_real_type(tmp_path, dtype, expected):
     numbers = (10 * np.abs(SCAN)).astype(dtype)
-    files = SubjectFiles.find(
-        folder_with(tmp_path, a__npy=npy(numbers), b__npy=npy(np.asfortranarray(numbers)))
-    )
+    files = people_of(folder_with(tmp_path, a__npy=npy(numbers), b__npy=npy(np.asfortranarray(numbers))))
     for scan in files:
         assert scan.dtype == np.dtype(expected)
         assert scan.flags["C_CONTIGUOUS"]
@@ -158,12 +161,36 @@ def test_numbers_of_any_real_type(tmp_path, dtype, expected):
     ],
 )
 def test_tables(tmp_path, text):
-    files = SubjectFiles.find(
-        folder_with(tmp_path, a__csv=text.encode(), b__tsv=text.replace(",", "\t").encode())
-    )
+    folder_with(tmp_path, a__csv=text.encode(), b__tsv=text.replace(",", "\t").encode())
+    files = people_of(tmp_path, 2)
     for scan in files:
         assert_array_equal(scan, [[1, 2], [3, 4]])
-    assert files.check(2, 2) == []
+    assert files.check(2) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1 2\n3 4\n", "#1\t#2\n1\t2\n3\t4\n", "# made by\n\n  1   2 \n# between\n3\t4", "x y\n1 2\n3 4\n"],
+)
+def test_tables_of_afni(tmp_path, text):
+    files = people_of(folder_with(tmp_path, Pitt_0050003_rois_cc200__1D=text.encode()), 2)
+    assert_array_equal(files[0], [[1, 2], [3, 4]])
+    assert files.check(2) == []
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("f8", "f8"), ("f4", "f4"), ("i2", "f8")])
+def test_the_one_matrix_of_a_matlab_file(tmp_path, dtype, expected):
+    numbers = (10 * SCAN).astype(dtype)
+    savemat(tmp_path / "sub-1.mat", {"TR": 2.0, "names": ["a", "b"], "ROI": numbers, "flags": SCAN > 0})
+    (scan,) = people_of(tmp_path)
+    assert scan.dtype == np.dtype(expected)
+    assert_array_equal(scan, numbers)
+
+
+def mat(**variables):
+    file = io.BytesIO()
+    savemat(file, variables)
+    return file.getvalue()
 
 
 @given(
@@ -175,18 +202,18 @@ def test_tables(tmp_path, text):
 )
 def test_nine_digits_hold_every_float32(tmp_path_factory, scan):
     folder = folder_with(tmp_path_factory.mktemp("text"), a__csv=csv(scan), b__npy=npy(scan))
-    text, binary = SubjectFiles.find(folder)
+    text, binary = people_of(folder, scan.shape[1])
     assert_array_equal(text.astype(np.float32), binary)
 
 
-@given(st.binary(max_size=300), st.sampled_from(["npy", "csv", "tsv"]), st.booleans())
+@given(st.binary(max_size=300), st.sampled_from(["npy", "csv", "tsv", "1D", "mat"]), st.booleans())
 def test_no_content_makes_reading_or_checking_fail(tmp_path_factory, content, ending, whole_header):
     if whole_header:
         content = npy(SCAN)[:40] + content
     folder = folder_with(tmp_path_factory.mktemp("junk"), **{f"a__{ending}": content})
-    files = SubjectFiles.find(folder, n_features=FEATURES)
+    files = people_of(folder)
     assert files[0].shape[1] == FEATURES
-    found = files.check(FEATURES, COMPONENTS)
+    found = files.check(COMPONENTS)
     if files.n_unreadable:
         assert any(problem.fatal for problem in found)
     for problem in found:
@@ -216,20 +243,17 @@ BAD_FILES = {
     "a promise of 72 TiB": (
         "npy",
         header_of("(5000000000000, 4)"),
-        [
-            "5000000000000 time points; expected at most",
-            "cut off after 16 bytes; expected the 80000000000000",
-        ],
+        ["cut off after 16 bytes; expected the 80000000000000"],
     ),
     "more than 2^63 numbers": (
         "npy",
         header_of("(3037000500, 3037000500)"),
-        ["3037000500 features", "time points", "cut off after 16 bytes"],
+        ["3037000500 features", "cut off after 16 bytes"],
     ),
     "negative": (
         "npy",
         header_of("(-1, 4)"),
-        ["-1 time points; expected at least", "content that cannot be read"],
+        ["content that cannot be read; expected numbers"],
     ),
     "pickle": (
         "npy",
@@ -251,15 +275,10 @@ BAD_FILES = {
     ),
     "three dimensions": ("npy", npy(SCAN[None]), ["an array of shape (1, 8, 4); expected two dimensions"]),
     "a number": ("npy", npy(np.float32(3)), ["an array of shape (); expected two dimensions"]),
-    "no time points": ("npy", npy(SCAN[:0]), ["no values (shape (0, 4)); expected a scan"]),
+    "no time points": ("npy", npy(SCAN[:0]), ["0 time points; expected at least the 3 of the components"]),
     "no features": ("npy", npy(SCAN[:, :0]), ["no values (shape (8, 0)); expected a scan"]),
     "wide": ("npy", npy(np.hstack([SCAN, SCAN])), ["8 features; expected 4, as the study says"]),
     "short": ("npy", npy(SCAN[:2]), ["2 time points; expected at least the 3 of the components"]),
-    "long": (
-        "npy",
-        npy(np.vstack([SCAN, SCAN])),
-        ["16 time points; expected at most the study's scan length, 10"],
-    ),
     "NaN": (
         "npy",
         npy(changed(([2, 3], [1, 0]), np.nan)),
@@ -275,12 +294,11 @@ BAD_FILES = {
         npy(changed((slice(None), [1, 3]), 5.0)),
         ["features that never change (2), the first is feature 2 of 4; expected signal in every feature"],
     ),
-    "four at once": (
+    "three at once": (
         "npy",
         npy(changed((0, 0), np.nan, changed((slice(None), 2), 0.0, np.tile(SCAN, (2, 2))))),
         [
             "8 features",
-            "16 time points",
             "NaN or infinite (1)",
             "never change (1), the first is feature 3 of 8",
         ],
@@ -328,15 +346,33 @@ BAD_FILES = {
     ),
     "not text": ("csv", b"\xff\xfe1\x00,\x002\x00\n\x00", ["not text in UTF-8; expected a table of numbers"]),
     "an array named csv": ("csv", npy(SCAN), ["not text in UTF-8"]),
+    "all constant": ("npy", npy(np.ones((8, 4))), ["no feature that ever changes; expected signal"]),
+    "text in 1D": ("1D", b"#1 #2 #3 #4\n1 2 3 4\n1 2 x 4\n", ["line 3, column 3: 'x'; expected numbers"]),
+    "ragged 1D": ("1D", b"1 2 3 4\n1 2 3 4\n1 2 3\n", ["line 3 with 3 cells; expected 4 cells as in most"]),
+    "remarks alone": ("1D", b"#1 #2\n", ["no values (shape (0, 0)); expected a scan"]),
+    "two matrices": (
+        "mat",
+        mat(left=SCAN, right=SCAN),
+        ["2 matrices ('left, right'); expected one matrix, (time, features)"],
+    ),
+    "no matrix": ("mat", mat(TR=2.0), ["no matrix of numbers; expected one matrix, (time, features)"]),
+    "wide matrix": ("mat", mat(left=np.hstack([SCAN, SCAN])), ["8 features; expected 4, as the study says"]),
+    "not MATLAB": ("mat", b"hello, I am no matrix" * 20, ["not a file of MATLAB; expected a .mat file"]),
+    "truncated matrix": ("mat", mat(left=SCAN)[:-60], ["content that cannot be read; expected numbers"]),
+    "MATLAB 7.3": (
+        "mat",
+        b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512) + b"\x89HDF\r\n\x1a\n",
+        ["a file of MATLAB 7.3 (HDF5); expected one that was saved with the option -v7"],
+    ),
 }
 # Scans that a run reads as they are; the statistics cope with them.
-READ = {"short", "long", "NaN", "infinity", "constant", "NaN in a table", "no time points"}
+READ = {"short", "NaN", "infinity", "constant", "NaN in a table", "no time points", "all constant"}
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_check_lists_everything_that_is_wrong(tmp_path, kind):
     ending, content, expected = BAD_FILES[kind]
-    found = problems_of(tmp_path, content, ending)
+    found = problems_of(folder_with(tmp_path / "data", **{f"sub_1__{ending}": content}))
     assert len(found) == len(expected)
     for problem, text in zip(found, expected, strict=True):
         assert text in str(problem)
@@ -348,9 +384,15 @@ def test_check_lists_everything_that_is_wrong(tmp_path, kind):
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_run_never_fails_because_of_a_file(tmp_path, kind):
     ending, content, _ = BAD_FILES[kind]
-    sound = {"npy": npy(SCAN), "csv": csv(SCAN), "tsv": csv(SCAN, "\t")}[ending]
-    files = SubjectFiles.find(folder_with(tmp_path, **{f"sub_1__{ending}": sound}), n_features=FEATURES)
-    assert files.check(FEATURES, COMPONENTS, LENGTH) == []
+    sound = {
+        "npy": npy(SCAN),
+        "csv": csv(SCAN),
+        "tsv": csv(SCAN, "\t"),
+        "1D": csv(SCAN, " "),
+        "mat": mat(roi=SCAN),
+    }[ending]
+    files = people_of(folder_with(tmp_path, **{f"sub_1__{ending}": sound}))
+    assert files.check(COMPONENTS) == []
     (tmp_path / f"sub-1.{ending}").write_bytes(content)
     for _ in range(2):
         scan = files[0]
@@ -363,25 +405,25 @@ def test_a_run_never_fails_because_of_a_file(tmp_path, kind):
 
 def test_sound_files_have_no_problems(tmp_path):
     rng = np.random.default_rng(1)
-    for number, length in enumerate((COMPONENTS, 7, LENGTH)):
+    for number, length in enumerate((COMPONENTS, 7, 10)):
         folder_with(tmp_path, **{f"sub_{number}__npy": npy(rng.standard_normal((length, FEATURES)))})
-    assert SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS, LENGTH) == []
-    assert len(SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS, 6)) == 2
+    assert problems_of(tmp_path) == []
+    assert len(problems_of(tmp_path, 8)) == 2
 
 
 def test_all_files_are_looked_at(tmp_path):
     folder_with(tmp_path, a__npy=b"junk", b__npy=npy(SCAN), c__npy=npy(SCAN[:, :2]), d__csv=b"1,x,3,4\n")
     calls = []
-    found = SubjectFiles.find(tmp_path).check(FEATURES, 1, progress=lambda: calls.append(1))
+    found = people_of(tmp_path).check(1, progress=lambda: calls.append(1))
     assert [problem.name for problem in found] == ["a", "c", "d"]
     assert len(calls) == 4
 
 
 def test_two_files_of_one_subject(tmp_path):
-    folder_with(tmp_path, a__npy=npy(SCAN), a__csv=csv(SCAN), b__npy=npy(SCAN))
-    (problem,) = SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS)
+    folder_with(tmp_path, a__npy=npy(SCAN), a__csv=csv(SCAN), b__npy=npy(2 * SCAN))
+    (problem,) = problems_of(tmp_path)
     assert str(problem) == (
-        f"{tmp_path / 'a.npy'}: the same subject as {tmp_path / 'a.csv'}; expected one file per subject"
+        f"{tmp_path / 'a.npy'}: the same subject and run as {tmp_path / 'a.csv'}; expected one file per run"
     )
     assert problem.fatal
 
@@ -391,11 +433,11 @@ def test_what_is_no_file_is_a_problem(tmp_path):
     (tmp_path / "a.npy").symlink_to(tmp_path / "content that was never fetched")
     (tmp_path / "b.npy").mkdir()
     (tmp_path / "c.csv").mkdir()
-    files = SubjectFiles.find(tmp_path, n_features=FEATURES)
+    files = people_of(tmp_path)
     (tmp_path / "d.npy").unlink()
     assert [scan.shape for scan in files] == [(0, FEATURES)] * 4
     assert files.n_unreadable == 4
-    found = [str(problem) for problem in files.check(FEATURES, COMPONENTS)]
+    found = [str(problem) for problem in files.check(COMPONENTS)]
     assert len(found) == 4
     assert "a.npy: cannot be read (No such file or directory); expected a file that can be read" in found[0]
     assert "b.npy: cannot be read (Is a directory)" in found[1]
@@ -405,14 +447,14 @@ def test_what_is_no_file_is_a_problem(tmp_path):
 
 FORBIDDEN = """
 import os, sys
-from capedjica.data import SubjectFiles
+from capedjica.data import FeatureTable, People, find_people, open_features
 from capedjica.errors import InputError
 os.setuid(65534)
-files = SubjectFiles.find("data", n_features=4)
-print(files.check(4, 3)[0])
+files = People(find_people("auto", "data").people, open_features(FeatureTable(), ".", 4))
+print(files.check(3)[0])
 print(files[0].shape, files.n_unreadable)
 try:
-    SubjectFiles.find("closed")
+    find_people("auto", "closed")
 except InputError as error:
     print(error)
 """
@@ -435,31 +477,33 @@ def test_files_of_other_users(tmp_path):
 
 def test_a_problem_is_one_line_whatever_the_file_is_called(tmp_path):
     (tmp_path / "two\nlines\x1b[31m.npy").write_bytes(b"junk")
-    (problem,) = SubjectFiles.find(tmp_path).check(FEATURES, COMPONENTS)
+    (problem,) = problems_of(tmp_path)
     assert "two\\nlines\\x1b[31m.npy: not an array" in str(problem)
     assert str(problem).isprintable()
 
 
 def test_nothing_of_a_scan_is_in_a_repr(tmp_path):
-    files = SubjectFiles.find(folder_with(tmp_path, secret_name__npy=npy(SCAN)), n_features=FEATURES)
-    assert "secret" not in repr(files)
+    files = people_of(folder_with(tmp_path, secret_name__npy=npy(SCAN)))
+    assert "secret" not in repr(files) + repr(files.people)
 
 
 def test_bad_demands_are_refused(tmp_path):
-    files = SubjectFiles.find(folder_with(tmp_path, a__npy=npy(SCAN)))
+    folder_with(tmp_path, a__npy=npy(SCAN))
     with pytest.raises(InputError, match="n_features must be a whole number of at least 1, got 0"):
-        files.check(0, 1)
-    with pytest.raises(InputError, match="scan_length must be a whole number"):
-        files.check(1, 1, 2.5)
+        people_of(tmp_path, 0)
+    with pytest.raises(InputError, match="n_features must be given"):
+        people_of(tmp_path, None)
+    with pytest.raises(InputError, match=r"n_components must be a whole number of at least 1, got 2\.5"):
+        people_of(tmp_path).check(2.5)
 
 
 def test_memory_is_that_of_one_subject(tmp_path):
     scan = np.random.default_rng(0).standard_normal((100, 5000))  # 4 MB
     for number in range(12):
         np.save(tmp_path / f"sub-{number}.npy", scan)
-    files = SubjectFiles.find(tmp_path, n_features=5000)
+    files = people_of(tmp_path, 5000)
     tracemalloc.start()
-    assert files.check(5000, 10) == []
+    assert files.check(10) == []
     assert sum(float(subject.sum()) for subject in files) != 0
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

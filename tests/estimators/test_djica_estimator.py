@@ -182,7 +182,12 @@ def bad(position, value):
             {"epsilon": 1.0},
             r"subject 1: expected \(time, features\), got shape \(5,\)",
         ),
-        (bad((0, 1), "scan"), {"epsilon": 1.0}, "site site-1, subject 1: not an array of numbers"),
+        (bad((0, 1), object()), {"epsilon": 1.0}, "site site-1, subject 1: not an array of numbers"),
+        (
+            bad((0, 1), "scan.nii"),
+            {"epsilon": 1.0},
+            "neither mask nor atlas nor masker is given; a mask that",
+        ),
         ([STUDY.sites[0], []], {"epsilon": 1.0}, "site site-2 has no subjects"),
         ([STUDY.sites[0][:1]], {"epsilon": 1.0}, "one person cannot be hidden among others"),
         ([STUDY.sites[0]], {"epsilon": 1.0}, "needs at least two sites, got 1"),

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from typer.testing import CliRunner
 
 from capedjica.cli import app
-from capedjica.data import SubjectFiles, make_synthetic
+from capedjica.data import FeatureTable, People, find_people, make_synthetic, open_features
 from capedjica.errors import InputError
 from capedjica.study.simulation import Simulation, simulate
 from capedjica.study.site_home import SiteHome
@@ -32,8 +32,12 @@ def made(out, **changes):
     return out
 
 
+def people(folder):
+    return People(find_people("files", folder).people, open_features(FeatureTable(), folder, 100))
+
+
 def scans(out):
-    return [scan for site in sorted((out / "sites").iterdir()) for scan in SubjectFiles.find(site / "data")]
+    return [scan for site in sorted((out / "sites").iterdir()) for scan in people(site / "data")]
 
 
 def contents(out):
@@ -77,9 +81,9 @@ def test_the_study_is_one_that_its_sites_can_run(study):
         assert home.settings.policy.allow_unprotected
         assert home.policy.total.epsilon == home.policy.per_study.epsilon == 1000
         assert home.data_path == study / "sites" / table.name / "data"
-        files = SubjectFiles.find(home.data_path)
-        assert len(files) == table.subjects
-        assert files.check(100, 4, 40) == []
+        found = people(home.data_path)
+        assert len(found) == table.subjects
+        assert found.check(4) == []
 
 
 def test_lengths_vary_between_the_bounds(study):

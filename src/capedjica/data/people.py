@@ -69,7 +69,7 @@ class People(Sequence[Scan]):
             return People(self.people[index], self.features, self.cache)
         person = self.people[index]
         try:
-            return _joined([self._series(recording) for recording in person.recordings])
+            return joined([self._series(recording) for recording in person.recordings])
         except Exception:
             # Why it failed may depend on data, and whoever asks may send on what an exception says.
             self._unreadable.add(person.name)
@@ -105,6 +105,8 @@ class People(Sequence[Scan]):
 
     def _problems(self, person: Person, n_components: int, layouts: dict[Path, str]) -> list[Problem]:
         """Return what is wrong with one person's recordings, and note the layouts of those that are not."""
+        if not person.recordings:
+            return [Problem(Path(person.name), "no recording", "at least one")]
         found: list[Problem] = []
         n_timepoints = 0
         for recording in person.recordings:
@@ -125,7 +127,8 @@ class People(Sequence[Scan]):
         return next(person.name for person in self.people if path in {r.path for r in person.recordings})
 
 
-def _joined(series: list[Scan]) -> Scan:
+def joined(series: Sequence[Scan]) -> Scan:
+    """Return the runs of one person, each centred by itself, as one; a single run as it is."""
     if len(series) == 1:
         return series[0]
     return np.concatenate([run - run.mean(axis=0) for run in series])

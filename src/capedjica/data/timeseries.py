@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import csv
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mode
-from typing import BinaryIO, Final, TypeVar, overload
+from typing import BinaryIO, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.data.scans import Problem, Scan
-from capedjica.errors import InputError
-from capedjica.privacy import validate
 
 Shape = tuple[int, ...]
 Row = tuple[int, list[str]]  # number of the line, cells
@@ -36,114 +32,6 @@ _MATLAB_NUMBERS: Final = {"double", "single"} | {
 }
 _MATLAB_73: Final = b"MATLAB 7.3"
 _Item = TypeVar("_Item")
-
-
-class SubjectFiles(Sequence[Scan]):
-    """The subjects of a folder, in the order of their names; each is read anew whenever it is asked for.
-
-    Parameters
-    ----------
-    paths : iterable of Path
-        One file per subject.
-    n_features : int, optional
-        A file with another number of columns cannot be used; where it is not given, any number will do.
-    """
-
-    def __init__(self, paths: Iterable[Path], n_features: int | None = None) -> None:
-        self.paths = tuple(paths)
-        self.n_features = n_features
-        self._unreadable: set[Path] = set()
-
-    @classmethod
-    def find(
-        cls, folder: str | os.PathLike[str], pattern: str = "*", n_features: int | None = None
-    ) -> SubjectFiles:
-        """Return the files of known kinds among those that match; hidden ones are left out."""
-        home = Path(folder)
-        if not home.is_dir():
-            raise InputError(f"{home} must be the folder of the scans; it is not a folder")
-        if not os.access(home, os.R_OK | os.X_OK):
-            raise InputError(f"{home} cannot be read: permission denied")
-        try:
-            matching = list(home.glob(pattern))
-        except (ValueError, NotImplementedError):
-            raise InputError(f"pattern must be that of file names in {home}, got {pattern!r}") from None
-        paths = [path for path in matching if is_table(path) and not _is_hidden(path, home)]
-        if not paths:
-            raise InputError(f"{home} holds no {', '.join(SUFFIXES)} file that matches {pattern!r}")
-        return cls(sorted(paths, key=lambda path: (path.name, path)), n_features)
-
-    @property
-    def names(self) -> list[str]:
-        """The subjects' names: those of the files, without the ending."""
-        return [path.stem for path in self.paths]
-
-    @property
-    def n_unreadable(self) -> int:
-        """How many subjects could not be used when they were asked for; never leaves the site."""
-        return len(self._unreadable)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    @overload
-    def __getitem__(self, index: int) -> Scan: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> SubjectFiles: ...
-
-    def __getitem__(self, index: int | slice) -> Scan | SubjectFiles:
-        if isinstance(index, slice):
-            return SubjectFiles(self.paths[index], self.n_features)
-        path = self.paths[index]
-        try:
-            scan = read_scan(path)
-        except Exception:
-            # Why it failed may depend on data, and whoever asks may send on what an exception says.
-            scan = np.empty(0)
-        if scan.ndim != 2 or self.n_features not in (None, scan.shape[1]):
-            self._unreadable.add(path)
-            return np.empty((0, self.n_features or 0), dtype=np.float32)
-        return scan
-
-    def __repr__(self) -> str:
-        return f"SubjectFiles({len(self)} files, n_features={self.n_features})"
-
-    def check(
-        self,
-        n_features: int,
-        n_components: int,
-        scan_length: int | None = None,
-        progress: Callable[[], None] | None = None,
-    ) -> list[Problem]:
-        """Read every file once and return everything that is wrong, in the order of the files.
-
-        Parameters
-        ----------
-        n_features : int
-            Columns that every scan must have.
-        n_components : int
-            Time points that it must have at least.
-        scan_length : int, optional
-            Time points that it may have at most.
-        progress : callable, optional
-            Called after each file.
-        """
-        demands = _Demands(
-            validate.count("n_features", n_features),
-            validate.count("n_components", n_components),
-            None if scan_length is None else validate.count("scan_length", scan_length),
-        )
-        problems = list(_shared_names(self.paths))
-        for path in self.paths:
-            problems += _problems(path, demands)
-            if progress is not None:
-                progress()
-        return problems
-
-
-def _is_hidden(path: Path, home: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(home).parts)
 
 
 def is_table(path: Path) -> bool:
@@ -237,7 +125,7 @@ def _table_lines(path: Path) -> list[str]:
     with path.open(encoding="utf-8-sig") as file:
         lines = [line if line.strip(" \n") else "\n" for line in file]
     if delimiter is None:
-        lines = ["\n" if line.lstrip().startswith("#") else line for line in lines]
+        lines = ["\n" if line.isspace() or line.lstrip().startswith("#") else line for line in lines]
     first = next((number for number, line in enumerate(lines) if line != "\n"), None)
     if first is not None and not any(map(_is_number, next(_rows(lines[first:], delimiter))[1])):
         lines[first] = "\n"
@@ -271,23 +159,6 @@ def _is_number(cell: str) -> bool:
 # What is wrong with a file --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Demands:
-    """What a study asks of the shape of a scan."""
-
-    n_features: int
-    n_components: int
-    scan_length: int | None
-
-
-def _shared_names(paths: Sequence[Path]) -> Iterator[Problem]:
-    first: dict[str, Path] = {}
-    for path in paths:
-        other = first.setdefault(path.stem, path)
-        if other != path:
-            yield Problem(path, f"the same subject as {other}", "one file per subject")
-
-
 def scan_problems(path: Path, n_features: int) -> list[Problem]:
     """Return everything that is wrong with one file besides its length."""
     try:
@@ -306,24 +177,15 @@ def _width_problems(path: Path, shape: Shape, n_features: int) -> Iterator[Probl
         yield Problem(path, f"{shape[1]} features", f"{n_features}, as the study says")
 
 
-def _problems(path: Path, demands: _Demands) -> list[Problem]:
-    """Return everything that is wrong with one file."""
-    try:
-        found, shape = _content_problems(path)
-    except OSError as error:
-        return [Problem(path, f"cannot be read ({error.strerror})", "a file that can be read")]
-    return found if shape is None else [*_shape_problems(path, shape, demands), *found]
-
-
 def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     """Return what is wrong with the content of a file, and its shape where that is known."""
     if path.stat().st_size == 0:
         return [Problem(path, "an empty file", "numbers")], None
     try:
         scan = read_scan(path)
-    except OSError:
-        raise
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror is not None:  # SciPy raises others for content
+            raise
         found, shape = _unreadable_problems(path)
         return found or [Problem(path, "content that cannot be read", "numbers")], shape
     return list(value_problems(path, scan)), scan.shape
@@ -394,26 +256,6 @@ def _first_and_count(items: Iterator[_Item]) -> Iterator[tuple[_Item, int]]:
         yield first, 1 + sum(1 for _ in items)
 
 
-def _shape_problems(path: Path, shape: Shape, demands: _Demands) -> Iterator[Problem]:
-    """Say what a study cannot use about the shape of a scan."""
-    if len(shape) != 2:
-        yield Problem(path, f"an array of shape {shape}", "two dimensions, (time, features)")
-    elif 0 in shape:
-        yield Problem(path, f"no values (shape {shape})", "a scan")
-    else:
-        n_timepoints, n_features = shape
-        if n_features != demands.n_features:
-            yield Problem(path, f"{n_features} features", f"{demands.n_features}, as the study says")
-        if n_timepoints < demands.n_components:
-            yield Problem(
-                path, f"{n_timepoints} time points", f"at least the {demands.n_components} of the components"
-            )
-        if demands.scan_length is not None and n_timepoints > demands.scan_length:
-            yield Problem(
-                path, f"{n_timepoints} time points", f"at most the study's scan length, {demands.scan_length}"
-            )
-
-
 def value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
     """Say which values are not finite, and which features never change."""
     if scan.ndim != 2 or not scan.size:
@@ -425,12 +267,13 @@ def value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
         found = f"values that are NaN or infinite ({np.count_nonzero(bad)}), the first at {where}"
         yield Problem(path, found, "finite numbers")
     constant = np.flatnonzero(scan.min(axis=0) == scan.max(axis=0)) if len(scan) > 1 else np.empty(0)
-    if constant.size:
+    if constant.size == scan.shape[1]:
+        yield Problem(path, "no feature that ever changes", "signal")
+    elif constant.size:
         where = f"feature {constant[0] + 1} of {scan.shape[1]}"
         found = f"features that never change ({constant.size}), the first is {where}"
-        yield Problem(
-            path, found, "signal in every feature; the subject takes part all the same", fatal=False
-        )
+        expected = "signal in every feature; the subject takes part all the same"
+        yield Problem(path, found, expected, fatal=False)
 
 
 def _quoted(cell: str) -> str:

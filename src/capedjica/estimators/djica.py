@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Self, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,18 @@ from capedjica.algorithms.reliability import stability
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
+from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
-from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.estimators.parameters import Parameters
+from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, pure_mu, validate
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.noise import NoiseSource
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
 
 FloatArray = NDArray[np.float64]
 Method = Literal["subject", "paper", "djica", "dp-djica"]
@@ -36,7 +42,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
-class CapeDJICA:
+class CapeDJICA(Parameters):
     """Joint ICA across sites, with every release accounted for.
 
     ``method`` says what is computed, ``mechanism`` how each mean over subjects is made private. All sites run
@@ -58,10 +64,12 @@ class CapeDJICA:
         How a mean is made private.
     n_colluding : int or "third"
         Sites that may side with the aggregator.
-    mask : {"uniform", "paper"}
-        Kind of masks.
+    mask : {"uniform", "paper"}, image or path
+        Kind of the masks that hide a site's numbers. Or, as nilearn uses the word, the image of a brain mask,
+        whose voxels are the features; the numbers are then hidden by uniform masks.
     basis : "auto", None or array of shape (K, n_features)
-        A public basis for ``method="subject"``; "auto" is low-pass cosines if ``image_shape`` is given.
+        A public basis for ``method="subject"``; "auto" is low-pass cosines if ``image_shape`` is given or the
+        features are the voxels of a brain mask.
     image_shape : tuple of int, optional
         Height and width, where features are the pixels of an image in row-major order.
     max_iter : int, optional
@@ -83,6 +91,19 @@ class CapeDJICA:
         Reproducible noise; the result is marked as not private.
     callback : callable, optional
         ``callback(estimator, iteration)`` after each iteration, when ``unmixing_`` is the current estimate.
+    atlas : image or path, optional
+        Where subjects are images: the regions, labels (3-D) or maps (4-D), that make the features.
+    masker : masker of nilearn, optional
+        Used as it is if it is fitted. One that would compute its mask from the images is refused: this would
+        be a statistic across people that no release pays for.
+    smoothing_fwhm : float, optional
+        Of images, in mm.
+    standardize : bool or "zscore_sample"
+        Divide every feature of an image by its standard deviation over time.
+    memory : path or joblib.Memory, optional
+        Folder in which series of image files are kept; a file that changed is read again.
+    n_jobs : int
+        Images that are read at once.
 
     Attributes
     ----------
@@ -97,6 +118,8 @@ class CapeDJICA:
         How stable each map is under the noise, from 0 to 1, told without any further cost
         (:mod:`capedjica.algorithms.reliability`); below 0.8 a map is not to be trusted. None for methods
         other than "subject".
+    components_img_ : nibabel.nifti1.Nifti1Image
+        The maps as a 4-D image in the space of the atlas or the mask, where there is one.
     n_iter_ : int
         Iterations made.
     privacy_ : PrivacyStatement
@@ -111,7 +134,7 @@ class CapeDJICA:
         method: Method = "subject",
         mechanism: MechanismName = "cape",
         n_colluding: int | str = "third",
-        mask: MaskName = "uniform",
+        mask: MaskName | Any = "uniform",
         basis: FloatArray | Literal["auto"] | None = "auto",
         image_shape: tuple[int, int] | None = None,
         max_iter: int | None = None,
@@ -124,6 +147,12 @@ class CapeDJICA:
         on_bad: OnBad = "raise",
         insecure_noise_seed: int | None = None,
         callback: Callable[[CapeDJICA, int], None] | None = None,
+        atlas: Any = None,
+        masker: Any = None,
+        smoothing_fwhm: float | None = None,
+        standardize: bool | str = False,
+        memory: Any = None,
+        n_jobs: int = 1,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
         self.method, self.mechanism, self.n_colluding, self.mask = method, mechanism, n_colluding, mask
@@ -132,10 +161,14 @@ class CapeDJICA:
         self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
         self.random_state, self.on_bad = random_state, on_bad
         self.insecure_noise_seed, self.callback = insecure_noise_seed, callback
+        self.atlas, self.masker = atlas, masker
+        self.smoothing_fwhm, self.standardize = smoothing_fwhm, standardize
+        self.memory, self.n_jobs = memory, n_jobs
 
     components_: FloatArray
     mixing_: FloatArray
     unmixing_: FloatArray
+    _extractor: Extractor | None = None
     stability_: FloatArray | None = None
     n_iter_: int
     privacy_: PrivacyStatement
@@ -146,18 +179,40 @@ class CapeDJICA:
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is a list of subjects, a subject an array (time, features); scans may differ in length.
+            A site is a list of subjects, a subject an array (time, features), a 4-D image, its path, or a
+            list of images, the runs of one person; scans may differ in length.
         y : None
             Ignored.
         """
         self._check_parameters()
-        sites = read_sites(X, self.n_components, self.on_bad)
+        self._extractor = self._images().open()
+        series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
+        sites = read_sites(series, self.n_components, self.on_bad)
         n_features = next(iter(sites.values()))[0].shape[1]
         if self.method in ("subject", "paper"):
             self._fit_private(sites, n_features)
         else:
             self._fit_baseline(sites, n_features, self.max_iter or DEFAULT_ITERATIONS[self.method])
         return self
+
+    def _images(self) -> ImageOptions:
+        brain = None if self._hides(self.mask) else self.mask
+        if isinstance(brain, str) and not Path(brain).exists():
+            raise InputError(
+                f"mask must be 'uniform', 'paper' or the image of a brain mask; there is no file {brain!r}"
+            )
+        return ImageOptions(
+            self.atlas, brain, self.masker, self.smoothing_fwhm, self.standardize, self.memory
+        )
+
+    @staticmethod
+    def _hides(mask: Any) -> TypeGuard[MaskName]:
+        """Tell which of the two meanings ``mask`` has: hiding numbers, or a brain."""
+        return isinstance(mask, str) and mask in MASKS
+
+    @property
+    def _hiding(self) -> MaskName:
+        return self.mask if self._hides(self.mask) else "uniform"
 
     def _public_basis(self, n_features: int) -> FloatArray | None:
         """Return the (K, D) basis asked for, orthonormal rows; never guessed from the number of features."""
@@ -168,7 +223,9 @@ class CapeDJICA:
         if isinstance(self.basis, str):
             if self.basis != "auto":
                 raise InputError(f"basis must be 'auto', None or an array, got {self.basis!r}")
-            return None if self.image_shape is None else low_pass(self.image_shape)
+            if self.image_shape is not None:
+                return low_pass(self.image_shape)
+            return None if self._extractor is None else self._extractor.basis
         if self.basis is None:
             return None
         basis = np.asarray(self.basis, dtype=np.float64)
@@ -208,7 +265,7 @@ class CapeDJICA:
         epsilon = min(self.epsilon.values()) if isinstance(self.epsilon, Mapping) else self.epsilon
         n_colluding = validate.colluding(self.n_colluding, len(subjects))
         mu = gaussian_mu(validate.positive("epsilon", epsilon), self.delta)
-        return mean_noise(mu, subjects, n_colluding, self.mechanism, self.mask)
+        return mean_noise(mu, subjects, n_colluding, self.mechanism, self._hiding)
 
     def _fit_private(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> None:
         method = self._method(sites, n_features)
@@ -292,7 +349,7 @@ class CapeDJICA:
             epsilon=self.epsilon if epsilon is None else epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
-            mask=self.mask,
+            mask=self._hiding,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
         )
@@ -308,11 +365,24 @@ class CapeDJICA:
         self.components_ = self.mixing_.T
         self.n_iter_, self.privacy_ = n_iter, privacy
 
+    @property
+    def components_img_(self) -> Nifti1Image:
+        """The maps as a 4-D image."""
+        if self._extractor is None:
+            raise AttributeError("there is no image of the maps: neither mask nor atlas nor masker was given")
+        return self._extractor.image(self.components_)
+
     def transform(self, X: Any) -> Any:
         """Return the time courses (time, components) of one subject, or of each in a list."""
+        self._check_fitted("unmixing_")
         if isinstance(X, list | tuple):
             return [self.transform(subject) for subject in X]
-        values = np.asarray(X, dtype=np.float64)
+        values = np.asarray(self._series(X), dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
             raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
         return (values - values.mean(axis=0)) @ self.unmixing_.T
+
+    def _series(self, subject: Any) -> Any:
+        if not is_image(subject):
+            return subject
+        return series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]

@@ -12,12 +12,13 @@ from capedjica.algorithms.pca import leading_subspace, pca_query, sample_moments
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
+from capedjica.estimators.parameters import Parameters
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy import validate
 from capedjica.privacy.statement import PrivacyStatement
 
 
-class CapePCA:
+class CapePCA(Parameters):
     """Principal components of data that stay at their sites: the paper's Algorithm 3.
 
     Data are used as they are: not centred, each sample shortened to the norm ``clip``.
@@ -118,6 +119,7 @@ class CapePCA:
 
     def transform(self, X: Any) -> Any:
         """Project one subject (samples, features), or each of a list."""
+        self._check_fitted("components_")
         if isinstance(X, list | tuple):
             return [self.transform(subject) for subject in X]
         return np.asarray(X) @ self.components_.T

@@ -1,0 +1,240 @@
+"""Images as researchers hand them in: paths or images of nibabel, made into series by public images alone."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from capedjica.algorithms.basis import low_pass_within
+from capedjica.data.cache import SeriesCache
+from capedjica.data.features import FeatureTable, PublicImage, image_features, public_image, read_public
+from capedjica.data.images import ImageFeatures, UnusableError
+from capedjica.data.people import joined
+from capedjica.data.scans import FloatArray, Recording, Scan
+from capedjica.errors import InputError
+from capedjica.estimators.inputs import OnBad, Sites, name_sites
+from capedjica.privacy import validate
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+ACROSS_PEOPLE: Final = (
+    "a mask that is computed from people's images is a statistic across people, which no release pays for: "
+    "give a public image (mask, atlas, or a masker made with one), nilearn.datasets.load_mni152_brain_mask "
+    "for example"
+)
+# By which parameters nilearn's maskers are given one.
+_PUBLIC_IMAGES: Final = ("mask_img", "labels_img", "maps_img", "seeds")
+
+
+class Extractor(Protocol):
+    """What makes series of images, and images of maps."""
+
+    @property
+    def basis(self) -> FloatArray | None:
+        """Smooth maps on the grid of the features."""
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+
+    def series(self, image: Any) -> Scan:
+        """Return (time, features) of a path or an image."""
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image."""
+
+
+class FeatureExtractor:
+    """Regions of an atlas or voxels of a mask, as sites extract them in a study.
+
+    Parameters
+    ----------
+    features : ImageFeatures
+        The features.
+    cache : SeriesCache, optional
+        Where series of files are kept.
+    """
+
+    def __init__(self, features: ImageFeatures, cache: SeriesCache | None) -> None:
+        self._features, self._cache = features, cache
+
+    @property
+    def basis(self) -> FloatArray | None:
+        """Smooth maps on the voxels of a mask, None for regions."""
+        return self._features.basis
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+        return self._features.n_features
+
+    def series(self, image: Any) -> Scan:
+        """Return (time, features) of a path or an image."""
+        if not isinstance(image, str | os.PathLike):
+            return self._features.series_of(image)
+        recording = Recording(Path(image))
+        if self._cache is None:
+            return self._features.series(recording)
+        return self._cache.series(self._features, recording)
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image."""
+        return self._features.image(maps)
+
+
+class MaskerExtractor:
+    """A fitted masker of nilearn, used as it is."""
+
+    def __init__(self, masker: Any) -> None:
+        self._masker = masker
+
+    @property
+    def basis(self) -> FloatArray | None:
+        """Smooth maps where the features are the voxels of a mask, None where they are regions."""
+        if hasattr(self._masker, "labels_img_") or hasattr(self._masker, "maps_img_"):
+            return None
+        return low_pass_within(np.asanyarray(self._masker.mask_img_.dataobj) != 0)
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+        return int(self._masker.n_elements_)
+
+    def series(self, image: Any) -> Scan:
+        """Return (time, features) of a path or an image."""
+        path = os.fspath(image) if isinstance(image, str | os.PathLike) else image
+        return np.asarray(self._masker.transform(path), dtype=np.float32)
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image."""
+        image: Nifti1Image = self._masker.inverse_transform(maps.astype(np.float32))
+        return image
+
+
+@dataclass(frozen=True, eq=False)
+class ImageOptions:
+    """What an estimator was told about images; None where it was not."""
+
+    atlas: Any
+    mask: Any
+    masker: Any
+    smoothing_fwhm: float | None
+    standardize: bool | str | None
+    memory: Any
+
+    def open(self) -> Extractor | None:
+        """Return what makes series of images from public ones, None where none was given."""
+        if self.masker is not None:
+            return self._of_masker()
+        if self.atlas is None and self.mask is None:
+            return None
+        features = image_features(self._table(), _public(self.atlas, "atlas"), _public(self.mask, "mask"))
+        return FeatureExtractor(features, _cache(self.memory))
+
+    def _of_masker(self) -> Extractor:
+        for name in ("atlas", "mask", "smoothing_fwhm", "standardize", "memory"):
+            if getattr(self, name) not in (None, False):
+                raise InputError(f"{name} must not be given beside masker, which has its own settings")
+        return MaskerExtractor(_fitted(self.masker))
+
+    def _table(self) -> FeatureTable:
+        if self.standardize not in (None, False, True, "zscore_sample"):
+            raise InputError(f"standardize must be True, False or 'zscore_sample', got {self.standardize!r}")
+        fwhm = self.smoothing_fwhm
+        return FeatureTable(
+            kind="voxels" if self.atlas is None else "atlas",
+            smoothing_fwhm=None if fwhm is None else validate.positive("smoothing_fwhm", fwhm),
+            standardize=bool(self.standardize),
+        )
+
+
+def _fitted(masker: Any) -> Any:
+    """Return a masker that is fitted, on its public images if it was not yet."""
+    from sklearn.base import clone
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
+    if not hasattr(masker, "transform"):
+        raise InputError(f"masker must be one of nilearn's, got {type(masker).__name__}")
+    public = any(getattr(masker, name, None) is not None for name in _PUBLIC_IMAGES)
+    try:
+        check_is_fitted(masker)
+    except NotFittedError:
+        if not public:
+            raise InputError(f"masker has no image and is not fitted; {ACROSS_PEOPLE}") from None
+        return clone(masker).fit()
+    if not public:
+        warnings.warn(f"the mask of masker was computed from images; {ACROSS_PEOPLE}", stacklevel=2)
+    return masker
+
+
+def _public(given: Any, what: str) -> PublicImage | None:
+    if given is None:
+        return None
+    if isinstance(given, str | os.PathLike):
+        return read_public(Path(given), what)
+    if not hasattr(given, "dataobj"):
+        raise InputError(f"{what} must be an image or the path of one, got {type(given).__name__}")
+    return public_image(given, what)
+
+
+def _cache(memory: Any) -> SeriesCache | None:
+    """Return the cache in a folder, which joblib's Memory may name."""
+    folder = getattr(memory, "location", memory)
+    return None if folder is None else SeriesCache(Path(folder))
+
+
+def is_image(subject: Any) -> bool:
+    """Tell whether a subject is an image: a path, one of nibabel's, or a list of them, a person's runs."""
+    if isinstance(subject, list | tuple) and len(subject):
+        return all(map(is_image, subject))
+    return isinstance(subject, str | os.PathLike) or hasattr(subject, "dataobj")
+
+
+def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs: int) -> Mapping[str, Any]:
+    """Return sites in which every image is replaced by its series (time, features)."""
+    sites = name_sites(X)
+    for name, site in sites.items():
+        if isinstance(site, str | os.PathLike) or hasattr(site, "dataobj"):
+            raise InputError(f"site {name} must be a list of subjects, got one image")
+    places = [
+        (name, m) for name, site in sites.items() for m, subject in enumerate(site) if is_image(subject)
+    ]
+    if not places:
+        return sites
+    if extractor is None:
+        raise InputError(f"X holds images, but neither mask nor atlas nor masker is given; {ACROSS_PEOPLE}")
+    from joblib import Parallel, delayed  # type: ignore[import-untyped]
+
+    read = delayed(_read)
+    series = Parallel(n_jobs=n_jobs)(
+        read(sites[name][m], extractor, f"site {name}, subject {m}", on_bad) for name, m in places
+    )
+    extracted = dict(zip(places, series, strict=True))
+    return {
+        name: [extracted.get((name, m), subject) for m, subject in enumerate(site)]
+        for name, site in sites.items()
+    }
+
+
+def _read(subject: Any, extractor: Extractor, where: str, on_bad: OnBad) -> Scan:
+    """Return the series of one person; of one that cannot be used nothing, or an error that says why."""
+    runs: Sequence[Any] = subject if isinstance(subject, list | tuple) else [subject]
+    try:
+        return joined([extractor.series(run) for run in runs])
+    except UnusableError as error:
+        why = f"{error.problems[0].found}; expected {error.problems[0].expected}"
+    except OSError as error:
+        why = f"cannot be read ({error.strerror or 'damaged'})"
+    except Exception as error:
+        why = " ".join(str(error).split())
+    if on_bad == "zero":
+        return np.empty((0, extractor.n_features), dtype=np.float32)
+    raise InputError(f"{where}: {why}")
