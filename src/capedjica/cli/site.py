@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress
 
 from capedjica.cli.options import JsonOption, SiteOption
+from capedjica.errors import CapedjicaError
+
+if TYPE_CHECKING:
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.study_file import Study
+
+SiteArgument = Annotated[Path, typer.Argument(metavar="[SITE]", help="The site's folder or its site.toml.")]
+StudyOption = Annotated[Path | None, typer.Option("--study", help="The study.toml, or its folder.")]
 
 app = typer.Typer(
     help="A hospital's own side: its identity, its limits, and what left.", no_args_is_help=True
@@ -55,23 +67,128 @@ def approve(
 
 
 @app.command()
-def check(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
-    site: SiteOption = Path("."),
-) -> None:
-    """Look at every scan, the limits and the approval, and list all that keeps this site from taking part."""
+def check(site: SiteArgument = Path("."), study: StudyOption = None, as_json: JsonOption = False) -> None:
+    """Tell what is here, what is wrong with it, and with --study what would leave and what it would cost.
+
+    Every scan is looked at; nothing is spent. Exit code 2 where something keeps this site from taking part.
+    """
     from capedjica.errors import InputError
-    from capedjica.study.participation import problems
-    from capedjica.study.site_home import SiteHome
-    from capedjica.study.study_file import Study
+    from capedjica.study.site_report import show_site, site_report
     from capedjica.study.toml import listed
 
-    home, given = SiteHome.load(site), Study.load(study)
-    found = problems(home, given)
-    if found:
-        raise InputError(listed(f"not ready for '{given.content.title}'", found))
-    enrolled = given.contract.enrolled[home.settings.name]
-    typer.echo(f"Site {home.settings.name} is ready: {enrolled} scans, all readable; approved, affordable.")
+    home, given = _load(site, study)
+    with _looking(home) as tick:
+        facts = site_report(home, given, tick)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        show_site(facts, Console(highlight=False))
+    what = "any study" if given is None else f"'{given.content.title}'"
+    if facts["obstacles"]:
+        raise InputError(listed(f"site {home.settings.name} is not ready for {what}", facts["obstacles"]))
+    if not as_json:
+        typer.echo(f"\nSite {home.settings.name} is ready for {what}.")
+
+
+@app.command()
+def enrol(
+    site: SiteArgument = Path("."),
+    study: StudyOption = None,
+    participant_label: Annotated[
+        list[str] | None, typer.Option(help="Whom to consider, with or without 'sub-'; repeat it.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Which task of BIDS derivatives.")] = None,
+    space: Annotated[str | None, typer.Option(help="Which template space of BIDS derivatives.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Replace an earlier enrolment.")] = False,
+) -> None:
+    """Look at every scan, leave out those that cannot be used, and fix who takes part.
+
+    The list stays here, in enrolled.toml, with the reasons; how many are on it is public. With --study the
+    scans are looked at as that study will read them.
+    """
+    import msgspec
+
+    from capedjica.study.enrolment import read_enrolment
+    from capedjica.study.participation import affected
+    from capedjica.study.site_people import enrol
+
+    home, given = _load(site, study)
+    chosen: dict[str, Any] = {"participants": tuple(participant_label or ()), "task": task, "space": space}
+    data = msgspec.structs.replace(
+        home.settings.data, **{key: value for key, value in chosen.items() if value}
+    )
+    before = read_enrolment(home)
+    with _looking(home) as tick:
+        enrolment = enrol(home, data, given, again=again, tick=tick)
+    for one in enrolment.left_out:
+        for reason in one.reasons:
+            typer.echo(f"left out: {reason}")
+    typer.echo(f"Site {home.settings.name} enrolled {len(enrolment.enrolled)} people: enrolled.toml.")
+    for words in affected(home, before, enrolment):
+        typer.echo(words)
+
+
+@app.command()
+def purge(
+    site: SiteArgument = Path("."),
+    results: Annotated[
+        bool, typer.Option("--results", help="Also remove the results about single people.")
+    ] = False,
+) -> None:
+    """Remove what was extracted from scans to save time; keys, ledger and enrolment stay."""
+    from capedjica.data.cache import SeriesCache
+    from capedjica.study.local_results import purge_results
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    removed = SeriesCache(home.cache_path).purge()
+    typer.echo(f"Removed {removed} extracted series from {home.cache_path}.")
+    if results:
+        typer.echo(f"Removed the results of {purge_results(home)} studies from {home.results_path}.")
+
+
+@app.command()
+def results(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
+    site: SiteOption = Path("."),
+) -> None:
+    """Write what the maps of a run say about each person of this site; it stays here.
+
+    Time courses, their spectra, functional network connectivity and the person's own maps, under the site's
+    folder, which nobody else can open. People who have theirs already, after an interruption, are kept.
+    """
+    from capedjica.study.local_results import write_local_results
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    with _looking(home) as tick:
+        written = write_local_results(run, home, tick)
+    kept = f" ({written.kept} were there already)" if written.kept else ""
+    typer.echo(f"Results of {written.written + written.kept} people{kept}: {written.folder}")
+    if written.unusable:
+        typer.echo(f"Without results, as their scans cannot be used: {', '.join(written.unusable)}")
+    typer.echo("They are about single people: they must not leave this site.")
+
+
+def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.study_file import Study
+
+    return SiteHome.load(site), None if study is None else Study.load(study)
+
+
+@contextmanager
+def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
+    """Show a bar that moves with every person."""
+    from capedjica.study.site_people import call_roll
+
+    console = Console(stderr=True, highlight=False)
+    with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
+        total = None
+        with suppress(CapedjicaError):
+            total = len(call_roll(home).people)
+        task = progress.add_task("reading scans", total=total)
+        yield lambda: progress.advance(task)
 
 
 @app.command()

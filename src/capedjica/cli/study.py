@@ -49,6 +49,27 @@ def new(
     image_shape: Annotated[
         str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
     ] = None,
+    atlas: Annotated[
+        Path | None, typer.Option(help="For images: the regions, labels (3-D) or maps (4-D); copied.")
+    ] = None,
+    mask: Annotated[Path | None, typer.Option(help="For images: the voxels to use; copied.")] = None,
+    voxel_size: Annotated[
+        float | None,
+        typer.Option(help="For images: side of the voxels in mm, of the mask or MNI152's brain."),
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="For BIDS derivatives: the template space that they must be in.")
+    ] = None,
+    smoothing: Annotated[float | None, typer.Option(help="Smooth each volume by so many mm.")] = None,
+    detrend: Annotated[bool, typer.Option("--detrend", help="Take a line out of every scan.")] = False,
+    standardize: Annotated[
+        bool, typer.Option("--standardize", help="Divide every feature by its standard deviation.")
+    ] = False,
+    low_pass: Annotated[float | None, typer.Option(help="Take out faster changes, in Hz.")] = None,
+    high_pass: Annotated[float | None, typer.Option(help="Take out slower changes, in Hz.")] = None,
+    confounds: Annotated[
+        str | None, typer.Option(help="nilearn's strategies for fMRIPrep's confounds: motion,wm_csf.")
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="The most that one person's participation may cost.")
     ] = None,
@@ -64,7 +85,8 @@ def new(
     ] = None,
 ) -> None:
     """Write a study.toml from options; what is missing is asked for, if there is somebody to ask."""
-    from capedjica.study.new_study import read_site_file, read_sites
+    from capedjica.data.features import FeatureTable
+    from capedjica.study.new_study import beside, n_features_of, read_site_file, read_sites
     from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
@@ -72,11 +94,26 @@ def new(
         raise InputError(f"{file} exists already and is not overwritten")
     shape = None if image_shape is None else image_size(image_shape)
     sites = [*read_sites(site or [], "--site"), *(read_site_file(site_file) if site_file else [])]
+    images = {"atlas": atlas, "mask": mask}
+    table = FeatureTable(
+        kind="atlas" if atlas else "voxels" if mask or voxel_size else "columns",
+        **{key: path.name for key, path in images.items() if path is not None},
+        voxel_size=voxel_size,
+        space=space,
+        smoothing_fwhm=smoothing,
+        detrend=detrend,
+        standardize=standardize,
+        low_pass=low_pass,
+        high_pass=high_pass,
+        confounds=tuple(confounds.split(",")) if confounds else (),
+    )
+    if features is None:
+        features = math.prod(shape) if shape else n_features_of(table, images)
     answers = _complete(
         {
             "--title": title,
             "--components": components,
-            "--features": math.prod(shape) if shape and features is None else features,
+            "--features": features,
             "--timepoints": timepoints,
             "--epsilon": epsilon,
         },
@@ -90,12 +127,16 @@ def new(
             scan_length=answers["--timepoints"],
             image_shape=shape,
         ),
+        features=table,
         privacy=PrivacyTable(epsilon=answers["--epsilon"], delta=delta),
         sites=tuple(sites),
     )
-    write_study(file, content)
+    with beside(file.parent, images):
+        write_study(file, content)
     typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
-    typer.echo(f"Its hash, to be compared with the others:\n  {Study(content).hash.hex()}")
+    for path in filter(None, images.values()):
+        typer.echo(f"It needs {file.parent / path.name}: hand both on together.")
+    typer.echo(f"Its hash, to be compared with the others:\n  {Study.load(file).hash.hex()}")
     typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
 
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from capedjica.mechanisms.aggregator import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
+from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import round_up
 from capedjica.study.releases import participants
 from capedjica.study.study_file import AnalysisTable, Study
@@ -84,6 +86,7 @@ def describe(study: Study) -> dict[str, Any]:
         "analysis": {
             field: getattr(study.content.analysis, field) for field in AnalysisTable.__struct_fields__
         },
+        "features": msgspec.to_builtins(study.content.features),
         "releases": _releases(contract),
         "privacy": _privacy(contract),
         "lost_sites": _lost_sites(contract),
@@ -122,10 +125,19 @@ def _privacy(contract: Contract) -> dict[str, Any]:
         "delta": contract.delta,
         "against": protects_against(contract),
         "private": contract.mechanism != "none" and not contract.insecure_noise,
+        "epsilon_at_two_sites": _epsilon_at_two_sites(contract),
         "protects": contract.protects,
         "n_colluding": contract.roster.n_colluding if contract.mechanism == "cape" else None,
         "releasing_sites": list(participants(contract)),
     }
+
+
+def _epsilon_at_two_sites(contract: Contract) -> float | None:
+    """Return what the guarantee is worth to somebody who is enrolled twice: mu is twice as large."""
+    if not contract.epsilon:
+        return None
+    cap = max((contract.cap(name) for name in contract.roster.names), key=lambda cap: cap.mu2)
+    return gaussian_epsilon(2 * math.sqrt(cap.mu2), cap.delta)
 
 
 def _lost_sites(contract: Contract) -> dict[str, Any]:
@@ -150,7 +162,7 @@ def show_study(study: Study, console: Console) -> None:
     sections: dict[str, Callable[[dict[str, Any], Console], None]] = {
         "Who takes part": _show_sites,
         "What is computed": _show_analysis,
-        "What leaves each site": _show_releases,
+        "What leaves each site": show_releases,
         "What it costs each person": _show_privacy,
         "If a site is lost": _show_lost_sites,
         "The study's hash": _show_hash,
@@ -188,17 +200,59 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
         f"{analysis['scan_length']:,} time points.",
         console,
     )
+    for paragraph in feature_words(facts["features"], analysis["n_features"]):
+        show_paragraph(paragraph, console)
     if analysis["image_shape"] is not None:
         height, width = analysis["image_shape"]
         show_paragraph(
-            f"The numbers are the pixels of an image, {height} by {width}, of which only the smooth part is "
+            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
             "used; that choice looks at nobody's data.",
             console,
         )
     show_paragraph(_METHOD_WORDS[analysis["method"]], console)
 
 
-def _show_releases(facts: dict[str, Any], console: Console) -> None:
+def feature_words(features: dict[str, Any], n_features: int) -> list[str]:
+    """Return in words what every site makes of a scan."""
+    made = {
+        "columns": "A site's scans are tables, and the numbers are their columns, as they are.",
+        "atlas": f"A scan is a series of images, of which the numbers are the {n_features:,} regions of the "
+        f"atlas {features['atlas']!r}.",
+        "voxels": f"A scan is a series of images, of which the numbers are the {n_features:,} voxels of "
+        + (
+            "the brain of the MNI152 template"
+            if features["mask"] is None
+            else f"the mask {features['mask']!r}"
+        )
+        + ("" if features["voxel_size"] is None else f", {features['voxel_size']:g} mm wide")
+        + ", and of these only the smooth part is used; that choice looks at nobody's data.",
+    }
+    words = [made[features["kind"]], *_cleaning_words(features)]
+    hashes = {features[key]: features[f"{key}_sha256"] for key in ("atlas", "mask") if features[key]}
+    if hashes:
+        listed = "; ".join(f"{name!r} has the SHA-256 {digest}" for name, digest in hashes.items())
+        words.append(f"Every site uses the same file, and refuses another: {listed}.")
+    return words
+
+
+def _cleaning_words(features: dict[str, Any]) -> list[str]:
+    """Return in words what is done to each scan; nothing where nothing is."""
+    steps = {
+        "smoothing_fwhm": "smoothed by {:g} mm",
+        "detrend": "freed of a straight line",
+        "confounds": "freed of what fMRIPrep found to be noise ({})",
+        "high_pass": "freed of what changes more slowly than {:g} Hz",
+        "low_pass": "freed of what changes faster than {:g} Hz",
+        "standardize": "divided by its standard deviation, feature by feature",
+    }
+    values = features | {"confounds": ", ".join(features["confounds"])}
+    done = ", ".join(words.format(values[key]) for key, words in steps.items() if features[key])
+    space = [f"Scans must be in the template space {features['space']}."] if features["space"] else []
+    return space + [f"Before that, each scan is {done}: each by itself, never with others."] * bool(done)
+
+
+def show_releases(facts: dict[str, Any], console: Console) -> None:
+    """Tell what leaves each site, as :func:`describe` has it."""
     privacy, releases = facts["privacy"], facts["releases"]
     hidden = _HIDDEN[privacy["mechanism"]].format(alone=privacy["releasing_sites"][0])
     show_paragraph(_SUMS.format(hidden=hidden), console)
@@ -254,9 +308,19 @@ def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
     show_paragraph(f"That is: {_odds(privacy['epsilon'], privacy['delta'])}", console)
     show_paragraph(f"It holds against {privacy['against']}.", console)
     show_paragraph(
-        "It does not protect a person from the site that holds the scan. Who is enrolled at two sites is "
-        "exposed at both, and twice as far. It rests on today's ciphers (X25519, AES) staying unbroken.",
+        "It does not protect a person from the site that holds the scan. It rests on today's ciphers "
+        "(X25519, AES) staying unbroken.",
         console,
+    )
+    show_paragraph(twice_words(privacy), console)
+
+
+def twice_words(privacy: dict[str, Any]) -> str:
+    """Return the warning that nobody may be enrolled twice."""
+    return (
+        "It is for people who are enrolled at one site. The same person at k sites has k times the mu: at "
+        f"two, epsilon {round_up(privacy['epsilon_at_two_sites'])} and not {round_up(privacy['epsilon'])}. "
+        "No site can see that; ask people before they are enrolled."
     )
 
 

@@ -8,7 +8,9 @@ Each person has a folder with names after BIDS::
                            sub-01_desc-components_maps.nii.gz      the person's own maps (.npy without images)
 
 with a JSON file beside every table. Somebody with several runs has ``run-1``, ``run-2``... in the names of
-what belongs to one. Nothing of it is private in the sense of the study: whoever can read it sees the person.
+what belongs to one. Where the study censors volumes, these are left out of the time courses: what was apart
+becomes neighbours, and spectra are approximate. Nothing of it is private in the sense of the study: whoever
+can read it sees the person.
 """
 
 from __future__ import annotations
@@ -79,6 +81,17 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
         outcomes[_write_person(folder, person, study, home, unmixing)].append(person.name)
         tick()
     return LocalResults(folder, len(outcomes["written"]), len(outcomes["kept"]), tuple(outcomes["unusable"]))
+
+
+def purge_results(home: SiteHome) -> int:
+    """Remove the results about single people; return of how many studies there were some."""
+    folders = [path for path in home.results_path.glob("*") if path.is_dir()]
+    try:
+        if home.results_path.exists():
+            shutil.rmtree(home.results_path)
+    except OSError as error:
+        raise InputError(f"{home.results_path} cannot be removed: {error.strerror}") from None
+    return len(folders)
 
 
 def _unmixing(run: Path, study: Study) -> FloatArray:
@@ -154,8 +167,9 @@ def _files(
         zip(person.recordings, found.courses, strict=True), start=1
     ):
         stem = f"{label}_run-{number}" if len(runs) > 1 else label
-        _, tr = measure(recording)
-        about = origin | {"Sources": [str(recording.path)], "RepetitionTime": tr}
+        measured = measure(recording)
+        tr, left_out = measured.repetition_time, measured.n_timepoints - len(courses)
+        about = origin | {"Sources": [str(recording.path)], "RepetitionTime": tr, "VolumesLeftOut": left_out}
         yield from _table(f"{stem}_desc-components_timeseries", columns, courses, about | _courses_words(tr))
         frequencies, power = power_spectra(courses, tr)
         table = np.column_stack([frequencies, power])

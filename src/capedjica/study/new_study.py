@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from capedjica.data.features import FeatureTable, count_features
 from capedjica.errors import InputError
 from capedjica.securesum import PublicIdentity
+from capedjica.study.public_files import copy_file
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import call_roll
 from capedjica.study.study_file import SiteTable
@@ -30,6 +35,33 @@ def read_site(text: str) -> SiteTable:
     if _exists(who):
         return _site_of_folder(who, subjects)
     raise InputError(f"site {printable(text)!r} is neither a card nor a folder; expected {SITE_FORMS}")
+
+
+def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int | None:
+    """Return how many features public images make; None where they are the columns of tables.
+
+    ``images`` are the files of the table's keys, wherever they are.
+    """
+    if table.kind == "columns":
+        return None
+    where = {key: str(path.absolute()) for key, path in images.items() if path is not None}
+    return count_features(msgspec.structs.replace(table, **where), Path())
+
+
+@contextmanager
+def beside(folder: Path, images: Mapping[str, Path | None]) -> Iterator[None]:
+    """Copy public images into the folder of a study; take the copies away again if it is not written."""
+    made = []
+    try:
+        for path in filter(None, images.values()):
+            if not (folder / path.name).exists():
+                made.append(folder / path.name)
+            copy_file(path, folder / path.name)
+        yield
+    except BaseException:
+        for copy in made:
+            copy.unlink(missing_ok=True)
+        raise
 
 
 def _split(text: str) -> tuple[str, int | None]:

@@ -14,10 +14,12 @@ from capedjica.mechanisms.site import Site, SitePolicy
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger
 from capedjica.securesum.noise import NoiseSource
+from capedjica.study.enrolment import Enrolment
 from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import Roll, Tick, call_roll, look
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
+from capedjica.study.text import printable
 from capedjica.study.toml import read_toml
 
 
@@ -67,6 +69,22 @@ def taking_part(home: SiteHome, study: Study) -> Iterator[None]:
     lock = home.approved_path / f".{study.hash.hex()[:16]}.lock"
     with locked(lock, f"site {name} takes part in another run of '{study.content.title}' at this moment"):
         yield
+
+
+def affected(home: SiteHome, before: Enrolment | None, now: Enrolment) -> list[str]:
+    """Return in words what an enrolment means for the studies that were approved before it."""
+    n_enrolled, words = len(now.enrolled), []
+    for study in approved(home):
+        subjects = [site.subjects for site in study.sites if site.name == home.settings.name]
+        title = f"'{printable(study.title)}'"
+        if subjects != [n_enrolled]:
+            words.append(
+                f"{title} was approved for {sum(subjects)} people here, not {n_enrolled}: it cannot go on "
+                "with this enrolment, and needs a new study"
+            )
+        elif before is not None and before.enrolled != now.enrolled:
+            words.append(f"{title} was approved with others on the list: from now on it reads these people")
+    return words
 
 
 def terms_problems(home: SiteHome, study: Study) -> list[str]:
@@ -133,7 +151,7 @@ def approved(home: SiteHome) -> Iterator[StudyFile]:
 
 def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
     roll = call_roll(home, study)
-    return data_obstacles(home, study, roll, look(home, roll.found, study, tick))
+    return data_obstacles(home, study, roll, [*roll.problems, *look(home, roll.found, study, tick)])
 
 
 def data_obstacles(home: SiteHome, study: Study, roll: Roll, problems: list[Problem]) -> list[str]:
@@ -142,9 +160,8 @@ def data_obstacles(home: SiteHome, study: Study, roll: Roll, problems: list[Prob
     Those who were enrolled take part whatever became of their scans since then, unless nobody is left: that
     would be a folder that is not there, and not a person.
     """
-    expected, fatal = study.contract.enrolled[home.settings.name], [p for p in problems if p.fatal]
-    fatal = [*(problem for problem in roll.problems if problem.fatal), *fatal]
-    found = []
+    expected = study.contract.enrolled[home.settings.name]
+    fatal, found = [problem for problem in problems if problem.fatal], []
     if len(roll.people) != expected:
         holds = "its enrolment has" if roll.enrolment else f"{home.data_path} holds"
         found.append(f"the study enrols {expected} subjects, {holds} {len(roll.people)}")

@@ -111,9 +111,10 @@ def open_people(home: SiteHome, study: Study) -> People:
 def look(
     home: SiteHome, people: list[Person], study: Study | None, tick: Tick = lambda: None
 ) -> list[Problem]:
-    """Read everybody once, and return everything that a study, or any study, could not use."""
+    """Read everybody once, and return everything that is wrong; without a study, what none could use."""
     if study is None:
-        return People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
+        found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
+        return [problem for problem in found if problem.fatal]
     cache = SeriesCache(home.cache_path)
     return People(people, study.features, cache).check(study.content.analysis.n_components, tick)
 
@@ -133,14 +134,26 @@ def _n_columns(path: Path) -> int | None:
         return None
 
 
-def measure(recording: Recording) -> tuple[int, float | None]:
-    """Return the time points of a recording, and the seconds between them if it says so."""
+@dataclass(frozen=True)
+class Measures:
+    """What a recording says of itself: time points, seconds between them, and the grid in words."""
+
+    n_timepoints: int
+    repetition_time: float | None
+    grid: str
+
+
+def measure(recording: Recording) -> Measures:
+    """Measure a recording; raise whatever comes when it cannot be read."""
     if not is_image(recording.path):
-        return len(read_scan(recording.path)), None
+        length, width = read_scan(recording.path).shape
+        return Measures(length, None, f"{width} columns")
     import nibabel
 
     image = cast("Nifti1Image", nibabel.load(recording.path))
-    return int(image.shape[3]), repetition_time(recording, image)
+    shape, zooms = image.shape, image.header.get_zooms()  # type: ignore[no-untyped-call]
+    words = " x ".join(map(str, shape[:3])), " x ".join(f"{side:.3g}" for side in zooms[:3])
+    return Measures(int(shape[3]), repetition_time(recording, image), f"{words[0]} voxels of {words[1]} mm")
 
 
 def enrol(

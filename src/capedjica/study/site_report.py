@@ -1,0 +1,237 @@
+"""A site as its data manager sees it before a study: what is there, what is wrong, what it would cost.
+
+Nothing is spent, and no ledger is begun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from statistics import median
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from capedjica.data.scans import Problem
+from capedjica.errors import CapedjicaError, InputError
+from capedjica.privacy.ledger.policy import epsilon_of
+from capedjica.privacy.statement import round_up
+from capedjica.study.describe import describe, show_releases, twice_words
+from capedjica.study.enrolment import Enrolment
+from capedjica.study.participation import budget_problems, data_obstacles, terms_problems
+from capedjica.study.site_home import SiteHome
+from capedjica.study.site_people import Roll, Tick, call_roll, look, measure
+from capedjica.study.study_file import Study
+from capedjica.study.text import printable, show_heading, show_paragraph
+
+KINDS: Final = {
+    "files": "tables of region time series, one per person",
+    "nifti": "4-D images",
+    "bids": "BIDS derivatives, as fMRIPrep writes them",
+    "abide": "nilearn's copy of ABIDE",
+}
+
+
+def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) -> dict[str, Any]:
+    """Return everything that :func:`show_site` says, for programs; ``tick`` is called after each person.
+
+    ``obstacles`` is what keeps the site from taking part, in words.
+    """
+    facts: dict[str, Any] = {"site": home.settings.name, "folder": str(home.data_path)}
+    obstacles = [] if study is None else _study_obstacles(home, study)
+    try:
+        roll = call_roll(home, study)
+        problems = [*roll.problems, *look(home, roll.found, study, tick)]
+    except InputError as error:
+        return (
+            facts | {"data": None, "problems": [], "obstacles": [*obstacles, str(error)]} | _cost(home, study)
+        )
+    obstacles += _data_obstacles(home, study, roll, problems)
+    return (
+        facts
+        | {
+            "data": _measured(roll),
+            "enrolment": None if roll.enrolment is None else _enrolment(roll.enrolment, roll.missing),
+            "problems": [
+                {"person": found.name, "what": str(found), "fatal": found.fatal} for found in problems
+            ],
+            "obstacles": list(dict.fromkeys(obstacles)),
+        }
+        | _cost(home, study)
+    )
+
+
+def _study_obstacles(home: SiteHome, study: Study) -> list[str]:
+    """Return what keeps the site from taking part before any scan is looked at."""
+    found: list[str] = []
+    demands = [terms_problems]
+    if home.settings.name in study.contract.roster.names:
+        demands.append(budget_problems)
+    for demand in demands:
+        try:
+            found += demand(home, study)
+        except CapedjicaError as error:
+            found.append(str(error))
+    return found
+
+
+def _data_obstacles(home: SiteHome, study: Study | None, roll: Roll, problems: list[Problem]) -> list[str]:
+    if study is not None and home.settings.name in study.contract.roster.names:
+        return data_obstacles(home, study, roll, problems)
+    return [] if roll.enrolment else [str(problem) for problem in problems if problem.fatal]
+
+
+def _measured(roll: Roll) -> dict[str, Any]:
+    """Return what there is, in numbers; a recording that cannot be read is left out of them."""
+    measured = []
+    for recording in (recording for person in roll.found for recording in person.recordings):
+        with suppress(Exception):
+            measured.append(measure(recording))
+    lengths = [one.n_timepoints for one in measured]
+    times = [one.repetition_time for one in measured]
+    return {
+        "kind": roll.kind,
+        "people": len(roll.people),
+        "recordings": sum(len(person.recordings) for person in roll.found),
+        "people_with_several": sum(len(person.recordings) > 1 for person in roll.found),
+        "timepoints": [min(lengths), median(lengths), max(lengths)] if lengths else None,
+        "repetition_times": sorted({round(time, 4) for time in times if time is not None}),
+        "without_repetition_time": times.count(None),
+        "grids": dict(Counter(one.grid for one in measured).most_common()),
+    }
+
+
+def _enrolment(enrolment: Enrolment, missing: list[str]) -> dict[str, Any]:
+    return {
+        "when": enrolment.when,
+        "study": enrolment.study,
+        "people": len(enrolment.enrolled),
+        "left_out": {one.name: list(one.reasons) for one in enrolment.left_out},
+        "missing": missing,
+    }
+
+
+def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
+    """Return the site's limits, what is spent, and what a study would add at most."""
+    policy, totals = home.policy, home.totals()
+    spent = 0.0 if totals is None else totals.overall.mu2
+    limits = {
+        "total_epsilon": policy.total.epsilon,
+        "study_epsilon": policy.per_study.epsilon,
+        "delta": policy.total.delta,
+        "spent_epsilon": _finite(epsilon_of(spent, policy.total.delta)),
+    }
+    if study is None or home.settings.name not in study.contract.roster.names:
+        return {"limits": limits, "study": None}
+    contract, cap = study.contract, study.contract.cap(home.settings.name)
+    known = None if totals is None else totals.studies.get(contract.hash)
+    to_come = max(0.0, cap.mu2 - (0.0 if known is None else known.mu2)) if contract.protects else math.inf
+    return {
+        "limits": limits,
+        "study": describe(study)
+        | {
+            "own_epsilon": cap.epsilon if contract.protects else None,
+            "approved": known is not None,
+            "epsilon_afterwards": _finite(epsilon_of(spent + to_come, policy.total.delta)),
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# For people
+
+
+def show_site(facts: dict[str, Any], console: Console) -> None:
+    """Explain a site on the terminal."""
+    console.print(Text(f"Site {facts['site']}", style="bold"))
+    if facts["data"] is not None:
+        show_heading("What is here", console)
+        for words in _data_words(facts):
+            show_paragraph(words, console)
+        show_heading("Who takes part", console)
+        for words in _enrolment_words(facts):
+            show_paragraph(words, console)
+    if facts["problems"]:
+        show_heading("What is wrong with scans", console)
+        _show_problems(facts["problems"], console)
+    if facts["study"] is not None:
+        show_heading(f"What would leave, for '{printable(facts['study']['title'])}'", console)
+        show_releases(facts["study"], console)
+    show_heading("What it costs", console)
+    for words in _cost_words(facts):
+        show_paragraph(words, console)
+
+
+def _data_words(facts: dict[str, Any]) -> Iterator[str]:
+    data = facts["data"]
+    count = f"{data['people']:,} people, {data['recordings']:,} recordings"
+    yield f"{facts['folder']}: {KINDS[data['kind']]}. {count}."
+    if data["people_with_several"]:
+        yield (
+            f"{data['people_with_several']:,} people have several recordings; these count as one person, "
+            "who is protected as one."
+        )
+    if data["timepoints"]:
+        shortest, middle, longest = data["timepoints"]
+        yield f"Time points of a recording: {shortest:,} to {longest:,}, typically {middle:,.0f}."
+    grids = "; ".join(f"{grid} ({count:,} recordings)" for grid, count in data["grids"].items())
+    if grids:
+        yield f"A time point has {grids}."
+    if data["repetition_times"]:
+        yield f"Repetition times: {', '.join(f'{tr:g} s' for tr in data['repetition_times'])}."
+        if data["without_repetition_time"]:
+            yield f"{data['without_repetition_time']:,} recordings do not say theirs."
+
+
+def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
+    enrolment = facts["enrolment"]
+    if enrolment is None:
+        yield (
+            f"Nobody was chosen yet: all {facts['data']['people']:,} who are found take part. `capedjica "
+            "site enrol` fixes the list, and leaves out scans that cannot be used."
+        )
+        return
+    yield (
+        f"{enrolment['people']:,} people, enrolled {enrolment['when']}; {len(enrolment['left_out']):,} were "
+        "left out then, for the reasons in enrolled.toml. The number is public, the names are not."
+    )
+    if enrolment["missing"]:
+        yield (
+            f"Of these, {len(enrolment['missing']):,} cannot be found any more and would count as zero: "
+            f"{', '.join(map(printable, enrolment['missing']))}."
+        )
+
+
+def _show_problems(problems: list[dict[str, Any]], console: Console) -> None:
+    for problem in problems:
+        kind = "cannot be used" if problem["fatal"] else "note"
+        # Not wrapped: a path in two pieces cannot be copied.
+        console.print(Text(f"  {kind}: {problem['what']}"), soft_wrap=True)
+
+
+def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
+    limits, study = facts["limits"], facts["study"]
+    spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
+    yield (
+        f"This site allows epsilon {limits['study_epsilon']:g} to any one study and "
+        f"{limits['total_epsilon']:g} to all together, at delta {limits['delta']:g}. Spent so far: {spent}."
+    )
+    if study is None:
+        yield "Give a study with --study to see what it would cost."
+    elif study["own_epsilon"] is None:
+        yield "NOT PRIVATE: this study protects nobody from the aggregator; the ledger counts it unlimited."
+    else:
+        after = study["epsilon_afterwards"]
+        together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
+        yield (
+            f"This study may cost each person here at most epsilon {round_up(study['own_epsilon'])}. All "
+            f"together would then be {together}."
+        )
+        yield twice_words(study["privacy"])
+    yield "Nothing was spent by looking."
