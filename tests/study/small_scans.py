@@ -1,0 +1,36 @@
+"""A small study of images: sites as fMRIPrep leaves them, made by the simulation."""
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+
+from capedjica.study.simulation import Simulation, simulate
+from capedjica.study.study_file import Study
+
+SUBJECTS = (5, 6, 5)
+COMPONENTS = 3
+
+
+def make_scans(folder: Path) -> Study:
+    """Write three sites with images and a study of the voxels of a mask."""
+    simulation = Simulation.usual(
+        "bids",
+        subjects=SUBJECTS,
+        n_components=COMPONENTS,
+        n_timepoints=(60, 70),
+        voxel_size=12.0,
+        epsilon=50.0,
+    )
+    simulate(simulation, folder)
+    return Study.load(folder)
+
+
+def write_atlas(mask: Path, atlas: Path, edge: int = 5) -> int:
+    """Cut the brain of a mask into cubes, with numbers that leave some out; return how many there are."""
+    image = nibabel.load(mask)
+    places = np.indices(image.shape) // edge
+    cubes = 10 + places[0] + 20 * places[1] + 400 * places[2]
+    labels = np.where(np.asarray(image.dataobj) > 0, cubes, 0).astype(np.int32)
+    nibabel.save(nibabel.Nifti1Image(labels, image.affine), atlas)
+    return len(np.unique(labels)) - 1
