@@ -20,7 +20,7 @@ KEPT: Final = 0.4
 # Waves within a mask.
 MOST: Final = 300
 # Part of a wave's energy that must be new.
-NEW: Final = 1e-3
+NEW: Final = 1e-2
 
 
 def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> NDArray[np.float64]:
