@@ -92,6 +92,10 @@ def write_enrolment(home: SiteHome, enrolment: Enrolment) -> None:
             stream.flush()
             os.fsync(handle)
         draft.replace(file)
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{file} cannot be written: there are names of scans that are not text in UTF-8; rename them"
+        ) from None
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None
     finally:
