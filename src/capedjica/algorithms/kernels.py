@@ -322,20 +322,33 @@ def _infomax_range(
 def _local_variance_score(
     z: Float32Array, length: int, half: int, floor: np.float32, psi: Float32Array
 ) -> None:
-    """Fill psi of `skew_statistics`; sums over a window are made anew, so no spike leaves a trace in them."""
-    squares = np.zeros(length, np.float32)
-    total, scale = np.zeros_like(squares), np.zeros_like(squares)
+    """Fill psi of `skew_statistics`.
+
+    A window is made of blocks whose sizes are powers of two. Only squares are added, so no spike leaves a
+    trace where it is not, as it would in the difference of two running sums.
+    """
+    reach = min(half, length)
+    blocks = np.zeros(length + 2 * reach, np.float32)
+    total, scale = np.zeros(length, np.float32), np.zeros(length, np.float32)
     for t in range(length):
         scale[t] = (1 - floor) / np.float32(min(t + half, length - 1) - max(t - half, 0) + 1)
     for i in range(len(z)):
+        blocks[:] = 0
         for t in range(length):
-            squares[t] = z[i, t] * z[i, t]
-            total[t] = 0
-        for shift in range(-min(half, length - 1), min(half, length - 1) + 1):
-            for t in range(max(0, -shift), min(length, length - shift)):
-                total[t] += squares[t + shift]
+            blocks[reach + t] = z[i, t] * z[i, t]
+            total[t] = floor
+        size, first, left = 1, 0, 2 * reach + 1
+        while left:
+            if left % 2:
+                for t in range(length):
+                    total[t] += scale[t] * blocks[first + t]
+                first += size
+            left //= 2
+            for t in range(len(blocks) - size):
+                blocks[t] += blocks[t + size]
+            size *= 2
         for t in range(length):
-            psi[i, t] = z[i, t] / (floor + scale[t] * total[t])
+            psi[i, t] = z[i, t] / total[t]
 
 
 @compiled
