@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-full lint bench fuzz clean
+.PHONY: help demo test test-full lint bench paper fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -46,6 +46,9 @@ test-full: lint  ## the same with the long cases; writes docs/evidence/test-full
 
 bench: $(VENV)/installed-bench  ## speed against peers, measured in one run
 	$(BIN)/python -m benchmarks
+
+paper: $(VENV)/installed-test  ## every figure and table of the paper (real data too: ABIDE=FOLDER)
+	$(BIN)/python -m paper $(if $(ABIDE),--abide '$(ABIDE)')
 
 $(VENV)-fuzz/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-fuzz

@@ -6,14 +6,18 @@ import argparse
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from rich.console import Console
+
+from paper._runs import FOLDER, Kept, Run, make_all, parameters
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -78,15 +82,29 @@ class Options:
 
     quick: bool
     out: Path
+    abide: Path | None = None
+    runs: Path = FOLDER
 
 
-def options(description: str, arguments: list[str] | None) -> Options:
-    """Read ``[--quick] [--out FOLDER]``; a small version does not overwrite the results of a full one."""
+def options(description: str, arguments: list[str] | None, shared: bool = False) -> Options:
+    """Read ``[--quick] [--out FOLDER]``; a small version does not overwrite the results of a full one.
+
+    Experiments with ``shared`` runs take ``[--abide FOLDER] [--runs FOLDER]`` too.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a small version")
     parser.add_argument("--out", type=Path, help=f"where to write (default {RESULTS}, quick {QUICK_RESULTS})")
-    given = parser.parse_args(arguments)
-    return Options(given.quick, given.out or (QUICK_RESULTS if given.quick else RESULTS))
+    if shared:
+        parser.add_argument("--abide", type=Path, help="with timeseries.npz and participants.tsv: real data")
+        parser.add_argument(
+            "--runs", type=Path, default=FOLDER, help=f"where runs are kept (default {FOLDER})"
+        )
+    given = vars(parser.parse_args(arguments))
+    given["out"] = given["out"] or (QUICK_RESULTS if given["quick"] else RESULTS)
+    chosen = Options(**given)
+    if chosen.abide is not None and not (chosen.abide / "timeseries.npz").exists():
+        parser.error(f"there is no timeseries.npz in {chosen.abide}")
+    return chosen
 
 
 def run(
@@ -100,13 +118,58 @@ def run(
     write(experiment(quick if chosen.quick else full), chosen.out)
 
 
+@dataclass(frozen=True)
+class Shared(Generic[SettingT]):
+    """An experiment on runs that others may share.
+
+    Parameters
+    ----------
+    description : str
+        For people.
+    settings : callable
+        What to do for some options: one setting for each experiment to write.
+    runs : callable
+        The runs that a setting asks for.
+    experiment : callable
+        What comes of a setting, from the runs that are kept.
+    """
+
+    description: str
+    settings: Callable[[Options], Sequence[SettingT]]
+    runs: Callable[[SettingT], Sequence[Run]]
+    experiment: Callable[[SettingT, Kept], Experiment]
+
+    def all_runs(self, chosen: Options) -> list[Run]:
+        """Return the runs that these options ask for."""
+        return [run for setting in self.settings(chosen) for run in self.runs(setting)]
+
+    def write(self, chosen: Options) -> None:
+        """Write the experiments from the runs that are kept."""
+        for setting in self.settings(chosen):
+            write(self.experiment(setting, Kept(chosen.runs)), chosen.out)
+
+    def main(self, arguments: list[str] | None = None) -> None:
+        """Make the runs and write the experiments."""
+        chosen = options(self.description, arguments, shared=True)
+        make_runs(self.all_runs(chosen), chosen)
+        self.write(chosen)
+
+
+def make_runs(runs: Sequence[Run], chosen: Options) -> None:
+    """Make the runs that are not kept; on interruption say what is, and exit."""
+    try:
+        make_all(runs, Kept(chosen.runs), Console(), 1 if chosen.quick else None)
+    except KeyboardInterrupt:
+        sys.exit("interrupted: finished runs are kept, and the same command goes on from there")
+
+
 def write(experiment: Experiment, out: Path) -> None:
     """Write NAME.csv, .json, .png and .svg into ``out``, and the findings into RESULTS.md above it."""
     out.mkdir(parents=True, exist_ok=True)
     base = out / experiment.name
     _write_table(experiment.rows, base.with_suffix(".csv"))
-    parameters = json.dumps(asdict(experiment.setting), indent=2)
-    base.with_suffix(".json").write_text(parameters + "\n")
+    text = json.dumps(parameters(experiment.setting), indent=2)
+    base.with_suffix(".json").write_text(text + "\n")
     _write_figure(experiment.figure, base)
     _update_results(out.parent / "RESULTS.md", experiment)
     print(f"wrote {base}.csv, .json, .png and .svg, and the findings in {out.parent / 'RESULTS.md'}")

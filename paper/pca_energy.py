@@ -1,157 +1,189 @@
-"""Energy captured by capePCA against epsilon: ``python -m paper.pca_energy [--quick] [--out FOLDER]``.
+"""Energy captured by capePCA: ``python -m paper.pca_energy [--quick] [--out FOLDER]``.
 
 Data with a known spectrum, as in the capePCA paper (Imtiaz and Sarwate 2018): D = 200 features, K = 50
 components, S = 10 sites, N = 10,000 samples within the unit ball, delta = 0.01, one sample as the neighbour.
-Four ways to make the mean private, compared twice:
+Four ways to make the mean private, against epsilon, against N and against S; against epsilon twice:
 
 - *the paper's calibration*: every scheme uses the tau of the classical Gaussian mechanism, so cape has the
   variance of pooled, and conventional S times it. The same tau is not the same privacy;
-- *equal exact epsilon*: every scheme spends exactly the epsilon on the axis.
+- *equal exact epsilon*: every scheme spends exactly the epsilon on the axis, as in the other two panels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from rich.progress import track
 
-from capedjica import CapePCA
-from capedjica.algorithms.pca import PSD_SPREAD
+from benchmarks.utility.runs import standard_error
 from capedjica.mechanisms.contract import MechanismName
-from capedjica.metrics import captured_energy
-from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
-from capedjica.privacy.paper import gaussian_mechanism_tau
 from capedjica.report.figures import COLOURS
-from paper import _common
-from paper._common import Experiment, Finding
+from paper._common import Experiment, Finding, Options, Shared
+from paper._pca_runs import Calibration, Energy, Spectrum
+from paper._runs import Kept
 
 MECHANISMS: tuple[MechanismName, ...] = ("pooled", "cape", "conventional", "local")
-CALIBRATIONS = ("paper", "exact")
-SMALL_DELTA = 1e-9
+CALIBRATIONS: tuple[Calibration, ...] = ("paper", "exact")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The sizes of the experiment."""
+    """The sizes of the experiment; those of the spectrum where nothing else varies."""
 
-    n_features: int = 200
-    n_components: int = 50
-    n_sites: int = 10
-    n_samples: int = 10_000
+    spectrum: Spectrum
     delta: float = 0.01
     epsilons: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-    repetitions: int = 3
+    samples: tuple[int, ...] = (1000, 2000, 5000, 10_000, 20_000)
+    sites: tuple[int, ...] = (2, 5, 10, 20, 50)
+    usual_epsilon: float = 1.0
+    repetitions: int = 2
 
 
-QUICK = Setting(20, 4, 4, 400, 0.01, (0.5, 5.0), 1)
+FULL = Setting(Spectrum())
+QUICK = Setting(Spectrum(20, 4, 4, 400), 0.01, (0.5, 5.0), (200, 400), (4, 8), 5.0, 1)
 
 
 @dataclass(frozen=True)
-class Energy:
-    """One line of the table: a scheme at one epsilon, its exact epsilon, and the energy it captured."""
+class Row:
+    """One line of the table: a scheme, its exact epsilon, and the energy it captured (standard error)."""
 
     calibration: str
     mechanism: str
+    n_samples: int
+    n_sites: int
     epsilon: float
     exact_epsilon: float
     noise: float
     captured_energy: float
-    spread: float
+    error: float
 
 
-def make_data(setting: Setting, seed: int = 0) -> tuple[list[list[NDArray[np.float64]]], NDArray[np.float64]]:
-    """Return the sites, each of one list of samples, and the second moment of all samples."""
-    rng = np.random.default_rng(seed)
-    d, k = setting.n_features, setting.n_components
-    spectrum = np.concatenate([np.linspace(1.0, 0.3, k), np.full(d - k, 0.02)])
-    basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    samples = rng.standard_normal((setting.n_samples, d)) * np.sqrt(spectrum) @ basis.T
-    samples /= np.linalg.norm(samples, axis=1).max()
-    sites = [[part] for part in np.array_split(samples, setting.n_sites)]
-    return sites, samples.T @ samples / setting.n_samples
+def cells(setting: Setting) -> list[Energy]:
+    """Return what is measured, its first repetition."""
+    usual, epsilon = setting.spectrum, setting.usual_epsilon
+    points = [(usual, c, e) for c in CALIBRATIONS for e in setting.epsilons]
+    points += [(replace(usual, n_samples=n), "exact", epsilon) for n in setting.samples]
+    points += [(replace(usual, n_sites=s), "exact", epsilon) for s in setting.sites]
+    every = [Energy(s, m, c, e, setting.delta, 0) for s, c, e in points for m in MECHANISMS]
+    return list(dict.fromkeys(every))
 
 
-def shift(setting: Setting, mechanism: MechanismName, calibration: str, epsilon: float) -> float:
-    """Return the exact mu that a scheme spends when calibrated as asked for the epsilon on the axis."""
-    if calibration == "exact":
-        return gaussian_mu(epsilon, setting.delta)
-    s = setting.n_sites
-    sensitivity = PSD_SPREAD * s / setting.n_samples
-    tau = gaussian_mechanism_tau(sensitivity, epsilon, setting.delta)
-    if mechanism == "cape":
-        colluding = max(1, math.ceil(s / 3) - 1)
-        return float(Cape(tau**2, tau**2 / s, np.full(s, 1 / s), colluding).mu(sensitivity)[0])
-    # pooled adds tau/S to a mean of sensitivity Delta/S; conventional and local add tau to a site's own
-    return sensitivity / tau
+def repeated(cell: Energy, setting: Setting) -> list[Energy]:
+    """Return all repetitions of a cell."""
+    return [replace(cell, repeat=repeat) for repeat in range(setting.repetitions)]
 
 
-def measure(setting: Setting) -> list[Energy]:
-    """Run every scheme at every epsilon."""
-    sites, moments = make_data(setting)
-    jobs = [(c, m, e) for c in CALIBRATIONS for m in MECHANISMS for e in setting.epsilons]
-    rows: list[Energy] = []
-    for calibration, mechanism, epsilon in track(jobs, description="capePCA"):
-        mu = shift(setting, mechanism, calibration, epsilon)
-        values = []
-        for _ in range(setting.repetitions):
-            pca = CapePCA(
-                setting.n_components,
-                # The same mu at a delta so small that epsilon is above 0 however small mu is.
-                gaussian_epsilon(mu, SMALL_DELTA),
-                SMALL_DELTA,
-                neighbour="sample",
-                mechanism=mechanism,
-                mask="paper" if calibration == "paper" else "uniform",
-            ).fit(sites)
-            values.append(captured_energy(pca.components_.T, moments, relative=True))
-        rows.append(
-            Energy(
-                calibration=calibration,
-                mechanism=mechanism,
-                epsilon=epsilon,
-                exact_epsilon=gaussian_epsilon(mu, setting.delta),
-                noise=pca.privacy_.releases[0].noise,
-                captured_energy=float(np.mean(values)),
-                spread=float(np.std(values)),
-            )
+def runs(setting: Setting) -> list[Energy]:
+    """Return all runs."""
+    return [run for cell in cells(setting) for run in repeated(cell, setting)]
+
+
+def measure(setting: Setting, kept: Kept) -> list[Row]:
+    """Average over the repetitions."""
+    return [
+        _row(cell, [kept.load(run).numbers for run in repeated(cell, setting)]) for cell in cells(setting)
+    ]
+
+
+def _row(cell: Energy, found: Sequence[Mapping[str, float]]) -> Row:
+    energies = [numbers["captured_energy"] for numbers in found]
+    return Row(
+        calibration=cell.calibration,
+        mechanism=cell.mechanism,
+        n_samples=cell.spectrum.n_samples,
+        n_sites=cell.spectrum.n_sites,
+        epsilon=cell.epsilon,
+        exact_epsilon=found[0]["exact_epsilon"],
+        noise=found[0]["noise"],
+        captured_energy=fmean(energies),
+        error=standard_error(energies),
+    )
+
+
+def over_epsilon(setting: Setting, rows: Sequence[Row], calibration: Calibration) -> list[Row]:
+    """Return the rows against epsilon."""
+    usual = (calibration, setting.spectrum.n_samples, setting.spectrum.n_sites)
+    return [
+        r for r in rows if (r.calibration, r.n_samples, r.n_sites) == usual and r.epsilon in setting.epsilons
+    ]
+
+
+def over_samples(setting: Setting, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows against N."""
+    usual = ("exact", setting.spectrum.n_sites, setting.usual_epsilon)
+    return [
+        r for r in rows if (r.calibration, r.n_sites, r.epsilon) == usual and r.n_samples in setting.samples
+    ]
+
+
+def over_sites(setting: Setting, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows against S."""
+    usual = ("exact", setting.spectrum.n_samples, setting.usual_epsilon)
+    return [
+        r for r in rows if (r.calibration, r.n_samples, r.epsilon) == usual and r.n_sites in setting.sites
+    ]
+
+
+# Scheme, colour, line, marker.
+_SERIES = (
+    ("pooled", "#333333", "--", "^"),
+    ("cape", COLOURS[0], "-", "o"),
+    ("conventional", COLOURS[5], "-.", "s"),
+    ("local", COLOURS[1], ":", "v"),
+)
+
+
+def _panel(axis: Axes, rows: Sequence[Row], x: Callable[[Row], float]) -> None:
+    for mechanism, colour, line, marker in _SERIES:
+        chosen = [row for row in rows if row.mechanism == mechanism]
+        axis.errorbar(
+            [x(row) for row in chosen],
+            [row.captured_energy for row in chosen],
+            yerr=[0.0 if math.isnan(row.error) else row.error for row in chosen],
+            color=colour,
+            linestyle=line,
+            marker=marker,
+            markersize=4,
+            capsize=2,
+            label=mechanism,
         )
-    return rows
+    axis.set(xscale="log", ylim=(0, 1.03))
+    axis.grid(alpha=0.25)
 
 
-def draw(rows: Sequence[Energy]) -> Figure:
-    """Draw energy against epsilon, the two calibrations side by side."""
-    figure = Figure(figsize=(9.5, 4), layout="constrained")
-    titles = {"paper": "the paper's calibration (equal tau)", "exact": "equal exact epsilon"}
-    for axis, calibration in zip(figure.subplots(1, 2, sharey=True), CALIBRATIONS, strict=True):
-        for colour, marker, mechanism in zip(COLOURS, "^osv", MECHANISMS, strict=False):
-            chosen = [r for r in rows if (r.calibration, r.mechanism) == (calibration, mechanism)]
-            axis.plot(
-                [r.epsilon for r in chosen],
-                [r.captured_energy for r in chosen],
-                marker=marker,
-                markersize=4,
-                color=colour,
-                linestyle="--" if mechanism == "pooled" else "-",
-                label=mechanism,
-            )
-        axis.set(xscale="log", xlabel="epsilon", title=titles[calibration])
-        axis.grid(alpha=0.25)
-    figure.axes[0].set_ylabel("energy captured, relative to no noise")
-    figure.axes[0].legend(frameon=False)
+def draw(setting: Setting, rows: Sequence[Row]) -> Figure:
+    """Draw energy against epsilon for both calibrations, against N and against S."""
+    figure = Figure(figsize=(9.5, 7), layout="constrained")
+    axes = figure.subplots(2, 2, sharey=True)
+    usual, epsilon = setting.spectrum, setting.usual_epsilon
+    fixed = f"N = {usual.n_samples:,}, S = {usual.n_sites}"
+    _panel(axes[0, 0], over_epsilon(setting, rows, "paper"), lambda row: row.epsilon)
+    axes[0, 0].set(title=f"(a) the paper's calibration, equal τ; {fixed}", xlabel="ε")
+    _panel(axes[0, 1], over_epsilon(setting, rows, "exact"), lambda row: row.epsilon)
+    axes[0, 1].set(title=f"(b) equal exact ε; {fixed}", xlabel="ε")
+    _panel(axes[1, 0], over_samples(setting, rows), lambda row: row.n_samples)
+    axes[1, 0].set(title=f"(c) equal exact ε = {epsilon:g}; S = {usual.n_sites}", xlabel="samples N")
+    _panel(axes[1, 1], over_sites(setting, rows), lambda row: row.n_sites)
+    axes[1, 1].set(title=f"(d) equal exact ε = {epsilon:g}; N = {usual.n_samples:,}", xlabel="sites S")
+    axes[1, 1].set_xticks(setting.sites, [str(s) for s in setting.sites])
+    axes[1, 1].minorticks_off()
+    for line in axes:
+        line[0].set_ylabel("energy captured, relative to no noise")
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
-def findings(setting: Setting, rows: Sequence[Energy]) -> list[Finding]:
-    """Answer the claims at the middle epsilon of the axis."""
-    epsilon = setting.epsilons[len(setting.epsilons) // 2]
+def findings(setting: Setting, rows: Sequence[Row]) -> list[Finding]:
+    """Answer the claims at the usual epsilon."""
+    epsilon = setting.usual_epsilon
     paper, exact = (
-        {row.mechanism: row for row in rows if (row.calibration, row.epsilon) == (calibration, epsilon)}
-        for calibration in CALIBRATIONS
+        {row.mechanism: row for row in over_epsilon(setting, rows, c) if row.epsilon == epsilon}
+        for c in CALIBRATIONS
     )
     same = math.isclose(paper["cape"].noise, paper["pooled"].noise, rel_tol=1e-3)
     better = all(of["cape"].captured_energy > of["conventional"].captured_energy for of in (paper, exact))
@@ -169,24 +201,57 @@ def findings(setting: Setting, rows: Sequence[Energy]) -> list[Finding]:
             f"{_energies(exact)} at equal exact ε",
             "yes" if better else "no",
         ),
+        _more_samples(setting, rows),
+        _more_sites(setting, rows),
     ]
 
 
-def _energies(by_mechanism: Mapping[str, Energy]) -> str:
+def _more_samples(setting: Setting, rows: Sequence[Row]) -> Finding:
+    cape = [row for row in over_samples(setting, rows) if row.mechanism == "cape"]
+    values = [row.captured_energy for row in cape]
+    steps = ", ".join(f"{row.captured_energy:.2f} (N={row.n_samples:,})" for row in cape)
+    return Finding(
+        "more samples capture more energy at the same ε",
+        f"cape at ε={setting.usual_epsilon:g}: {steps}",
+        "yes" if values == sorted(values) else "no",
+    )
+
+
+def _more_sites(setting: Setting, rows: Sequence[Row]) -> Finding:
+    chosen = over_sites(setting, rows)
+    cape, conventional = (
+        {row.n_sites: row.captured_energy for row in chosen if row.mechanism == m}
+        for m in ("cape", "conventional")
+    )
+    few, many = min(cape), max(cape)
+    gap = {s: cape[s] - conventional[s] for s in (few, many)}
+    return Finding(
+        "the gain over conventional grows with the number of sites (Proposition 1)",
+        f"cape minus conventional: {gap[few]:+.2f} at S={few}, {gap[many]:+.2f} at S={many}; cape alone "
+        f"{cape[few]:.2f} and {cape[many]:.2f}",
+        "yes" if gap[many] > gap[few] else "no",
+    )
+
+
+def _energies(by_mechanism: Mapping[str, Row]) -> str:
     return ", ".join(f"{name} {by_mechanism[name].captured_energy:.2f}" for name in MECHANISMS)
 
 
-def experiment(setting: Setting) -> Experiment:
-    """Measure the energy captured by capePCA."""
-    rows = measure(setting)
+def experiment(setting: Setting, kept: Kept) -> Experiment:
+    """Put table, figure and findings together."""
+    rows = measure(setting, kept)
     title = "Energy captured by capePCA"
-    return Experiment("pca_energy", title, setting, rows, draw(rows), findings(setting, rows))
+    figure = draw(setting, rows)
+    return Experiment("pca_energy", title, setting, rows, figure, findings(setting, rows))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the experiment and write its results."""
-    _common.run(experiment, Setting(), QUICK, arguments)
+def settings(options: Options) -> list[Setting]:
+    """Return the small or the full setting."""
+    return [QUICK if options.quick else FULL]
 
+
+PCA_ENERGY = Shared("Energy captured by capePCA.", settings, runs, experiment)
+main = PCA_ENERGY.main
 
 if __name__ == "__main__":
     main()
