@@ -23,9 +23,9 @@ from capedjica.algorithms.reliability import stability
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
+from capedjica.estimators.base import Estimator
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
-from capedjica.estimators.parameters import Parameters
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.variance import mean_noise
@@ -42,7 +42,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
-class CapeDJICA(Parameters):
+class CapeDJICA(Estimator):
     """Joint ICA across sites, with every release accounted for.
 
     ``method`` says what is computed, ``mechanism`` how each mean over subjects is made private. All sites run
@@ -373,8 +373,10 @@ class CapeDJICA(Parameters):
         return self._extractor.image(self.components_)
 
     def transform(self, X: Any) -> Any:
-        """Return the time courses (time, components) of one subject, or of each in a list."""
+        """Return the time courses (time, components) of one subject, or of each in a list or dict."""
         self._check_fitted("unmixing_")
+        if isinstance(X, Mapping):
+            return {name: self.transform(site) for name, site in X.items()}
         if isinstance(X, list | tuple):
             return [self.transform(subject) for subject in X]
         values = np.asarray(self._series(X), dtype=np.float64)

@@ -194,16 +194,19 @@ def _cache(memory: Any) -> SeriesCache | None:
 def is_image(subject: Any) -> bool:
     """Tell whether a subject is an image: a path, one of nibabel's, or a list of them, a person's runs."""
     if isinstance(subject, list | tuple) and len(subject):
-        return all(map(is_image, subject))
-    return isinstance(subject, str | os.PathLike) or hasattr(subject, "dataobj")
+        return all(map(_is_one_image, subject))
+    return _is_one_image(subject)
+
+
+def _is_one_image(given: Any) -> bool:
+    return isinstance(given, str | os.PathLike) or hasattr(given, "dataobj")
 
 
 def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs: int) -> Mapping[str, Any]:
     """Return sites in which every image is replaced by its series (time, features)."""
+    if isinstance(X, list | tuple) and any(map(_is_one_image, X)):
+        raise InputError("X must be a list of sites, each a list of subjects; got a list of images")
     sites = name_sites(X)
-    for name, site in sites.items():
-        if isinstance(site, str | os.PathLike) or hasattr(site, "dataobj"):
-            raise InputError(f"site {name} must be a list of subjects, got one image")
     places = [
         (name, m) for name, site in sites.items() for m, subject in enumerate(site) if is_image(subject)
     ]

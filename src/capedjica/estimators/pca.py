@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from capedjica.algorithms.pca import leading_subspace, pca_query, sample_moments, subject_moments
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
+from capedjica.estimators.base import Estimator
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
-from capedjica.estimators.parameters import Parameters
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy import validate
 from capedjica.privacy.statement import PrivacyStatement
 
 
-class CapePCA(Parameters):
+class CapePCA(Estimator):
     """Principal components of data that stay at their sites: the paper's Algorithm 3.
 
     Data are used as they are: not centred, each sample shortened to the norm ``clip``.
@@ -118,8 +118,10 @@ class CapePCA(Parameters):
         return len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
 
     def transform(self, X: Any) -> Any:
-        """Project one subject (samples, features), or each of a list."""
+        """Project one subject (samples, features), or each of a list or dict."""
         self._check_fitted("components_")
+        if isinstance(X, Mapping):
+            return {name: self.transform(site) for name, site in X.items()}
         if isinstance(X, list | tuple):
             return [self.transform(subject) for subject in X]
         return np.asarray(X) @ self.components_.T

@@ -1,8 +1,9 @@
-"""What scikit-learn expects of an estimator's parameters, without the seconds that importing it takes."""
+"""What scikit-learn expects of an estimator, without the seconds that importing it takes."""
 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
@@ -10,8 +11,20 @@ import numpy as np
 from capedjica.errors import InputError
 
 
-class Parameters:
+class Estimator(ABC):
     """Parameters are those of ``__init__``, kept under their names and never changed."""
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from the subjects of all sites."""
+
+    @abstractmethod
+    def transform(self, X: Any) -> Any:
+        """Return what becomes of a subject."""
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn from the subjects of all sites, and return what becomes of each."""
+        return self.fit(X).transform(X)
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:

@@ -1,0 +1,210 @@
+"""``CapeDJICA`` on images, in the manner of nilearn: paths or images in, maps as an image out."""
+
+import pickle
+
+import nibabel
+import numpy as np
+import pytest
+from joblib import Memory
+from nilearn.maskers import NiftiLabelsMasker, NiftiMapsMasker, NiftiMasker
+from numpy.testing import assert_allclose, assert_array_equal
+
+from capedjica import CapeDJICA
+from capedjica.errors import InputError
+from capedjica.metrics import matched_map_correlation
+from tests.data.scanner import AFFINE, INSIDE, SHAPE, image, save
+
+R, T, SITES, PEOPLE = 3, 80, 3, 4
+CENTRES = np.array([[2.5, 3, 3], [5.5, 6, 4], [2.5, 7, 4]])
+MASK = INSIDE.astype(np.uint8)
+# Small blocks of voxels as regions.
+_block = np.indices(SHAPE) // 2
+ATLAS = ((1 + _block[0] + 5 * _block[1] + 25 * _block[2]) * INSIDE).astype(np.int16)
+TRUTH = np.array([np.exp(-((np.indices(SHAPE).T - c) ** 2).sum(-1).T / 4.0) for c in CENTRES]) * INSIDE
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def person(rng, n_volumes=T):
+    sources = rng.laplace(size=(n_volumes, R))
+    signal = np.tensordot(TRUTH.transpose(1, 2, 3, 0), sources.T, axes=1)
+    return (1000 + 30 * signal + 3 * rng.standard_normal(signal.shape)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    return {
+        f"h{s}": [save(folder / f"h{s}" / f"sub-{m}.nii", person(rng)) for m in range(PEOPLE)]
+        for s in range(SITES)
+    }
+
+
+def fit(X, **options):
+    return CapeDJICA(R, **{"mechanism": "none", **options}).fit(X)
+
+
+def truth_in(masker):
+    return masker.fit().transform(image(np.moveaxis(TRUTH, 0, -1).astype(np.float32)))
+
+
+def test_voxels_of_a_mask_in_and_an_image_out(study):
+    estimator = fit(study, mask=image(MASK))
+    assert matched_map_correlation(estimator.components_, truth_in(NiftiMasker(image(MASK)))) > 0.95
+    maps = estimator.components_img_
+    assert maps.shape == (*SHAPE, R)
+    assert_array_equal(maps.affine, AFFINE)
+    assert_allclose(maps.get_fdata()[INSIDE].T, estimator.components_, atol=1e-6)
+    assert not maps.get_fdata()[~INSIDE].any()
+    # smooth maps on the grid of the mask are the public basis by themselves
+    assert_allclose(estimator.components_, fit(study, masker=NiftiMasker(image(MASK))).components_, atol=1e-4)
+
+
+def test_regions_of_an_atlas(study):
+    estimator = fit(study, atlas=image(ATLAS))
+    masker = NiftiLabelsMasker(image(ATLAS), standardize=None)
+    assert matched_map_correlation(estimator.components_, truth_in(masker)) > 0.95
+    assert_allclose(masker.fit().transform(estimator.components_img_), estimator.components_, rtol=1e-5)
+    maps = np.moveaxis(TRUTH, 0, -1).astype(np.float32)
+    assert fit(study, atlas=image(maps)).components_img_.shape == (*SHAPE, R)
+
+
+def test_images_and_paths_and_arrays_are_the_same_people(study):
+    by_path = fit(study, atlas=image(ATLAS))
+    in_memory = {name: [nibabel.load(path) for path in site] for name, site in study.items()}
+    by_name = {name: [str(path) for path in site] for name, site in study.items()}
+    masker = NiftiLabelsMasker(image(ATLAS), standardize=None).fit()
+    arrays = {name: [masker.transform(str(path)) for path in site] for name, site in study.items()}
+    for X, options in ((in_memory, {}), (by_name, {}), (arrays, {})):
+        assert_allclose(fit(X, atlas=image(ATLAS), **options).components_, by_path.components_, atol=1e-4)
+
+
+def test_a_fitted_masker_is_used_as_it_is(study):
+    masker = NiftiLabelsMasker(image(ATLAS), standardize="zscore_sample", smoothing_fwhm=6.0).fit()
+    expected = fit(study, atlas=image(ATLAS), standardize=True, smoothing_fwhm=6.0)
+    estimator = fit(study, masker=masker)
+    assert estimator.masker is masker
+    assert_allclose(estimator.components_, expected.components_, atol=1e-4)
+    assert_allclose(estimator.components_img_.get_fdata(), expected.components_img_.get_fdata(), atol=1e-4)
+
+
+def test_an_unfitted_masker_with_a_public_image_is_fitted_on_it_alone(study):
+    masker = NiftiMapsMasker(image(np.moveaxis(TRUTH, 0, -1).astype(np.float32)), standardize=None)
+    estimator = fit(study, masker=masker)
+    assert estimator.components_.shape == (R, R)
+    assert not hasattr(masker, "maps_img_")  # the user's masker stays as it was
+
+
+def test_a_mask_from_people_is_refused_with_the_reason(study):
+    for masker in (NiftiMasker(), NiftiMasker(mask_strategy="epi"), NiftiMasker(mask_strategy="gm-template")):
+        with pytest.raises(InputError, match="a mask that is computed from people's images is a statistic"):
+            fit(study, masker=masker)
+    with pytest.raises(
+        InputError, match="neither mask nor atlas nor masker is given; a mask that is computed"
+    ):
+        fit(study)
+    fitted = NiftiMasker(mask_strategy="background", standardize=None).fit(image(np.moveaxis(TRUTH, 0, -1)))
+    with pytest.warns(UserWarning, match="the mask of masker was computed from images"):
+        fit(study, masker=fitted)
+
+
+def test_runs_of_one_person(study):
+    """Two runs are one subject: the enrolled number is that of people."""
+    rng = np.random.default_rng(1)
+    halves = {
+        name: [[image(person(rng, T // 2)), image(person(rng, T // 2))] for _ in site]
+        for name, site in study.items()
+    }
+    estimator = fit(halves, mask=image(MASK))
+    assert matched_map_correlation(estimator.components_, truth_in(NiftiMasker(image(MASK)))) > 0.95
+    (first, second), _ = estimator.transform(halves["h0"][:2])
+    assert first.shape == second.shape == (T // 2, R)
+
+
+def test_private_fit_and_transform_of_images(study):
+    estimator = fit(study, mask=image(MASK), mechanism="cape", epsilon=50.0, max_iter=3)
+    assert estimator.privacy_.spent_epsilon <= 50
+    path = study["h0"][0]
+    time_courses = estimator.transform(path)
+    assert time_courses.shape == (T, R)
+    assert_allclose(estimator.transform([nibabel.load(path)])[0], time_courses)
+    series = NiftiMasker(image(MASK), standardize=None).fit().transform(str(path))
+    assert_allclose(estimator.transform(series), time_courses, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.full)])  # two load nilearn anew
+def test_memory_and_jobs(study, tmp_path, n_jobs):
+    once = fit(study, atlas=image(ATLAS), memory=tmp_path / "cache", n_jobs=n_jobs)
+    entries = list((tmp_path / "cache").glob("*.npy"))
+    assert len(entries) == SITES * PEOPLE
+    again = fit(study, atlas=image(ATLAS), memory=Memory(tmp_path / "cache", verbose=0))
+    assert_array_equal(once.components_, again.components_)
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == len(entries)
+
+
+def test_an_estimator_of_images_can_be_pickled_and_cloned(study):
+    from sklearn.base import clone
+
+    estimator = fit(study, atlas=image(ATLAS))
+    restored = pickle.loads(pickle.dumps(estimator))
+    assert_array_equal(restored.components_img_.get_fdata(), estimator.components_img_.get_fdata())
+    assert_array_equal(restored.transform(study["h0"][0]), estimator.transform(study["h0"][0]))
+    assert not hasattr(clone(estimator), "components_")
+    assert "atlas=<Nifti1Image of shape (9, 10, 8)>" in repr(estimator)
+
+
+def spoiled(study, content):
+    return {**study, "h1": [content, *study["h1"][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("nothing.nii", r"site h1, subject 0: cannot be read \(No such file or directory\)"),
+        (image(TRUTH[0]), r"site h1, subject 0: a single volume, shape \(9, 10, 8\); expected"),
+        (image(np.full((*SHAPE, 5), np.nan, np.float32)), "site h1, subject 0: NaN or infinite values alone"),
+    ],
+)
+def test_bad_images_are_named_or_count_as_zero(study, content, message):
+    X = spoiled(study, content)
+    with pytest.raises(InputError, match=message):
+        fit(X, atlas=image(ATLAS))
+    assert np.isfinite(fit(X, atlas=image(ATLAS), on_bad="zero").components_).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"mask": "unifrom"},
+            "mask must be 'uniform', 'paper' or the image of a brain mask; there is no file",
+        ),
+        ({"mask": 7}, "mask must be an image or the path of one, got int"),
+        ({"atlas": "missing.nii"}, r"atlas missing.nii cannot be read: No such file"),
+        ({"atlas": image(MASK)}, "atlas must hold at least 2 regions, got 1"),
+        (
+            {"masker": NiftiMasker(image(MASK)), "atlas": image(ATLAS)},
+            "atlas must not be given beside masker",
+        ),
+        ({"masker": NiftiMasker(image(MASK)), "standardize": True}, "standardize must not be given beside"),
+        ({"masker": "mask.nii"}, "masker must be one of nilearn's, got str"),
+        ({"mask": image(MASK), "standardize": "psc"}, "standardize must be True, False or 'zscore_sample'"),
+        ({"mask": image(MASK), "smoothing_fwhm": -1.0}, "smoothing_fwhm must be a finite number above 0"),
+    ],
+)
+def test_bad_options(study, options, message):
+    with pytest.raises(InputError, match=message):
+        fit(study, **options)
+
+
+def test_a_list_of_images_is_no_list_of_sites(study):
+    with pytest.raises(
+        InputError, match="X must be a list of sites, each a list of subjects; got a list of images"
+    ):
+        fit(study["h0"], mask=image(MASK))
+
+
+def test_without_a_grid_there_is_no_image():
+    estimator = fit([[np.random.default_rng(s).laplace(size=(60, 5)) for _ in range(3)] for s in range(3)])
+    assert not hasattr(estimator, "components_img_")
