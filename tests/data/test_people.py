@@ -2,6 +2,7 @@
 
 import os
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from capedjica.data import FeatureTable, People, find_people, open_features
 from capedjica.data.cache import SeriesCache
 from capedjica.data.scans import Person, Recording
-from tests.data.scanner import T, public_files, save, volumes
+from tests.data.scanner import AFFINE, T, public_files, save, volumes
 
 ATLAS = FeatureTable(kind="atlas", atlas="labels.nii.gz")
 
@@ -84,6 +85,26 @@ def test_standardised_tables(tmp_path):
     assert_allclose(cleaned.mean(axis=0), 0, atol=1e-12)
     assert_allclose(cleaned.std(axis=0, ddof=1), 1)
     assert abs(np.arange(50) @ cleaned).max() < 1e-9
+
+
+def test_people_may_be_asked_for_from_several_threads(tmp_path, public):
+    """On every second grid a region has no voxel, and every third person is filtered at another rate."""
+    table = FeatureTable(kind="atlas", atlas="labels.nii.gz", low_pass=0.1)
+    coarse = np.diag([8.0, 8.0, 8.0, 1.0])
+    coarse[:3, 3] = AFFINE[:3, 3]
+    grids = [{"affine": AFFINE}, {"affine": coarse}]
+    people = []
+    for number in range(12):
+        shape = ((9, 10, 8), (5, 5, 4))[number % 2]
+        path = tmp_path / f"sub-{number}.nii"
+        save(path, volumes(number, shape), tr=1.0 + number % 3, **grids[number % 2])
+        people.append(Person(f"sub-{number}", (Recording(path),)))
+    alone = list(People(people, open_features(table, public, 4)))
+    together = People(people, open_features(table, public, 4))
+    with ThreadPoolExecutor(6) as threads:
+        for scan, expected in zip(threads.map(together.__getitem__, range(12)), alone, strict=True):
+            assert_array_equal(scan, expected)
+    assert together.n_unreadable == 0
 
 
 # Cache ------------------------------------------------------------------------------------------------------

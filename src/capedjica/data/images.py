@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import warnings
 import zlib
 from abc import ABC, abstractmethod
@@ -45,6 +46,7 @@ _SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 # What a repetition time may be, in seconds; beyond it, its unit is another.
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_POINTS: Final = 5000
+_LOCK: Final = threading.Lock()
 # Stands for the path of what is in no file.
 _MEMORY: Final = Path("image in memory")
 
@@ -99,7 +101,7 @@ class ImageFeatures(ABC):
 
     def series(self, recording: Recording) -> Scan:
         """Return (time, features); raise whatever comes when the recording cannot be used."""
-        with _quiet():
+        with _one_at_a_time():
             image = _open(recording.path)
             found = list(self._header_problems(recording, image))
             if found:
@@ -110,7 +112,7 @@ class ImageFeatures(ABC):
 
     def series_of(self, image: Nifti1Image) -> Scan:
         """Return (time, features) of an image in memory; raise UnusableError when there are none."""
-        with _quiet():
+        with _one_at_a_time():
             _check_header(_MEMORY, image)
             return self._extract(_in_memory(_MEMORY, image))
 
@@ -381,9 +383,13 @@ def _check_finite(path: Path, volumes: NDArray[Any]) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence nilearn, which tells that it resamples; that is what is wanted here."""
-    with warnings.catch_warnings():
+def _one_at_a_time() -> Iterator[None]:
+    """Extract from one image at a time, without the warnings of nilearn, which tells that it resamples.
+
+    Statistics read people from several threads. A masker keeps what it found in the last image, and memory is
+    to be that of one.
+    """
+    with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
