@@ -2,6 +2,7 @@
 
 import hashlib
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -44,6 +45,10 @@ def test_features_are_counted_by_public_files(public, options, expected):
         ({"kind": "atlas"}, "features.atlas must name the image of the regions"),
         ({"kind": "atlas", "atlas": "a.nii", "voxel_size": 3.0}, "features.voxel_size is for kind 'voxels'"),
         ({"kind": "voxels", "atlas": "a.nii", "mask": "m.nii"}, "features.atlas is for kind 'atlas'"),
+        (
+            {"kind": "voxels", "mask": "epi"},
+            "must be the name of a file, got 'epi'; a mask that is computed from people's images is a statistic",
+        ),
         ({"kind": "voxels"}, "features.voxel_size must be given, in mm, where features.mask is not"),
         (
             {"kind": "voxels", "mask": "m.nii", "low_pass": 0.1, "high_pass": 0.1},
@@ -121,13 +126,21 @@ def test_atlas_and_mask_must_be_on_one_grid(public):
         open_features(table, public, None)
 
 
+def test_voxels_that_no_memory_would_hold(tmp_path):
+    with pytest.raises(InputError, match="between 2 and 100,000 voxels, got 235,375; voxel_size changes it"):
+        open_features(FeatureTable(kind="voxels", voxel_size=2.0), tmp_path, None)
+    for name, value in {"voxel_size": 0.01, "smoothing_fwhm": float("inf"), "low_pass": 0.0}.items():
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"kind": "voxels", name: value}, FeatureTable)
+
+
 def test_bad_masks(public):
     table = FeatureTable(kind="voxels", mask="other.nii.gz")
     save(public / "other.nii.gz", MAPS)
     with pytest.raises(InputError, match=r"mask must be 3-D, got shape \(9, 10, 8, 3\)"):
         open_features(table, public, None)
     save(public / "other.nii.gz", np.zeros(SHAPE, np.uint8))
-    with pytest.raises(InputError, match="mask must hold at least 2 voxels, got 0"):
+    with pytest.raises(InputError, match="mask must hold between 2 and 100,000 voxels, got 0"):
         open_features(table, public, None)
     (public / "other.nii.gz").write_bytes(b"junk" * 99)
     with pytest.raises(InputError, match=r"other.nii.gz is not an image that can be read"):

@@ -22,10 +22,22 @@ from capedjica.privacy import validate
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+# Beyond these, a number is a slip of the keyboard, or asks for more memory than there is.
+Side = Annotated[float, msgspec.Meta(ge=1, le=50)]
+Width = Annotated[float, msgspec.Meta(gt=0, le=100)]
+Frequency = Annotated[float, msgspec.Meta(gt=0, le=100)]
+# A brain in voxels of 3 mm has 70,000, and the smooth maps of the basis need no finer ones.
+MOST_VOXELS: Final = 100_000
 
 # Of nilearn's strategies, those that clean fMRIPrep's ordinary images.
 CONFOUNDS: Final = ("motion", "high_pass", "wm_csf", "global_signal", "compcor", "scrub")
+# Why no mask is ever computed from scans.
+ACROSS_PEOPLE: Final = (
+    "a mask that is computed from people's images is a statistic across people, which no release pays for: "
+    "give a public image, nilearn.datasets.load_mni152_brain_mask for example"
+)
+# By these names nilearn's maskers are told to compute one.
+_COMPUTED_MASKS: Final = ("background", "epi", "whole-brain-template", "gm-template", "wm-template")
 # Columns of a table have no places, no neighbours, and no clock.
 _IMAGES_ONLY: Final = (
     "atlas", "mask", "voxel_size", "space", "smoothing_fwhm", "low_pass", "high_pass", "confounds",
@@ -63,19 +75,19 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     atlas_sha256: str | None = None
     mask: str | None = None
     mask_sha256: str | None = None
-    voxel_size: Positive | None = None
+    voxel_size: Side | None = None
     space: str | None = None
-    smoothing_fwhm: Positive | None = None
+    smoothing_fwhm: Width | None = None
     detrend: bool = False
     standardize: bool = False
-    low_pass: Positive | None = None
-    high_pass: Positive | None = None
+    low_pass: Frequency | None = None
+    high_pass: Frequency | None = None
     confounds: tuple[str, ...] = ()
 
 
 def feature_problems(table: FeatureTable) -> list[str]:
     """Return which settings do not go together; no file is looked at."""
-    return [*_kind_problems(table), *_cleaning_problems(table)]
+    return [*_kind_problems(table), *_mask_problems(table), *_cleaning_problems(table)]
 
 
 def _kind_problems(table: FeatureTable) -> Iterator[str]:
@@ -93,6 +105,11 @@ def _kind_problems(table: FeatureTable) -> Iterator[str]:
             yield "features.atlas is for kind 'atlas'; features.kind is 'voxels'"
         if table.mask is None and table.voxel_size is None:
             yield "features.voxel_size must be given, in mm, where features.mask is not"
+
+
+def _mask_problems(table: FeatureTable) -> Iterator[str]:
+    if table.mask in _COMPUTED_MASKS:
+        yield f"features.mask must be the name of a file, got {table.mask!r}; {ACROSS_PEOPLE}"
 
 
 def _cleaning_problems(table: FeatureTable) -> Iterator[str]:
@@ -220,8 +237,10 @@ def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     if voxel_size is not None:
         inside = resample_img(inside, target_affine=np.diag([voxel_size] * 3), interpolation="nearest")
     count = np.count_nonzero(np.asanyarray(inside.dataobj))
-    if count < 2:
-        raise InputError(f"mask must hold at least 2 voxels, got {count}")
+    if not 2 <= count <= MOST_VOXELS:
+        raise InputError(
+            f"mask must hold between 2 and {MOST_VOXELS:,} voxels, got {count:,}; voxel_size changes it"
+        )
     return inside
 
 

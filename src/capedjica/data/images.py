@@ -45,7 +45,7 @@ LEAST_COVERAGE: Final = 0.5
 _SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 # What a repetition time may be, in seconds; beyond it, its unit is another.
 _SHORTEST, _LONGEST = 0.05, 30.0
-_FEW_POINTS: Final = 5000
+_FEW_PLACES: Final = 5000
 _LOCK: Final = threading.Lock()
 # Stands for the path of what is in no file.
 _MEMORY: Final = Path("image in memory")
@@ -85,6 +85,14 @@ class ImageFeatures(ABC):
     @abstractmethod
     def _support(self) -> Nifti1Image:
         """The public voxels: an image (3-D) that is zero elsewhere."""
+
+    @cached_property
+    def _places(self) -> FloatArray:
+        """A regular sample of the public voxels, where they are in mm."""
+        voxels = np.argwhere(np.asanyarray(self._support.dataobj))
+        few = voxels[:: math.ceil(len(voxels) / _FEW_PLACES)]
+        affine: FloatArray = self._support.affine
+        return few @ affine[:3, :3].T + affine[:3, 3]
 
     @property
     @abstractmethod
@@ -149,7 +157,7 @@ class ImageFeatures(ABC):
         space = entity_of(path, "space")
         if table.space is not None and space not in (None, table.space):
             yield Problem(path, f"space {space}", f"{table.space}, as the study says")
-        covered = _coverage(self._support, image)
+        covered = _coverage(self._places, image)
         if covered < LEAST_COVERAGE:
             yield Problem(
                 path,
@@ -417,13 +425,11 @@ def _zooms(image: Nifti1Image) -> tuple[float, ...]:
     return zooms
 
 
-def _coverage(support: Nifti1Image, image: Nifti1Image) -> float:
-    """Return the part of the public voxels, of a regular sample of them, that an image has values of."""
-    voxels = np.argwhere(np.asanyarray(support.dataobj))
-    voxels = voxels[:: math.ceil(len(voxels) / _FEW_POINTS)]
-    there = np.linalg.inv(image.affine) @ support.affine
-    places = voxels @ there[:3, :3].T + there[:3, 3]
-    within = (places >= -0.5) & (places <= np.array(image.shape[:3]) - 0.5)
+def _coverage(places: FloatArray, image: Nifti1Image) -> float:
+    """Return the part of some places (n, 3), in mm, that an image has values of."""
+    there = np.linalg.inv(image.affine)
+    voxels = places @ there[:3, :3].T + there[:3, 3]
+    within = (voxels >= -0.5) & (voxels <= np.array(image.shape[:3]) - 0.5)
     return float(within.all(axis=1).mean())
 
 

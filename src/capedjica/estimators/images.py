@@ -13,7 +13,14 @@ import numpy as np
 
 from capedjica.algorithms.basis import low_pass_within
 from capedjica.data.cache import SeriesCache
-from capedjica.data.features import FeatureTable, PublicImage, image_features, public_image, read_public
+from capedjica.data.features import (
+    ACROSS_PEOPLE,
+    FeatureTable,
+    PublicImage,
+    image_features,
+    public_image,
+    read_public,
+)
 from capedjica.data.images import ImageFeatures, UnusableError
 from capedjica.data.people import joined
 from capedjica.data.scans import FloatArray, Recording, Scan
@@ -24,11 +31,6 @@ from capedjica.privacy import validate
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-ACROSS_PEOPLE: Final = (
-    "a mask that is computed from people's images is a statistic across people, which no release pays for: "
-    "give a public image (mask, atlas, or a masker made with one), nilearn.datasets.load_mni152_brain_mask "
-    "for example"
-)
 # By which parameters nilearn's maskers are given one.
 _PUBLIC_IMAGES: Final = ("mask_img", "labels_img", "maps_img", "seeds")
 
@@ -168,7 +170,9 @@ def _fitted(masker: Any) -> Any:
         check_is_fitted(masker)
     except NotFittedError:
         if not public:
-            raise InputError(f"masker has no image and is not fitted; {ACROSS_PEOPLE}") from None
+            raise InputError(
+                f"masker has no mask, labels or maps and is not fitted; {ACROSS_PEOPLE}"
+            ) from None
         return clone(masker).fit()
     if not public:
         warnings.warn(f"the mask of masker was computed from images; {ACROSS_PEOPLE}", stacklevel=2)
