@@ -47,7 +47,7 @@ def test_features_are_counted_by_public_files(public, options, expected):
         ({"kind": "voxels", "atlas": "a.nii", "mask": "m.nii"}, "features.atlas is for kind 'atlas'"),
         (
             {"kind": "voxels", "mask": "epi"},
-            "must be the name of a file, got 'epi'; a mask that is computed from people's images is a statistic",
+            "must be the name of a file, got 'epi'; a mask that is computed from people's images is",
         ),
         ({"kind": "voxels"}, "features.voxel_size must be given, in mm, where features.mask is not"),
         (
