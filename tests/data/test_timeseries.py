@@ -403,6 +403,15 @@ def test_a_run_never_fails_because_of_a_file(tmp_path, kind):
     assert files.n_unreadable == (kind not in READ)
 
 
+def test_an_image_is_no_table(tmp_path):
+    (tmp_path / "sub-1.nii.gz").write_bytes(b"an image")
+    people = People(find_people("auto", tmp_path).people, open_features(FeatureTable(), tmp_path, 4))
+    (problem,) = people.check(COMPONENTS)
+    assert "no table; expected a table (.npy, .csv" in str(problem)
+    assert "images need an atlas or a mask in the study" in str(problem)
+    assert people[0].shape == (0, 4)
+
+
 def test_sound_files_have_no_problems(tmp_path):
     rng = np.random.default_rng(1)
     for number, length in enumerate((COMPONENTS, 7, 10)):

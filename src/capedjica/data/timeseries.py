@@ -161,6 +161,9 @@ def _is_number(cell: str) -> bool:
 
 def scan_problems(path: Path, n_features: int) -> list[Problem]:
     """Return everything that is wrong with one file besides its length."""
+    if not is_table(path):
+        expected = f"a table ({', '.join(SUFFIXES)}); images need an atlas or a mask in the study"
+        return [Problem(path, "no table", expected)]
     try:
         found, shape = _content_problems(path)
     except OSError as error:
