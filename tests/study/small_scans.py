@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import nibabel
 import numpy as np
 
 from capedjica.study.simulation import Simulation, simulate
-from capedjica.study.study_file import Study
+from capedjica.study.study_file import Study, write_study
 
 SUBJECTS = (5, 6, 5)
 COMPONENTS = 3
@@ -26,7 +27,7 @@ def make_scans(folder: Path) -> Study:
     return Study.load(folder)
 
 
-def write_atlas(mask: Path, atlas: Path, edge: int = 5) -> int:
+def write_atlas(mask: Path, atlas: Path, edge: int = 4) -> int:
     """Cut the brain of a mask into cubes, with numbers that leave some out; return how many there are."""
     image = nibabel.load(mask)
     places = np.indices(image.shape) // edge
@@ -34,3 +35,22 @@ def write_atlas(mask: Path, atlas: Path, edge: int = 5) -> int:
     labels = np.where(np.asarray(image.dataobj) > 0, cubes, 0).astype(np.int32)
     nibabel.save(nibabel.Nifti1Image(labels, image.affine), atlas)
     return len(np.unique(labels)) - 1
+
+
+def atlas_study(study: Study) -> Study:
+    """Write a study of the same sites whose features are the regions of an atlas; their names are known."""
+    n_regions = write_atlas(study.folder / "mask.nii.gz", study.folder / "atlas.nii.gz")
+    (study.folder / "atlas.tsv").write_text(
+        "index\tname\n" + "".join(f"{n}\tcube {n}\n" for n in range(9999))
+    )
+    features = msgspec.structs.replace(
+        study.content.features, kind="atlas", atlas="atlas.nii.gz", mask=None, mask_sha256=None
+    )
+    content = msgspec.structs.replace(
+        study.content,
+        title="Regions",
+        features=features,
+        analysis=msgspec.structs.replace(study.content.analysis, n_features=n_regions),
+    )
+    write_study(study.folder / "atlas.toml", content)
+    return Study.load(study.folder / "atlas.toml")
