@@ -13,6 +13,7 @@ from capedjica.cli.compare import compare
 from capedjica.cli.demo import demo
 from capedjica.cli.ledger import app as ledger_app
 from capedjica.cli.plan import plan
+from capedjica.cli.report import report
 from capedjica.cli.run import run
 from capedjica.cli.simulate import simulate
 from capedjica.cli.site import app as site_app
@@ -33,6 +34,7 @@ app.command()(demo)
 app.command()(plan)
 app.command()(simulate)
 app.command()(run)
+app.command()(report)
 app.command()(compare)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")

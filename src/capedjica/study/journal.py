@@ -89,10 +89,7 @@ class Journal:
     @property
     def released(self) -> list[Released]:
         """All means in order, each with the noise of the release that made it."""
-        return [
-            Released(record.stage, np.frombuffer(record.value, dtype="<f8"), record.releases[-1].noise)
-            for record in self.records
-        ]
+        return _released(self.records)
 
     def n_done(self, n_stages: int) -> list[int]:
         """Return how many means of each stage were completed."""
@@ -143,6 +140,25 @@ class JournaledMeans:
         made = tuple(self._aggregator.releases[before:])
         self._journal.append(MeanRecord(stage, value.astype("<f8").tobytes(), made))
         return value
+
+
+def read_journal(path: Path, contract: Contract) -> list[Released]:
+    """Return the means of a journal of this contract, which stays as it is."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    header = _MAGIC + contract.hash
+    if not content.startswith(header):
+        raise InputError(f"{path} is not the journal of this study")
+    return _released(_read(content, len(header), path)[0])
+
+
+def _released(records: list[MeanRecord]) -> list[Released]:
+    return [
+        Released(record.stage, np.frombuffer(record.value, dtype="<f8"), record.releases[-1].noise)
+        for record in records
+    ]
 
 
 @contextmanager

@@ -1,0 +1,224 @@
+r"""What a run cost, as a page says it: in words, by site, by accountant, and by the paper's formulas."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from capedjica.mechanisms.contract import RESERVED_DELTA, Contract
+from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_delta, gaussian_epsilon, paper
+from capedjica.privacy.statement import Charge, PrivacyStatement, round_up
+
+NAMES: Final = {
+    "exact": "exact (Gaussian differential privacy)",
+    "rdp": "Rényi, best order",
+    "moments": "moments accountant",
+    "strong": "strong composition",
+    "naive": "naive composition",
+}
+PAPER_NAMES: Final = {
+    "output": "what is published alone, as the paper's Rényi account has it (corrected)",
+    "theorem_1": "the paper's Theorem 1",
+    "paper_masks": "the paper's masks, exactly",
+}
+FROM_WHOM: Final = {
+    "cape": "The aggregator, which sees every message, even together with any {colluding} of the {sites} "
+    "sites; everybody who reads the results; every other site.",
+    "conventional": "The aggregator, which sees every message, even together with all other sites; everybody "
+    "who reads the results.",
+    "local": "Everybody who sees what site {alone} sent: it is the only one whose scans were used.",
+    "pooled": "Everybody who reads the results, but not the aggregator: it received the sums of every site "
+    "as they are, and is trusted.",
+    "none": "Nobody.",
+}
+
+
+def from_whom(contract: Contract) -> str:
+    """Return in words against whom the guarantee holds."""
+    return FROM_WHOM[contract.mechanism].format(
+        colluding=contract.roster.n_colluding, sites=len(contract.subjects), alone=contract.alone
+    )
+
+
+def assumptions(contract: Contract) -> list[str]:
+    """Return in words what the guarantee rests on."""
+    twice = gaussian_epsilon(2 * max(contract.total_mu.values()), contract.delta)
+    found = [
+        "A person takes part at one site only. Somebody enrolled at two would have epsilon "
+        f"{round_up(twice)} in place of {round_up(max(contract.epsilon))}.",
+        "How many people each site enrolled was fixed, and public, before anyone looked at their scans.",
+        "A person is not protected from the site that holds the scan.",
+        "The ciphers stay unbroken (X25519, AES), and each site's computer is its own.",
+    ]
+    if contract.mechanism == "cape":
+        found.insert(
+            0,
+            f"No more than {contract.roster.n_colluding} of the {len(contract.subjects)} sites side with the "
+            "aggregator; the others follow the protocol.",
+        )
+    return found
+
+
+def odds(epsilon: float, delta: float) -> str:
+    """Return in words what (epsilon, delta) says: no outcome is e^epsilon times as likely, but for delta."""
+    factor = "a million, which protects next to nobody"
+    if epsilon < math.log(1e6):
+        factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
+    chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
+    return (
+        "If this person's scan had been replaced by any other, no outcome of the study, and nothing that "
+        f"anybody concludes from it, would have become more likely by a factor of more than {factor}, but "
+        f"for a remainder of probability {chance}."
+    )
+
+
+def best_guess(mu: float, delta: float) -> float:
+    r"""Return the largest probability of telling which of two equally likely scans somebody had.
+
+    For mu-GDP the total variation distance is at most delta(0) = Phi(mu/2) - Phi(-mu/2), and a guess between
+    two equally likely worlds is right with probability (1 + TV)/2 = Phi(mu/2) at best. What the grid and the
+    stream of the noise add, ``RESERVED_DELTA`` of delta, is added to the distance.
+    """
+    return min(1.0, (1 + gaussian_delta(mu, 0.0) + RESERVED_DELTA * delta) / 2)
+
+
+# By accountant
+
+
+def side_by_side(privacy: PrivacyStatement) -> dict[str, float]:
+    """Return the epsilon of the releases that were made, for the site that gave most, by each accountant."""
+    mus = _worst_site(privacy)
+    totals = {}
+    for name in ACCOUNTANTS:
+        book = accountant(name, privacy.delta)
+        book.compose(*(Release(mu, count) for mu, count in Counter(mus).items()))
+        totals[name] = book.epsilon
+    return totals
+
+
+def _worst_site(privacy: PrivacyStatement) -> list[float]:
+    spent: dict[str, list[float]] = {}
+    for release in privacy.releases:
+        for site, mu in release.site_mu.items():
+            spent.setdefault(site, []).append(mu)
+    return max(spent.values(), key=lambda mus: math.hypot(*mus), default=[])
+
+
+def by_the_paper(contract: Contract, privacy: PrivacyStatement) -> dict[str, float]:
+    r"""Return what the paper's formulas say of the same noise on the same means; empty where they are mute.
+
+    Let sigma be the noise of a mean of M people in units of its sensitivity, spread C/M. Then, for S sites of
+    which S_C collude, mu^2 of a release is
+
+    ============  =====================================================================
+    output        1/sigma^2: the published mean alone, nothing that the aggregator sees
+    theorem_1     2 mu_z, equation (1) of the paper, in its units tau = sigma, N = S
+    paper_masks   S/(S+1) (1 + S/S_H)/sigma^2: the paper's masks, exactly
+    ============  =====================================================================
+
+    Releases compose exactly in all three, so that the views are compared and not the accountants. With masks
+    as wide as the ring it is S/(S_H sigma^2), which is what :func:`side_by_side` has.
+    """
+    n, c = len(contract.subjects), contract.roster.n_colluding
+    if contract.mechanism != "cape" or not privacy.releases or not math.isfinite(privacy.mu):
+        return {}
+    inverse = math.fsum(_ratio(contract, release) ** -2 for release in privacy.releases)
+    squares = {"output": inverse, "paper_masks": n / (n + 1) * (1 + n / (n - c)) * inverse}
+    if c <= paper.theorem_1_most_colluding(n):
+        squares["theorem_1"] = 2 * paper.cape_mu_z(1.0, n, n, c) * inverse
+    return {
+        name: gaussian_epsilon(math.sqrt(squares[name]), privacy.delta)
+        for name in PAPER_NAMES
+        if name in squares
+    }
+
+
+def _ratio(contract: Contract, release: Charge) -> float:
+    """Return the noise of a release in units of its sensitivity."""
+    query = next(stage.query for stage in contract.stages if stage.query.label == release.label)
+    people = sum(contract.enrolled[site] for site in release.site_mu)
+    return release.noise * people / (query.spread * query.clip)
+
+
+# By site
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """What is told of one site: nothing that depends on its scans.
+
+    Attributes
+    ----------
+    name, people : str, int
+        Its name and how many it enrolled.
+    cap, spent : float
+        The epsilon that was the limit, and the one that its ledger came to.
+    releases, numbers : int
+        What it sent: how many sums, of how many numbers together.
+    """
+
+    name: str
+    people: int
+    cap: float
+    spent: float
+    releases: int
+    numbers: int
+
+    @property
+    def kilobytes(self) -> float:
+        """Size of the numbers that were sent, each of 8 bytes."""
+        return self.numbers * 8 / 1000
+
+
+def site_rows(contract: Contract, privacy: PrivacyStatement) -> list[SiteRow]:
+    """Return what is told of each site."""
+    sizes = {stage.query.label: stage.query.size for stage in contract.stages}
+    rows = []
+    for name, people in contract.enrolled.items():
+        sent = [release for release in privacy.releases if name in release.site_mu]
+        spent = math.hypot(*(release.site_mu[name] for release in sent)) if sent else 0.0
+        charged = math.sqrt((privacy.charged or {}).get(name, 0.0))
+        rows.append(
+            SiteRow(
+                name,
+                people,
+                privacy.site_epsilon.get(name, math.inf),
+                gaussian_epsilon(max(spent, charged), privacy.delta),
+                len(sent),
+                sum(sizes.get(release.label, 0) for release in sent),
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class ReleaseRow:
+    """One kind of release: how often it was made, of how many numbers, and what it cost together."""
+
+    label: str
+    times: int
+    given_up: int
+    numbers: int
+    noise: float
+    epsilon: float
+
+
+def release_rows(contract: Contract, privacy: PrivacyStatement) -> list[ReleaseRow]:
+    """Return the kinds of releases in their order."""
+    sizes = {stage.query.label: stage.query.size for stage in contract.stages}
+    rows = []
+    for label in dict.fromkeys(release.label for release in privacy.releases):
+        made = [release for release in privacy.releases if release.label == label]
+        rows.append(
+            ReleaseRow(
+                label,
+                len(made),
+                sum(release.aborted for release in made),
+                sizes.get(label, 0),
+                made[-1].noise,
+                privacy.epsilon_of(label),
+            )
+        )
+    return rows

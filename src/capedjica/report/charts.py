@@ -1,0 +1,137 @@
+"""Charts as drawings that take the colours of the page around them, light or dark, and print sharply."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from capedjica.report.figures import COLOURS
+
+FloatArray = NDArray[np.float64]
+# Stand for colours that the page decides on.
+_INK: Final = "#010203"
+_ACCENT: Final = "#010204"
+_FAINT: Final = "#010205"
+_THEME: Final = {_INK: "currentColor", _ACCENT: "var(--accent)", _FAINT: "var(--faint)"}
+_DASHES: Final = ("-", "--", ":", "-.")
+
+
+def bars(
+    labels: Sequence[str], values: Sequence[float], axis_label: str, threshold: float | None = None
+) -> str:
+    """Draw values from 0 to 1 as bars; those below the threshold are hollow, so that colour is not needed."""
+
+    def plot(axis: Axes) -> None:
+        low = [threshold is not None and value < threshold for value in values]
+        faces = ["none" if hollow else _ACCENT for hollow in low]
+        axis.bar(range(len(values)), values, color=faces, edgecolor=_ACCENT, width=0.7)
+        axis.set_xticks(range(len(values)), labels)
+        if threshold is not None:
+            axis.axhline(threshold, color=_INK, linewidth=0.8, linestyle="--")
+        axis.set(ylabel=axis_label, ylim=(0, 1))
+
+    return _draw(plot, (7.2, 2.6))
+
+
+def ranking(values: Mapping[str, float], axis_label: str) -> str:
+    """Draw one bar below the other, each with its name and its value; the first is filled."""
+
+    def plot(axis: Axes) -> None:
+        places = range(len(values))
+        faces = [_ACCENT, *["none"] * (len(values) - 1)]
+        axis.barh(places, list(values.values()), color=faces, edgecolor=_ACCENT, height=0.6)
+        axis.set_yticks(places, list(values))
+        axis.invert_yaxis()
+        axis.set_xlim(left=0)
+        axis.set_xlabel(axis_label)
+
+    return _draw(plot, (7.2, 0.8 + 0.36 * len(values)))
+
+
+def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> str:
+    """Draw curves that differ in colour and in their dashes; by powers of ten where they span several."""
+    values = [value for curve in curves.values() for value in curve]
+    steep = min(values) > 0 and max(values) > 30 * min(values)
+
+    def plot(axis: Axes) -> None:
+        for number, (label, curve) in enumerate(curves.items()):
+            colour = _ACCENT if number == 0 else COLOURS[number % len(COLOURS)]
+            axis.plot(x, curve, _DASHES[number % len(_DASHES)], color=colour, label=label, linewidth=1.6)
+        axis.set(xlabel=x_label, ylabel=y_label)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if steep:
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(0, 1.05 * max(values))
+        axis.legend(frameon=False, fontsize=9, labelcolor=_INK)
+
+    return _draw(plot, (7.2, 2.9))
+
+
+def profile(values: FloatArray, x_label: str, y_label: str, faded: bool = False) -> str:
+    """Draw one number per feature, as steps from zero."""
+
+    def plot(axis: Axes) -> None:
+        places = np.arange(1, len(values) + 1)
+        axis.fill_between(places, values, step="mid", color=_FAINT if faded else _ACCENT, linewidth=0)
+        axis.axhline(0, color=_INK, linewidth=0.6)
+        axis.set(xlabel=x_label, ylabel=y_label, ylim=(-1.05, 1.05), xlim=(0.5, len(values) + 0.5))
+
+    return _draw(plot, (7.2, 1.5))
+
+
+def spread(
+    x: FloatArray, low: FloatArray, middle: FloatArray, high: FloatArray, labels: tuple[str, str]
+) -> str:
+    """Draw a curve within a band."""
+
+    def plot(axis: Axes) -> None:
+        axis.fill_between(x, low, high, color=_FAINT, linewidth=0)
+        axis.plot(x, middle, color=_ACCENT, linewidth=1.6)
+        axis.set(xlabel=labels[0], ylabel=labels[1], yscale="log")
+
+    return _draw(plot, (3.4, 2.2))
+
+
+def _draw(plot: Callable[[Axes], None], size: tuple[float, float]) -> str:
+    settings: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "capedjica",
+        **dict.fromkeys(
+            ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK
+        ),
+        **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 9),
+    }
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        axis = figure.subplots()
+        plot(axis)
+        axis.spines[["top", "right"]].set_visible(False)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(buffer.getvalue())
+
+
+def _inline(svg: str) -> str:
+    """Return a drawing as part of a page: no header, no numbered groups, colours of the page."""
+    drawing = svg[svg.index("<svg") :]
+    drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)
+    # Its size is that of the page; the view box keeps the proportions.
+    drawing = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawing, count=1)
+    drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
+    drawing = drawing.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)
+    for stand_in, colour in _THEME.items():
+        drawing = drawing.replace(stand_in, colour)
+    return drawing

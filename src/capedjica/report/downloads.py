@@ -1,0 +1,78 @@
+"""Numbers and pictures inside a page, as ``data:`` addresses."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.image import imsave
+from numpy.typing import NDArray
+
+# What is larger stays beside the page.
+MOST_BYTES: Final = 3_000_000
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file inside a page: its name, and its content as an address."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something to look at.
+
+    Attributes
+    ----------
+    alt : str
+        The same in words, for those who cannot see it.
+    caption : str
+        What stands below.
+    picture : str
+        Address of a picture; or
+    drawing : str
+        a drawing in SVG.
+    numbers : Download, optional
+        What it shows, as numbers.
+    marks : tuple of str
+        Words below a picture, evenly spread.
+    """
+
+    alt: str
+    caption: str = ""
+    picture: str = ""
+    drawing: str = ""
+    numbers: Download | None = None
+    marks: tuple[str, ...] = ()
+
+
+def address(content: bytes, kind: str) -> str:
+    """Return content as an address."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Download:
+    """Return a table as CSV."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_shown(cell) for cell in row] for row in rows)
+    return Download(name, address(buffer.getvalue().encode(), "text/csv"))
+
+
+def _shown(cell: Any) -> Any:
+    return f"{cell:.8g}" if isinstance(cell, float | np.floating) else cell
+
+
+def png(pixels: NDArray[np.uint8]) -> str:
+    """Return pixels (height, width, 4) as the address of a picture."""
+    buffer = io.BytesIO()
+    imsave(buffer, pixels, format="png", metadata={"Software": "capedjica"})
+    return address(buffer.getvalue(), "image/png")

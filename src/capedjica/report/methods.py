@@ -1,0 +1,226 @@
+"""A paragraph for the methods section of an article, and what it cites."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from capedjica.algorithms.reliability import STABLE
+from capedjica.privacy.statement import round_up
+from capedjica.report.page import short
+
+if TYPE_CHECKING:
+    from capedjica.report.group import Findings
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A publication: how it is cited, and as BibTeX."""
+
+    key: str
+    short: str
+    kind: str
+    fields: tuple[tuple[str, str], ...]
+
+    @property
+    def link(self) -> str:
+        """Where it is found."""
+        given = dict(self.fields)
+        if "doi" in given:
+            return f"https://doi.org/{given['doi']}"
+        return f"https://arxiv.org/abs/{given['eprint']}" if "eprint" in given else ""
+
+    @property
+    def bibtex(self) -> str:
+        """The entry of a bibliography."""
+        lines = [f"  {name} = {{{value}}}," for name, value in self.fields]
+        return "\n".join([f"@{self.kind}{{{self.key},", *lines, "}"])
+
+    @property
+    def words(self) -> str:
+        """The entry of a list of references."""
+        given = dict(self.fields)
+        where = given.get("journal") or given.get("booktitle") or f"version {given.get('version', '')}"
+        names = given["author"].replace("{", "").replace("}", "").replace(" and ", "; ")
+        title = given["title"].replace("{", "").replace("}", "")
+        parts = [given.get("volume", ""), given.get("pages", "").replace("--", "–")]
+        place = ": ".join(part for part in parts if part)
+        return f"{names} ({given['year']}). {title}. {where}{' ' * bool(place)}{place}."
+
+
+IMTIAZ: Final = Reference(
+    "imtiaz2021correlated",
+    "Imtiaz et al., 2021",
+    "article",
+    (
+        (
+            "author",
+            "Imtiaz, Hafiz and Mohammadi, Jafar and Silva, Rogers and Baker, Bradley and Plis, Sergey M. and "
+            "Sarwate, Anand D. and Calhoun, Vince D.",
+        ),
+        (
+            "title",
+            "A Correlated Noise-Assisted Decentralized Differentially Private Estimation Protocol, and its "
+            "Application to {fMRI} Source Separation",
+        ),
+        ("journal", "IEEE Transactions on Signal Processing"),
+        ("volume", "69"),
+        ("pages", "6355--6370"),
+        ("year", "2021"),
+        ("eprint", "1910.12913"),
+    ),
+)
+DONG: Final = Reference(
+    "dong2022gaussian",
+    "Dong, Roth and Su, 2022",
+    "article",
+    (
+        ("author", "Dong, Jinshuo and Roth, Aaron and Su, Weijie J."),
+        ("title", "Gaussian Differential Privacy"),
+        ("journal", "Journal of the Royal Statistical Society Series B"),
+        ("volume", "84"),
+        ("pages", "3--37"),
+        ("year", "2022"),
+        ("doi", "10.1111/rssb.12454"),
+    ),
+)
+BONAWITZ: Final = Reference(
+    "bonawitz2017practical",
+    "Bonawitz et al., 2017",
+    "inproceedings",
+    (
+        (
+            "author",
+            "Bonawitz, Keith and Ivanov, Vladimir and Kreuter, Ben and Marcedone, Antonio and McMahan, H. "
+            "Brendan and Patel, Sarvar and Ramage, Daniel and Segal, Aaron and Seth, Karn",
+        ),
+        ("title", "Practical Secure Aggregation for Privacy-Preserving Machine Learning"),
+        ("booktitle", "ACM Conference on Computer and Communications Security"),
+        ("pages", "1175--1191"),
+        ("year", "2017"),
+        ("doi", "10.1145/3133956.3133982"),
+    ),
+)
+BAKER: Final = Reference(
+    "baker2019decentralized",
+    "Baker et al., 2019",
+    "article",
+    (
+        (
+            "author",
+            "Baker, Bradley T. and Abrol, Anees and Silva, Rogers F. and Damaraju, Eswar and Sarwate, Anand "
+            "D. and Calhoun, Vince D. and Plis, Sergey M.",
+        ),
+        (
+            "title",
+            "Decentralized temporal independent component analysis: Leveraging {fMRI} data in collaborative "
+            "settings",
+        ),
+        ("journal", "NeuroImage"),
+        ("volume", "186"),
+        ("pages", "557--569"),
+        ("year", "2019"),
+        ("doi", "10.1016/j.neuroimage.2018.10.072"),
+    ),
+)
+NILEARN: Final = Reference(
+    "abraham2014machine",
+    "Abraham et al., 2014",
+    "article",
+    (
+        (
+            "author",
+            "Abraham, Alexandre and Pedregosa, Fabian and Eickenberg, Michael and Gervais, Philippe and "
+            "Mueller, Andreas and Kossaifi, Jean and Gramfort, Alexandre and Thirion, Bertrand and "
+            "Varoquaux, Gael",
+        ),
+        ("title", "Machine learning for neuroimaging with scikit-learn"),
+        ("journal", "Frontiers in Neuroinformatics"),
+        ("volume", "8"),
+        ("pages", "14"),
+        ("year", "2014"),
+        ("doi", "10.3389/fninf.2014.00014"),
+    ),
+)
+_METHODS: Final = {
+    "subject": "each participant entered every step with one short vector of bounded length",
+    "paper": "the scans were reduced by capePCA and unmixed by capeDJICA ({imtiaz})",
+    "djica": "the scans were reduced by PCA and unmixed by decentralized joint ICA ({baker})",
+    "dp-djica": "the scans were reduced by PCA and unmixed by DP-djICA, with Laplace noise on the gradients",
+}
+_MECHANISMS: Final = {
+    "cape": "Each site added correlated noise to its sums ({imtiaz}): random masks from a secure sum "
+    "({bonawitz}), which cancel between the sites, and Gaussian noise drawn at the site, which does not.",
+    "conventional": "Each site added Gaussian noise of its own to its sums, enough without others' help.",
+    "local": "One site alone was used, which added Gaussian noise to its sums.",
+    "pooled": "A trusted aggregator received the sums of all sites and added Gaussian noise to the means.",
+    "none": "No noise was added: the analysis is not differentially private.",
+}
+
+
+def _software(version: str) -> Reference:
+    fields = (
+        ("author", "{The capedjica developers}"),
+        ("title", "{capedjica}: differentially private decentralized joint {ICA} of {fMRI}"),
+        ("version", version),
+        ("year", "2026"),
+    )
+    return Reference("capedjica", "The capedjica developers", "software", fields)
+
+
+def references(findings: Findings) -> list[Reference]:
+    """Return what the paragraph cites."""
+    found = [_software(findings.version)]
+    cape = findings.contract.mechanism == "cape"
+    found += [IMTIAZ] * (cape or findings.method == "paper") + [BONAWITZ] * cape
+    found += [BAKER] * (findings.method == "djica") + [DONG] * findings.private
+    return found + [NILEARN] * (findings.image is not None)
+
+
+def paragraph(findings: Findings) -> str:
+    """Return the paragraph."""
+    parts = [_analysis(findings), findings.prepared, _noise(findings), _cost(findings), _maps(findings)]
+    return " ".join(part for part in parts if part)
+
+
+def _analysis(findings: Findings) -> str:
+    contract = findings.contract
+    how = _METHODS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
+    return (
+        f"Brain networks were estimated from {sum(contract.subjects):,} participants at "
+        f"{len(contract.subjects)} sites by one independent component analysis with {len(findings.maps)} "
+        f"components over all of them, without any scan leaving its site (capedjica {findings.version}): "
+        f"{how}."
+    )
+
+
+def _noise(findings: Findings) -> str:
+    return _MECHANISMS[findings.contract.mechanism].format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
+
+
+def _cost(findings: Findings) -> str:
+    privacy, contract = findings.privacy, findings.contract
+    if not findings.private:
+        return "" if contract.mechanism == "none" else "The noise came from a seed and protects nobody."
+    against = {
+        "cape": f"an aggregator that sees every message and colludes with up to {privacy.n_colluding} sites",
+        "conventional": "an aggregator that sees every message and colludes with all other sites",
+        "local": "anyone who sees what the site sent",
+        "pooled": "anyone who sees the results",
+    }[contract.mechanism]
+    return (
+        f"All releases together satisfy (ε, δ)-differential privacy at the level of participants with "
+        f"ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} against {against}; neighbouring "
+        f"data sets differ in one participant's scans. The {len(privacy.releases)} releases were accounted for "
+        f"exactly, by Gaussian differential privacy ({DONG.short})."
+    )
+
+
+def _maps(findings: Findings) -> str:
+    if findings.stability is None:
+        return ""
+    stable = int((findings.stability >= STABLE).sum())
+    return (
+        f"The stability of each map under the noise was estimated from what was published; {stable} of "
+        f"{len(findings.maps)} maps with a stability of at least {STABLE:g} are interpreted."
+    )

@@ -1,0 +1,103 @@
+"""Maps as pictures: slices over the template of a brain, squares of pixels, matrices."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
+
+from capedjica.report.brain import SLICES
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+FloatArray = NDArray[np.float64]
+Pixels = NDArray[np.uint8]
+
+# The box of the MNI152 template, in mm: left to right, back to front, bottom to top.
+BOX: Final = ((-80.0, 80.0), (-112.0, 78.0), (-70.0, 84.0))
+# Lower values of a map let the brain be seen.
+SHOWN_FROM: Final = 0.25
+# From low to high, one pair for each sign: colours that colour-blind readers can tell apart.
+POSITIVE: Final = ((201, 84, 0), (255, 221, 87))
+NEGATIVE: Final = ((0, 96, 168), (143, 227, 255))
+_PIXEL: Final = 1.5
+_FADED: Final = 0.35
+
+
+def along(axis: int, step: float) -> FloatArray:
+    """Return places along one side of the box, in mm."""
+    low, high = BOX[axis]
+    return np.arange(low, high + step / 2, step)
+
+
+def sample(image: Nifti1Image, x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
+    """Return the volumes of an image (n, len(x), len(y), len(z)) at places in mm, linearly interpolated."""
+    values, to_voxel = np.asarray(image.dataobj, dtype=np.float64), np.linalg.inv(np.asarray(image.affine))
+    volumes = np.moveaxis(values[..., np.newaxis] if values.ndim == 3 else values, -1, 0)
+    grid = np.stack([*np.meshgrid(x, y, z, indexing="ij"), np.ones((len(x), len(y), len(z)))])
+    places = np.tensordot(to_voxel[:3], grid, axes=1)
+    return np.stack([map_coordinates(volume, places, order=1) for volume in volumes])
+
+
+def axial(image: Nifti1Image) -> list[FloatArray]:
+    """Return each volume as axial slices side by side: left is left, the front is at the top."""
+    volumes = sample(image, along(0, _PIXEL), along(1, _PIXEL), np.array(SLICES, dtype=float))
+    return [
+        np.concatenate([volume[:, ::-1, height].T for height in range(len(SLICES))], axis=1)
+        for volume in volumes
+    ]
+
+
+@cache
+def template() -> Nifti1Image:
+    """Return the MNI152 template that comes with nilearn, values from 0 to 1."""
+    from nilearn.datasets import load_mni152_template
+
+    brain: Nifti1Image = load_mni152_template(resolution=1)
+    return brain
+
+
+@cache
+def _brain() -> FloatArray:
+    grey = axial(template())[0]
+    shown: FloatArray = grey / grey.max()
+    return shown
+
+
+def over_brain(values: FloatArray, faded: bool) -> Pixels:
+    """Return axial slices of a map over the template; what is outside the brain is transparent."""
+    grey = _brain()
+    pixels = np.empty((*grey.shape, 4))
+    pixels[..., :3] = (60 + 180 * grey)[..., np.newaxis]
+    pixels[..., 3] = 255 * np.clip(10 * grey, 0, 1)
+    weight = (np.abs(values) >= SHOWN_FROM) * (_FADED if faded else 1.0)
+    colours = coloured(values)
+    pixels[..., :3] += weight[..., np.newaxis] * (colours - pixels[..., :3])
+    pixels[..., 3] = np.maximum(pixels[..., 3], 255 * weight)
+    return pixels.round().astype(np.uint8)
+
+
+def coloured(values: FloatArray) -> FloatArray:
+    """Return the colours (..., 3) of a map whose largest absolute value is 1."""
+    low, high = (
+        np.where(values[..., np.newaxis] > 0, np.array(POSITIVE[end]), np.array(NEGATIVE[end]))
+        for end in (0, 1)
+    )
+    part = np.clip((np.abs(values) - SHOWN_FROM) / (1 - SHOWN_FROM), 0, 1)[..., np.newaxis]
+    mixed: FloatArray = low + part * (high - low)
+    return mixed
+
+
+def square(values: FloatArray, faded: bool = False, limit: float | None = None) -> Pixels:
+    """Return a matrix as pixels, red above zero and blue below; white is zero."""
+    from matplotlib import colormaps
+
+    most = limit or float(np.abs(values).max()) or 1.0
+    pixels = np.array(colormaps["RdBu_r"](0.5 + values / (2 * most), bytes=True), dtype=np.uint8)
+    if faded:
+        pixels[..., 3] = round(255 * _FADED)
+    return pixels

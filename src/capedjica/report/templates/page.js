@@ -1,0 +1,26 @@
+// Copying, and print: what is folded away on the screen is on paper.
+document.documentElement.classList.add("scripted");
+document.querySelectorAll("[data-copy]").forEach((button) => {
+  const source = document.getElementById(button.dataset.copy);
+  const said = button.parentElement.querySelector("[role=status]");
+  button.addEventListener("click", async () => {
+    getSelection().selectAllChildren(source);
+    try {
+      await navigator.clipboard.writeText(source.innerText);
+      said.textContent = "Copied.";
+    } catch {
+      said.textContent = "Selected: copy it with Ctrl+C.";
+    }
+  });
+});
+const folded = new Set();
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details:not([open])").forEach((part) => {
+    folded.add(part);
+    part.open = true;
+  });
+});
+addEventListener("afterprint", () => {
+  folded.forEach((part) => (part.open = false));
+  folded.clear();
+});

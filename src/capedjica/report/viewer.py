@@ -1,0 +1,66 @@
+"""The brain to look through: a template and maps as volumes that a script in the page cuts and colours."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.report.slices import BOX, NEGATIVE, POSITIVE, SHOWN_FROM, along, sample, template
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+_TEMPLATE_STEP: Final = 2.0
+_MAP_STEP: Final = 3.0
+# Values of maps in steps of 1/100; lower than this they are nothing.
+_LEVELS: Final = 100
+_LEAST: Final = 0.1
+
+
+def volumes(image: Nifti1Image, names: Sequence[str]) -> dict[str, Any]:
+    """Return what the viewer needs, for JSON: bytes of volumes, x fastest, compressed.
+
+    Values of maps are rounded to 0.01 and left out below 0.1.
+    """
+    places = [along(axis, _MAP_STEP) for axis in range(3)]
+    maps = sample(image, *places)
+    brain = [along(axis, _TEMPLATE_STEP) for axis in range(3)]
+    grey = sample(template(), *brain)[0]
+    return {
+        "box": BOX,
+        "brain": {
+            "step": _TEMPLATE_STEP,
+            "shape": grey.shape,
+            "data": _packed(255 * grey / grey.max(), np.uint8),
+        },
+        "step": _MAP_STEP,
+        "shape": maps.shape[1:],
+        "levels": _LEVELS,
+        "least": _LEAST,
+        "shown_from": SHOWN_FROM,
+        "colours": [POSITIVE, NEGATIVE],
+        "maps": [
+            {"name": name, "start": _peak(values, places), "data": _packed(_cut(values), np.int8)}
+            for name, values in zip(names, maps, strict=True)
+        ],
+    }
+
+
+def _cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.abs(values) < _LEAST, 0.0, np.clip(values, -1, 1) * _LEVELS)
+
+
+def _peak(values: NDArray[np.float64], places: Sequence[NDArray[np.float64]]) -> list[float]:
+    """Return where a map is highest, in mm."""
+    found = np.unravel_index(np.abs(values).argmax(), values.shape)
+    return [float(side[index]) for side, index in zip(places, found, strict=True)]
+
+
+def _packed(values: NDArray[np.float64], kind: type[np.integer[Any]]) -> str:
+    plain = values.round().astype(kind).tobytes(order="F")
+    return base64.b64encode(gzip.compress(plain, mtime=0)).decode()

@@ -1,0 +1,212 @@
+"""What the folder of a run holds, gathered for a report; nothing else is looked at."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.method import Released
+from capedjica.data.features import FeatureTable
+from capedjica.errors import InputError
+from capedjica.privacy.statement import Charge, PrivacyStatement
+from capedjica.report.brain import Peak
+from capedjica.report.group import Findings, group_page
+from capedjica.report.page import HtmlReport
+from capedjica.study.describe import feature_words
+from capedjica.study.journal import read_journal
+from capedjica.study.paper_accounts import paper_says
+from capedjica.study.plan_text import PAPER
+from capedjica.study.releases import planned_releases
+from capedjica.study.run_folder import RunFolder, read_matrix
+from capedjica.study.study_file import Study
+
+REPORT: Final = "report.html"
+
+
+class _SiteCost(msgspec.Struct):
+    epsilon: float | None
+    spent_mu_squared: float | None
+
+
+class _ReleaseCost(msgspec.Struct):
+    label: str
+    mu: dict[str, float | None]
+    noise: float
+    given_up: bool
+
+
+class PrivacyFile(msgspec.Struct):
+    """A ``privacy.json``."""
+
+    private: bool
+    epsilon: float | None
+    delta: float
+    mu: float | None
+    mechanism: str
+    n_sites: int
+    n_colluding: int
+    sites: dict[str, _SiteCost]
+    releases: list[_ReleaseCost]
+
+    def statement(self, secure: bool) -> PrivacyStatement:
+        """Return what was written, with infinity again where there is no number."""
+        return PrivacyStatement(
+            epsilon=_known(self.epsilon),
+            delta=self.delta,
+            mu=_known(self.mu),
+            releases=tuple(
+                Charge(one.label, {name: _known(mu) for name, mu in one.mu.items()}, one.noise, one.given_up)
+                for one in self.releases
+            ),
+            site_epsilon={name: _known(site.epsilon) for name, site in self.sites.items()},
+            mechanism=self.mechanism,
+            n_sites=self.n_sites,
+            n_colluding=self.n_colluding,
+            secure=secure,
+            charged={name: _known(site.spent_mu_squared) for name, site in self.sites.items()},
+        )
+
+
+class _Provenance(msgspec.Struct):
+    capedjica: str
+    python: str
+    libraries: dict[str, str]
+    contract: str
+    n_iter: int
+    started: str
+    resumed: int
+    files: dict[str, str]
+
+
+class _Reliability(msgspec.Struct):
+    stability: list[float] | None
+
+
+def run_report(run: Path) -> HtmlReport:
+    """Return the report of a complete run, from its folder alone."""
+    return HtmlReport(group_page(run_findings(run)))
+
+
+def run_findings(run: Path) -> Findings:
+    """Return what a complete run published."""
+    folder = RunFolder(run)
+    if not folder.holds(["study.toml", "privacy.json", "provenance.json", "reliability.json", "maps.npy"]):
+        raise InputError(f"{run} holds no complete run: give the folder of one, or its unpacked results.zip")
+    study = Study.load(run)
+    maps = _maps(run, study)
+    provenance = folder.read_json("provenance.json", _Provenance)
+    stability = folder.read_json("reliability.json", _Reliability).stability
+    return Findings(
+        title=study.content.title,
+        method=study.content.analysis.method,
+        version=provenance.capedjica,
+        maps=maps,
+        stability=None if stability is None else np.array(stability),
+        contract=study.contract,
+        privacy=folder.read_json("privacy.json", PrivacyFile).statement(not study.contract.insecure_noise),
+        n_iter=provenance.n_iter,
+        released=_released(folder, study),
+        image=study.features.image(maps),
+        image_shape=study.content.analysis.image_shape,
+        peaks=_peaks(run / "peaks.csv"),
+        preparation=_preparation(study),
+        prepared=_prepared(study.content.features, study.content.analysis.n_features),
+        paper_says=_paper_says(study),
+        origin=_origin(study, provenance),
+    )
+
+
+def _known(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _maps(run: Path, study: Study) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    maps, table = read_matrix(run / "maps.npy"), study.content.analysis
+    if maps.shape != (table.n_components, table.n_features):
+        raise InputError(
+            f"{run / 'maps.npy'} has shape {maps.shape}, that of its study would be "
+            f"{(table.n_components, table.n_features)}"
+        )
+    return maps
+
+
+def _released(folder: RunFolder, study: Study) -> list[Released]:
+    """Return the means; none in an unpacked results.zip, which does not have them."""
+    return read_journal(folder.journal_path, study.contract) if folder.journal_path.exists() else []
+
+
+def _peaks(path: Path) -> list[Peak]:
+    """Read a table of peaks; none where there is none."""
+    if not path.exists():
+        return []
+    kinds = {"component": int, "cluster_voxels": int, "region": str}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [
+                Peak(**{one.name: kinds.get(one.name, float)(row[one.name]) for one in fields(Peak)})
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+        raise InputError(f"{path} is not a table of peaks as a run left it") from None
+
+
+def _preparation(study: Study) -> list[str]:
+    analysis = study.content.analysis
+    words = feature_words(msgspec.to_builtins(study.content.features), analysis.n_features)
+    if analysis.image_shape is not None:
+        height, width = analysis.image_shape
+        words.append(
+            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
+            "used; that choice looks at nobody's data."
+        )
+    return words
+
+
+def _prepared(features: FeatureTable, n_features: int) -> str:
+    """Return what was done to scans as an article says it."""
+    done = {
+        "smoothing_fwhm": "smoothed ({:g} mm full width at half maximum)",
+        "detrend": "linearly detrended",
+        "confounds": "cleaned of fMRIPrep's confounds ({})",
+        "high_pass": "high-pass filtered at {:g} Hz",
+        "low_pass": "low-pass filtered at {:g} Hz",
+        "standardize": "standardised feature by feature",
+    }
+    made = {
+        "columns": f"given as time courses of {n_features:,} features",
+        "atlas": f"averaged within the {n_features:,} regions of an atlas ({features.atlas})",
+        "voxels": f"reduced to the {n_features:,} voxels of a brain mask",
+    }
+    table = msgspec.to_builtins(features) | {"confounds": ", ".join(features.confounds)}
+    steps = [words.format(table[key]) for key, words in done.items() if table[key]]
+    space = f" in {features.space} space" if features.space else ""
+    return f"Scans{space} were {', '.join([*steps, made[features.kind]])}, each by itself."
+
+
+def _paper_says(study: Study) -> dict[str, float]:
+    """Return what the paper says of its own method, where it is the one that was used."""
+    if not isinstance(study.method, PaperMethod) or study.contract.mechanism != "cape":
+        return {}
+    said = paper_says(study.contract, study.method, planned_releases(study.contract))
+    return {words: said[name] for name, words in PAPER.items()}
+
+
+def _origin(study: Study, provenance: _Provenance) -> dict[str, str]:
+    hashes = {f"SHA-256 of {name}": digest for name, digest in provenance.files.items()}
+    return {
+        "study": study.hash.hex(),
+        "contract": provenance.contract,
+        "started": provenance.started,
+        "taken up again": f"{provenance.resumed} times",
+        "capedjica": provenance.capedjica,
+        "Python": provenance.python,
+        **provenance.libraries,
+        **hashes,
+    }

@@ -1,0 +1,162 @@
+"""A headless Chromium driven over a pipe by its own protocol: no package, no port, no network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+# Long enough for a busy machine; a browser that hangs must not hang the tests.
+PATIENCE = 120
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / ".venv" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def find_chromium():
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+class Browser:
+    """One browser with one page; use it as a context."""
+
+    def __init__(self, executable):
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        here_in, there_out = os.pipe()
+        there_in, here_out = os.pipe()
+        # The browser reads commands from descriptor 3 and answers on 4.
+        script = f'exec "$@" 3<&{there_in} 4>&{there_out}'
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"]
+        options += ["--hide-scrollbars", "--disable-dev-shm-usage", f"--user-data-dir={self._folder.name}"]
+        self._process = subprocess.Popen(
+            ["bash", "-c", script, "bash", executable, *options, "about:blank"],
+            pass_fds=(there_in, there_out),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(there_in)
+        os.close(there_out)
+        self._in, self._out, self._rest, self._number = here_in, here_out, b"", 0
+        self.events = []
+        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        attach = {"targetId": target["targetId"], "flatten": True}
+        self._session = None
+        self._session = self.call("Target.attachToTarget", **attach)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    _session = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+        self._folder.cleanup()
+
+    def call(self, method, **parameters):
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']['message']}")
+                return answer["result"]
+            self.events.append(answer)
+
+    def _next(self):
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._in], [], [], PATIENCE)
+            chunk = os.read(self._in, 1 << 20) if ready else b""
+            if not chunk:
+                raise RuntimeError("the browser does not answer")
+            self._rest += chunk
+        message, self._rest = self._rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def open(self, path, width=1280, height=900, dark=False):
+        """Open a page and wait until it is loaded, its viewer included."""
+        self.events.clear()
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        self.call("Page.navigate", url=Path(path).resolve().as_uri())
+        ready = "document.readyState === 'complete' && (!document.querySelector('#viewer') || "
+        ready += "document.querySelector('#viewer').dataset.ready === 'yes')"
+        self.wait(ready)
+
+    def wait(self, condition):
+        end = time.monotonic() + PATIENCE
+        while not self.evaluate(condition):
+            if time.monotonic() > end:
+                raise RuntimeError(f"never true: {condition}")
+            time.sleep(0.05)
+
+    def evaluate(self, code):
+        """Return the value of an expression in the page, awaited."""
+        result = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            raise RuntimeError(str(result["exceptionDetails"])[:500])
+        return result["result"].get("value")
+
+    def click(self, x, y):
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
+    def press(self, key, code):
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def screenshot(self, path, whole=False):
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
+        Path(path).write_bytes(base64.b64decode(data))
+
+    def pdf(self):
+        return base64.b64decode(
+            self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"]
+        )
+
+    def complaints(self):
+        """Everything that the page wrote to the console as an error, and every exception."""
+        found = []
+        for event in self.events:
+            method, given = event.get("method"), event.get("params", {})
+            if method == "Log.entryAdded" and given["entry"]["level"] in ("error", "warning"):
+                found.append(given["entry"]["text"])
+            elif method == "Runtime.exceptionThrown" or (
+                method == "Runtime.consoleAPICalled" and given["type"] in ("error", "warning", "assert")
+            ):
+                found.append(str(given)[:300])
+        return found
+
+    def requests(self):
+        """Every address that was asked for, but the page itself and what is inside it."""
+        asked = [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
+        return [url for url in asked if not url.startswith(("data:", "blob:"))]
