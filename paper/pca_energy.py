@@ -36,8 +36,8 @@ class Setting:
 
     spectrum: Spectrum
     delta: float = 0.01
-    epsilons: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-    samples: tuple[int, ...] = (1000, 2000, 5000, 10_000, 20_000)
+    epsilons: tuple[float, ...] = (0.05, 0.1, 0.3, 1.0, 3.0, 10.0)
+    samples: tuple[int, ...] = (1000, 2000, 5000, 10_000)
     sites: tuple[int, ...] = (2, 5, 10, 20, 50)
     usual_epsilon: float = 1.0
     repetitions: int = 2

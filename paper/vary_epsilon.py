@@ -64,8 +64,9 @@ from paper._scores import (
     where,
 )
 
-EPSILONS: Final = (0.1, 0.5, 1.0, 3.0, 10.0, 30.0)
-FEW_EPSILONS: Final = (3.0, 30.0)
+EPSILONS: Final = (0.5, 1.0, 3.0, 10.0, 30.0)
+FEW_EPSILONS: Final = (0.5, 3.0, 30.0)
+DP_EPSILONS: Final = (3.0, 30.0)
 SUBJECT_EPSILONS: Final = (1.0, 2.0, 5.0, 10.0, 100.0)
 
 
@@ -75,7 +76,7 @@ class Row:
 
     data: Data
     epsilons: tuple[float, ...] = EPSILONS
-    repeats: int = 4
+    repeats: int = 2
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,14 @@ class Setting:
 
     name: str
     rows: tuple[Row, ...]
-    dp_epsilons: tuple[float, ...] = FEW_EPSILONS
+    dp_epsilons: tuple[float, ...] = DP_EPSILONS
     dp_repeats: int = 2
     dp_iterations: int = 100
     subject_epsilons: tuple[float, ...] = SUBJECT_EPSILONS
     recipes: tuple[Recipe, ...] = (PAPER, TUNED)
 
 
-FULL: Final = Setting("vary_epsilon", (Row(Data(256), repeats=6), Row(Data(1024))))
+FULL: Final = Setting("vary_epsilon", (Row(Data(256), repeats=3), Row(Data(1024))))
 QUICK: Final = Setting(
     "vary_epsilon", (Row(SMALL, (1.0, 1000.0), 2),), (1000.0,), 1, 10, (1.0, 100.0), QUICK_RECIPES
 )
@@ -104,12 +105,16 @@ def settings(options: Options) -> list[Setting]:
     if options.abide is None:
         return [FULL]
     real = (
-        Row(abide_data(options, 256, 20), repeats=2),
-        Row(abide_data(options, 1016, 20), repeats=2),
-        Row(abide_data(options, 1017, 20, 0), FEW_EPSILONS, 2),
-        Row(abide_data(options, 1016, 50), FEW_EPSILONS, 2),
+        Row(abide_data(options, 256, 20), FEW_EPSILONS),
+        Row(abide_data(options, 1016, 20), FEW_EPSILONS),
+        Row(abide_data(options, 1017, 20, 0), DP_EPSILONS),
     )
-    return [FULL, Setting("vary_epsilon_abide", real, (3.0,), 1)]
+    many = (Row(abide_data(options, 1016, 50), DP_EPSILONS),)
+    return [
+        FULL,
+        Setting("vary_epsilon_abide", real, (3.0,), 1),
+        Setting("vary_epsilon_abide_50", many, (3.0,), 1, subject_epsilons=(2.0, 5.0, 10.0)),
+    ]
 
 
 def cells(setting: Setting, row: Row) -> list[tuple[Analysis, int]]:
@@ -319,7 +324,10 @@ def _more_people(setting: Setting, rows: Sequence[Score]) -> list[Finding]:
 def experiment(setting: Setting, kept: Kept) -> Experiment:
     """Put table, figure and findings together."""
     rows = measure(setting, kept)
-    title = "Gain index and overall ε against ε_i" + (", real data" if setting.rows[0].data.real else "")
+    title = "Gain index and overall ε against ε_i"
+    first = setting.rows[0].data
+    if first.real:
+        title += f", real data, {first.n_components} components"
     figure = draw(setting, rows)
     return Experiment(setting.name, title, setting, rows, figure, findings(setting, rows), [TUNING])
 

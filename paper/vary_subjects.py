@@ -51,7 +51,7 @@ class Setting:
     recipes: tuple[Recipe, ...] = (PAPER, TUNED)
 
 
-FULL: Final = Setting("vary_subjects", tuple(Data(m) for m in (64, 128, 256, 512, 1024)), 4)
+FULL: Final = Setting("vary_subjects", tuple(Data(m) for m in (64, 128, 256, 512, 1024)), 2)
 QUICK: Final = Setting(
     "vary_subjects",
     tuple(Data(m, 4, 0, 4, 80, 12) for m in (24, 48)),
