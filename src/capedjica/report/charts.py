@@ -43,21 +43,6 @@ def bars(
     return _draw(plot, (7.2, 2.6))
 
 
-def ranking(values: Mapping[str, float], axis_label: str) -> str:
-    """Draw one bar below the other, each with its name and its value; the first is filled."""
-
-    def plot(axis: Axes) -> None:
-        places = range(len(values))
-        faces = [_ACCENT, *["none"] * (len(values) - 1)]
-        axis.barh(places, list(values.values()), color=faces, edgecolor=_ACCENT, height=0.6)
-        axis.set_yticks(places, list(values))
-        axis.invert_yaxis()
-        axis.set_xlim(left=0)
-        axis.set_xlabel(axis_label)
-
-    return _draw(plot, (7.2, 0.8 + 0.36 * len(values)))
-
-
 def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> str:
     """Draw curves that differ in colour and in their dashes; by powers of ten where they span several."""
     values = [value for curve in curves.values() for value in curve]

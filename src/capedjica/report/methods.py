@@ -174,7 +174,7 @@ def references(findings: Findings) -> list[Reference]:
     cape = findings.contract.mechanism == "cape"
     found += [IMTIAZ] * (cape or findings.method == "paper") + [BONAWITZ] * cape
     found += [BAKER] * (findings.method == "djica") + [DONG] * findings.private
-    return found + [NILEARN] * (findings.image is not None)
+    return found + [NILEARN] * (findings.maps.look == "slices")
 
 
 def paragraph(findings: Findings) -> str:
@@ -203,7 +203,7 @@ def _cost(findings: Findings) -> str:
     if not findings.private:
         return "" if contract.mechanism == "none" else "The noise came from a seed and protects nobody."
     against = {
-        "cape": f"an aggregator that sees every message and colludes with up to {privacy.n_colluding} sites",
+        "cape": f"an aggregator that sees every message and colludes with {_sites(privacy.n_colluding)}",
         "conventional": "an aggregator that sees every message and colludes with all other sites",
         "local": "anyone who sees what the site sent",
         "pooled": "anyone who sees the results",
@@ -211,15 +211,19 @@ def _cost(findings: Findings) -> str:
     return (
         f"All releases together satisfy (ε, δ)-differential privacy at the level of participants with "
         f"ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} against {against}; neighbouring "
-        f"data sets differ in one participant's scans. The {len(privacy.releases)} releases were accounted for "
-        f"exactly, by Gaussian differential privacy ({DONG.short})."
+        f"data sets differ in one participant's scans. The {len(privacy.releases)} releases were accounted "
+        f"for exactly, by Gaussian differential privacy ({DONG.short})."
     )
 
 
+def _sites(count: int) -> str:
+    return "no site" if count == 0 else "one site" if count == 1 else f"up to {count} sites"
+
+
 def _maps(findings: Findings) -> str:
-    if findings.stability is None:
+    if findings.maps.stability is None:
         return ""
-    stable = int((findings.stability >= STABLE).sum())
+    stable = int((findings.maps.stability >= STABLE).sum())
     return (
         f"The stability of each map under the noise was estimated from what was published; {stable} of "
         f"{len(findings.maps)} maps with a stability of at least {STABLE:g} are interpreted."

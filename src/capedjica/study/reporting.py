@@ -18,13 +18,14 @@ from capedjica.errors import InputError
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.brain import Peak
 from capedjica.report.group import Findings, group_page
+from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.study.describe import feature_words
 from capedjica.study.journal import read_journal
 from capedjica.study.paper_accounts import paper_says
 from capedjica.study.plan_text import PAPER
 from capedjica.study.releases import planned_releases
-from capedjica.study.run_folder import RunFolder, read_matrix
+from capedjica.study.run_folder import RunFolder
 from capedjica.study.study_file import Study
 
 REPORT: Final = "report.html"
@@ -100,22 +101,16 @@ def run_findings(run: Path) -> Findings:
     if not folder.holds(["study.toml", "privacy.json", "provenance.json", "reliability.json", "maps.npy"]):
         raise InputError(f"{run} holds no complete run: give the folder of one, or its unpacked results.zip")
     study = Study.load(run)
-    maps = _maps(run, study)
     provenance = folder.read_json("provenance.json", _Provenance)
-    stability = folder.read_json("reliability.json", _Reliability).stability
     return Findings(
         title=study.content.title,
         method=study.content.analysis.method,
         version=provenance.capedjica,
-        maps=maps,
-        stability=None if stability is None else np.array(stability),
+        maps=_maps(folder, study),
         contract=study.contract,
         privacy=folder.read_json("privacy.json", PrivacyFile).statement(not study.contract.insecure_noise),
         n_iter=provenance.n_iter,
         released=_released(folder, study),
-        image=study.features.image(maps),
-        image_shape=study.content.analysis.image_shape,
-        peaks=_peaks(run / "peaks.csv"),
         preparation=_preparation(study),
         prepared=_prepared(study.content.features, study.content.analysis.n_features),
         paper_says=_paper_says(study),
@@ -127,14 +122,21 @@ def _known(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _maps(run: Path, study: Study) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    maps, table = read_matrix(run / "maps.npy"), study.content.analysis
-    if maps.shape != (table.n_components, table.n_features):
+def _maps(folder: RunFolder, study: Study) -> MapSet:
+    values, table = folder.read_array("maps.npy"), study.content.analysis
+    stability = folder.read_json("reliability.json", _Reliability).stability
+    if values.shape != (table.n_components, table.n_features):
         raise InputError(
-            f"{run / 'maps.npy'} has shape {maps.shape}, that of its study would be "
+            f"{folder.path / 'maps.npy'} has shape {values.shape}, that of its study would be "
             f"{(table.n_components, table.n_features)}"
         )
-    return maps
+    return MapSet(
+        values,
+        None if stability is None else np.array(stability),
+        study.features.image(values),
+        table.image_shape,
+        _peaks(folder.path / "peaks.csv"),
+    )
 
 
 def _released(folder: RunFolder, study: Study) -> list[Released]:
