@@ -1,0 +1,172 @@
+"""Maps as a page shows them: slices of a brain, squares of pixels or profiles of features."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.reliability import STABLE
+from capedjica.report import charts, slices
+from capedjica.report.brain import SLICES, Peak
+from capedjica.report.downloads import MOST_BYTES, Download, Figure, address, png, table
+from capedjica.report.viewer import volumes
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+FloatArray = NDArray[np.float64]
+_FEATURES_LISTED: Final = 10
+_PEAKS_LISTED: Final = 6
+
+
+@dataclass(frozen=True, eq=False)
+class MapSet:
+    """The maps of one analysis.
+
+    Attributes
+    ----------
+    values : array (R, D)
+        The maps, each with 1 as its largest absolute value.
+    stability : array (R,), optional
+        Of each map.
+    image : Nifti1Image, optional
+        The maps in the space of a brain, 4-D.
+    image_shape : pair of int, optional
+        Height and width where features are pixels.
+    peaks : sequence of Peak
+        Where the maps of an image are high.
+    """
+
+    values: FloatArray
+    stability: FloatArray | None = None
+    image: Nifti1Image | None = None
+    image_shape: tuple[int, int] | None = None
+    peaks: Sequence[Peak] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def look(self) -> str:
+        """How maps are shown: "slices", "pixels" or "profile"."""
+        if self.image is not None:
+            return "slices"
+        return "profile" if self.image_shape is None else "pixels"
+
+    def faded(self, index: int) -> bool:
+        """Whether a map may be noise."""
+        return self.stability is not None and bool(self.stability[index] < STABLE)
+
+
+@dataclass(frozen=True)
+class Component:
+    """One map as it is shown."""
+
+    number: int
+    stability: float | None
+    stable: bool
+    figure: Figure
+    peaks: tuple[Peak, ...]
+    features: tuple[tuple[int, float], ...]
+
+
+def components(maps: MapSet) -> list[Component]:
+    """Return every map as it is shown."""
+    return [
+        Component(
+            number=number,
+            stability=None if maps.stability is None else float(maps.stability[number - 1]),
+            stable=not maps.faded(number - 1),
+            figure=figure,
+            peaks=tuple(peak for peak in maps.peaks if peak.component == number)[:_PEAKS_LISTED],
+            features=_highest(maps.values[number - 1]) if maps.look == "profile" else (),
+        )
+        for number, figure in enumerate(map_figures(maps), start=1)
+    ]
+
+
+def _highest(values: FloatArray) -> tuple[tuple[int, float], ...]:
+    order = np.argsort(-np.abs(values), kind="stable")[:_FEATURES_LISTED]
+    return tuple((int(index) + 1, float(values[index])) for index in order)
+
+
+def map_figures(maps: MapSet) -> list[Figure]:
+    """Return a picture of every map."""
+    if maps.image is not None:
+        return [_slices(maps, index, cut) for index, cut in enumerate(slices.axial(maps.image))]
+    draw = _profile if maps.image_shape is None else _square
+    return [draw(maps, index) for index in range(len(maps))]
+
+
+def _slices(maps: MapSet, index: int, cut: FloatArray) -> Figure:
+    peaks = [peak for peak in maps.peaks if peak.component == index + 1]
+    highest = "; ".join(f"({p.x:g}, {p.y:g}, {p.z:g}) {p.region}".strip() for p in peaks[:3])
+    heights = ", ".join(map(str, SLICES))
+    return Figure(
+        alt=f"Map {index + 1} on {len(SLICES)} axial slices of a brain, at z = {heights} mm."
+        + (f" It is highest at x, y, z in mm: {highest}." if peaks else ""),
+        picture=png(slices.over_brain(cut, maps.faded(index))),
+        marks=tuple(f"z = {height}" for height in SLICES),
+        numbers=table(
+            f"map-{index + 1:02d}-peaks.csv", [one.name for one in fields(Peak)], [astuple(p) for p in peaks]
+        )
+        if peaks
+        else None,
+    )
+
+
+def _square(maps: MapSet, index: int) -> Figure:
+    assert maps.image_shape is not None
+    values = maps.values[index].reshape(maps.image_shape)
+    row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
+    return Figure(
+        alt=f"Map {index + 1} as an image of {values.shape[0]} by {values.shape[1]} pixels; it is highest "
+        f"in row {row + 1} from the top, column {column + 1} from the left.",
+        picture=png(slices.square(values, maps.faded(index), 1.0)),
+        numbers=table(
+            f"map-{index + 1:02d}.csv", [str(i + 1) for i in range(values.shape[1])], values.tolist()
+        ),
+    )
+
+
+def _profile(maps: MapSet, index: int) -> Figure:
+    values = maps.values[index]
+    highest = ", ".join(str(feature) for feature, _ in _highest(values)[:3])
+    rows = [(feature + 1, float(value)) for feature, value in enumerate(values)]
+    return Figure(
+        alt=f"Map {index + 1} as one number for each of {len(values):,} features; it is highest at features "
+        f"{highest}.",
+        drawing=charts.profile(values, "feature", "value", maps.faded(index)),
+        numbers=table(f"map-{index + 1:02d}.csv", ["feature", "value"], rows),
+    )
+
+
+def viewer_data(maps: MapSet) -> str:
+    """Return what the viewer needs as JSON, empty where there is no brain."""
+    if maps.image is None:
+        return ""
+    names = [f"Map {number}" for number in range(1, len(maps) + 1)]
+    return json.dumps(volumes(maps.image, names), separators=(",", ":"))
+
+
+def maps_file(maps: MapSet) -> Download | None:
+    """Return all maps in one file, if it is small enough to be part of a page."""
+    if maps.image is None:
+        columns = [f"map {number}" for number in range(1, len(maps) + 1)]
+        found = table("maps.csv", columns, maps.values.T.tolist())
+    else:
+        found = Download("maps.nii.gz", address(_nifti(maps.image), "application/gzip"))
+    return found if len(found.address) < MOST_BYTES else None
+
+
+def _nifti(image: Nifti1Image) -> bytes:
+    """Return an image with 16 bits per value, which leaves an error below 2e-5."""
+    small = type(image)(np.asarray(image.dataobj, dtype=np.float32), image.affine)
+    small.set_data_dtype(np.int16)  # type: ignore[no-untyped-call]
+    return gzip.compress(small.to_bytes(), mtime=0)
