@@ -1,12 +1,16 @@
 """``capedjica site`` and ``capedjica ledger`` as a data manager meets them, on a real ledger."""
 
 import json
+import os
 import sqlite3
 
+import numpy as np
 import pytest
 
 from capedjica.privacy.ledger import Cap, Summary
 from capedjica.study.site_home import SiteHome
+from tests.in_process import run_main
+from tests.study.small_study import SIDE, make_study
 from tests.test_cli import run
 
 
@@ -127,3 +131,155 @@ def test_a_broken_site_file_is_named(tmp_path, content, message):
 def test_no_site_and_no_ledger(tmp_path, home):
     assert "cannot be read" in run("ledger", "show", "--site", str(tmp_path / "nowhere")).stderr
     assert "nothing ever left" in run("site", "outbox", "--site", str(home.folder)).stderr
+
+
+# Before, beside and after a study
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    """Sites that have to be asked, with a study for them."""
+    folder = tmp_path_factory.mktemp("trial")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        make_study(folder, simulated=False)
+        yield folder
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    return lambda *arguments: run_main(arguments, monkeypatch, capsys)
+
+
+def state_of(folder):
+    """Every file of a site that its budget and its identity rest on."""
+    kept = ("ledger.sqlite", "ledger.sqlite-wal", "identity.pem", "site.toml", "enrolled.toml")
+    files = [*(folder / name for name in kept), *folder.parent.parent.glob("state/**/*.head")]
+    return {str(path): path.read_bytes() for path in files if path.exists()}
+
+
+def test_check_without_a_study_says_what_is_there(trial, cli):
+    site = trial / "sites" / "s1"
+    before = state_of(site)
+    checked = cli("site", "check", str(site / "site.toml"))
+    assert checked.returncode == 0, checked.stderr
+    words = " ".join(checked.stdout.split())
+    for fact in (
+        "tables of region time series, one per person. 6 people, 6 recordings.",
+        "Time points of a recording: 60 to 60, typically 60.",
+        f"A time point has {SIDE * SIDE} columns (6 recordings).",
+        "Nobody was chosen yet: all 6 who are found take part.",
+        "This site allows epsilon 20 to any one study and 50 to all together, at delta 1e-05. Spent so far: "
+        "epsilon 0.",
+        "Site s1 is ready for any study.",
+    ):
+        assert fact in words, fact
+    assert state_of(site) == before
+    assert not (site / "ledger.sqlite").exists()
+
+
+def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothing(trial, cli):
+    site, study = trial / "sites" / "s2", trial / "study.toml"
+    asked = cli("site", "check", str(site), "--study", str(study))
+    assert asked.returncode == 2
+    assert "is not ready for 'A small study': it has not approved 'A small study'" in asked.stderr
+    assert not (site / "ledger.sqlite").exists()
+    assert cli("site", "approve", str(study), "--site", str(site)).returncode == 0
+    before = state_of(site)
+    assert str(site / "ledger.sqlite") in before
+    checked = cli("site", "check", str(site), "--study", str(study))
+    assert checked.returncode == 0, checked.stderr
+    words = " ".join(checked.stdout.split())
+    for fact in (
+        "Scans never leave.",
+        "rotation 6 3",
+        "This study may cost each person here at most epsilon 10. All together would then be epsilon 10 at",
+        "The same person at k sites has k times the mu: at two, epsilon 24.39 and not 10.",
+        "Nothing was spent by looking.",
+        "Site s2 is ready for 'A small study'.",
+    ):
+        assert fact in words, fact
+    facts = json.loads(cli("site", "check", str(site), "--study", str(study), "--json").stdout)
+    assert facts["obstacles"] == []
+    assert facts["data"]["people"] == 9
+    assert facts["study"]["own_epsilon"] == 10
+    assert state_of(site) == before
+
+
+def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
+    site, study = trial / "sites" / "s3", trial / "study.toml"
+    (site / "data" / "sub-00.npy").write_bytes(b"")
+    (site / "data" / "sub-01.npy").write_bytes((site / "data" / "sub-02.npy").read_bytes())
+    np.save(site / "data" / "sub-03.npy", np.ones((2, SIDE * SIDE)))
+    checked = cli("site", "check", str(site), "--study", str(study))
+    assert checked.returncode == 2
+    for name, why in {
+        "sub-00.npy": "an empty file",
+        "sub-02.npy": "the same content as",
+        "sub-03.npy": "no feature that ever changes",
+    }.items():
+        assert any(name in line and why in line for line in checked.stderr.splitlines()), name
+        assert any(name in line and why in line for line in checked.stdout.splitlines()), name
+    enrolled = cli("site", "enrol", str(site), "--study", str(study))
+    assert enrolled.returncode == 0
+    assert enrolled.stdout.count("left out: ") >= 3
+    assert "Site s3 enrolled 4 people" in enrolled.stdout
+    after = cli("site", "check", str(site))
+    assert after.returncode == 0
+    assert "4 people, enrolled" in after.stdout
+    refused = cli("site", "enrol", str(site))
+    assert refused.returncode == 2
+    assert "--again replaces the list" in refused.stderr
+    again = run(
+        "site", "enrol", str(site), "--again", "--participant-label", "04", "--participant-label", "05"
+    )
+    assert "Site s3 enrolled 2 people" in again.stdout
+    assert not (site / "ledger.sqlite").exists()
+
+
+def test_a_study_is_told_when_its_people_change(trial, cli):
+    site, study = trial / "sites" / "s4", trial / "study.toml"
+    assert cli("site", "approve", str(study), "--site", str(site)).returncode == 0
+    assert "was approved" not in cli("site", "enrol", str(site)).stdout
+    (site / "data" / "sub-00.npy").unlink()
+    again = cli("site", "enrol", str(site), "--again")
+    assert "'A small study' was approved for 8 people here, not 7: it cannot go on" in again.stdout
+
+
+def test_a_site_of_no_study_and_a_folder_without_scans(trial, home, cli):
+    (home.folder / "data").mkdir()
+    empty = cli("site", "check", str(home.folder))
+    assert empty.returncode == 2
+    assert "holds no .npy" in empty.stderr
+    foreign = cli("site", "check", str(home.folder), "--study", str(trial))
+    assert "it is not a site of 'A small study', whose sites are s1, s2, s3, s4" in foreign.stderr
+    assert "Traceback" not in foreign.stderr
+
+
+def test_results_and_purge(tmp_path, cli):
+    study = make_study(tmp_path)
+    assert cli("run", str(tmp_path)).returncode == 0
+    site = tmp_path / "sites" / "s1"
+    made = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
+    assert made.returncode == 0, made.stderr
+    assert f"Results of 6 people: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
+    assert "must not leave this site" in made.stdout
+    again = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
+    assert "6 people (6 were there already)" in again.stdout
+    cli("site", "enrol", str(site))
+    before = state_of(site)
+    (site / "cache").mkdir()
+    np.save(site / "cache" / f"{'a' * 64}.npy", np.ones(3))
+    (site / "cache" / "mine.txt").write_text("not of the cache")
+    purged = cli("site", "purge", str(site))
+    assert "Removed 1 extracted series" in purged.stdout
+    assert os.listdir(site / "cache") == ["mine.txt"]
+    assert (site / "results").exists()
+    purged = cli("site", "purge", str(site), "--results")
+    assert "Removed 0 extracted series" in purged.stdout
+    assert "Removed the results of 1 studies" in purged.stdout
+    assert not (site / "results").exists()
+    assert state_of(site) == before
+    nothing = cli("site", "results", str(tmp_path / "none"), "--site", str(site))
+    assert nothing.returncode == 2
+    assert "cannot be read" in nothing.stderr

@@ -11,12 +11,12 @@ import time
 import numpy as np
 import pytest
 
-from capedjica.cli import main
 from capedjica.privacy.statement import round_up
 from capedjica.study.new_study import read_site, read_site_file
 from capedjica.study.planning import plan_study
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study, write_study
+from tests.in_process import run_main
 from tests.study.drafts import card, draft
 from tests.test_cli import run as run_process
 
@@ -34,19 +34,9 @@ def study(tmp_path):
 
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process, which is quicker than starting one; in an empty folder."""
+    """Run the command line in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["capedjica", *arguments])
-        with pytest.raises(SystemExit) as exited:
-            main()
-        out, err = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, exited.value.code, out, err)
-
-    return run
+    return lambda *arguments: run_main(arguments, monkeypatch, capsys)
 
 
 # Plans of studies
