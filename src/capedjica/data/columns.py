@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from capedjica.data.scans import FloatArray, Problem, Recording, Scan
 from capedjica.data.timeseries import read_scan, scan_problems
 
@@ -41,18 +43,8 @@ class Columns:
         scan = read_scan(recording.path)
         if scan.ndim != 2 or scan.shape[1] != self.n_features:
             raise ValueError("not (time, features)")
-        return self._cleaned(scan) if self.detrend or self.standardize else scan
-
-    def _cleaned(self, scan: Scan) -> Scan:
-        from nilearn.signal import clean
-
-        cleaned: Scan = clean(
-            scan,
-            detrend=self.detrend,
-            standardize="zscore_sample" if self.standardize else None,
-            ensure_finite=False,
-        )
-        return cleaned
+        scan = _without_line(scan) if self.detrend else scan
+        return _standardised(scan) if self.standardize else scan
 
     def problems(self, recording: Recording) -> list[Problem]:
         """Return why a file cannot be used."""
@@ -65,3 +57,27 @@ class Columns:
     def image(self, maps: FloatArray) -> Nifti1Image | None:
         """Return None: columns have no places."""
         return None
+
+
+def _without_line(scan: Scan) -> Scan:
+    """Return columns without their means and slopes over time; one that never changes is zero."""
+    time = np.arange(len(scan), dtype=scan.dtype) - (len(scan) - 1) / 2
+    centred = _centred(scan)
+    slopes = time @ centred / max(1.0, float(time @ time))
+    return centred - np.outer(time, slopes).astype(scan.dtype)
+
+
+def _standardised(scan: Scan) -> Scan:
+    """Return columns of mean 0 and variance 1 over time; one that never changes is zero."""
+    centred = _centred(scan)
+    scale = np.sqrt(np.sum(centred**2, axis=0) / max(1, len(scan) - 1))
+    scaled: Scan = np.divide(centred, scale, out=np.zeros_like(centred), where=scale > 0)
+    return scaled
+
+
+def _centred(scan: Scan) -> Scan:
+    if not len(scan):
+        return scan
+    # The mean of equal numbers is rounded, and what is left of a constant would be scaled up to noise.
+    constant = scan.min(axis=0) == scan.max(axis=0)
+    return np.where(constant, scan.dtype.type(0), scan - scan.mean(axis=0))
