@@ -20,6 +20,9 @@ def compare(
     truth: Annotated[
         Path | None, typer.Option(help="The true mixing matrix (.npy, features by components), if known.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with all maps, matched.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Put complete runs side by side: quality, cost and time.
@@ -32,6 +35,10 @@ def compare(
     from capedjica.study.text import show_paragraph, show_table
 
     rows = compare_runs(runs, truth)
+    if html is not None:
+        from capedjica.study.reporting import comparison_report
+
+        comparison_report(runs, truth).save_as_html(html)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return

@@ -170,6 +170,26 @@ def results(
     typer.echo("They are about single people: they must not leave this site.")
 
 
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
+    site: SiteOption = Path("."),
+) -> None:
+    """Write a page about the people of this site, for a browser; it stays here.
+
+    Connectivity, spectra, time courses, and who is of unusual quality, from what `capedjica site results`
+    writes; results that are missing are written first.
+    """
+    from capedjica.study.local_reporting import write_local_report
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    with _looking(home) as tick:
+        path = write_local_report(run, home, tick)
+    typer.echo(f"Wrote {path}: open it in a browser.")
+    typer.echo("It is about single people: it must not leave this site.")
+
+
 def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
     from capedjica.study.site_home import SiteHome
     from capedjica.study.study_file import Study

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.method import Released
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
+from capedjica.metrics import match_components
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.brain import Peak
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
+from capedjica.report.side_by_side import Entry, comparison_page
+from capedjica.study.comparison import ComparedRun, compare_runs
 from capedjica.study.describe import feature_words
 from capedjica.study.journal import read_journal
 from capedjica.study.paper_accounts import paper_says
 from capedjica.study.plan_text import PAPER
 from capedjica.study.releases import planned_releases
-from capedjica.study.run_folder import RunFolder
+from capedjica.study.run_folder import RunFolder, read_matrix
 from capedjica.study.study_file import Study
 
+FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"
 
 
@@ -212,3 +218,44 @@ def _origin(study: Study, provenance: _Provenance) -> dict[str, str]:
         **provenance.libraries,
         **hashes,
     }
+
+
+# Several runs
+
+
+def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlReport:
+    """Return complete runs side by side, compared with the true mixing matrix or with the first of them."""
+    compared = compare_runs(runs, truth)
+    found = [run_findings(run) for run in runs]
+    true_maps = None if truth is None else np.ascontiguousarray(read_matrix(truth).T)
+    reference = found[0].maps.values if true_maps is None else true_maps
+    entries = [
+        _entry(one, findings, reference, Path(one.run)) for one, findings in zip(compared, found, strict=True)
+    ]
+    if true_maps is None:
+        return HtmlReport(comparison_page(entries, None))
+    scaled = true_maps / np.abs(true_maps).max(axis=1, keepdims=True)
+    return HtmlReport(comparison_page(entries, _placed(scaled, found[0].maps, Study.load(runs[0]))))
+
+
+def _entry(one: ComparedRun, findings: Findings, reference: FloatArray, run: Path) -> Entry:
+    matching = match_components(findings.maps.values, reference)
+    values = findings.maps.values[matching.permutation] * matching.signs[:, np.newaxis]
+    stability = findings.maps.stability
+    stable = None if stability is None else stability[matching.permutation]
+    return Entry(
+        name=one.run,
+        title=one.title,
+        method=one.method,
+        mechanism=one.mechanism,
+        epsilon=one.epsilon if one.private else None,
+        gain_index=one.gain_index,
+        maps=replace(_placed(values, findings.maps, Study.load(run)), stability=stable),
+        correlations=matching.correlations,
+        seconds=one.seconds,
+    )
+
+
+def _placed(values: FloatArray, like: MapSet, study: Study) -> MapSet:
+    """Return other maps in the same places."""
+    return MapSet(values, image=study.features.image(values), image_shape=like.image_shape)

@@ -1,0 +1,244 @@
+"""The report of a site for itself: about single people, never to leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.single_subject import standardise
+from capedjica.report import charts, slices
+from capedjica.report.downloads import Figure, png, table
+from capedjica.report.page import render
+
+FloatArray = NDArray[np.float64]
+# A person further from the others than this, in standard deviations told from medians, is unusual.
+UNUSUAL: Final = 3.5
+# Standardised time courses are shown up to this.
+_BRIGHTEST: Final = 3.0
+_MAD: Final = 1.4826
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Power (F, R) of time courses by frequency (F,), and the unit of the frequencies."""
+
+    frequencies: FloatArray
+    power: FloatArray
+    unit: str
+
+
+@dataclass(frozen=True, eq=False)
+class PersonResults:
+    """What the group's maps say about one person.
+
+    Attributes
+    ----------
+    name : str
+        Of the person's folder.
+    courses : list of array (T_i, R)
+        Time courses, by run.
+    spectra : list of Spectrum
+        By run.
+    connectivity : array (R, R)
+        Fisher's z between time courses.
+    fit : float
+        Mean correlation of the person's own maps with those of the group.
+    left_out : int
+        Volumes that were censored.
+    files : dict
+        Files beside the page, by what they hold.
+    """
+
+    name: str
+    courses: list[FloatArray]
+    spectra: list[Spectrum]
+    connectivity: FloatArray
+    fit: float
+    left_out: int
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One person among the others: each measure, and in words what is unusual."""
+
+    values: Mapping[str, float]
+    unusual: tuple[str, ...]
+
+
+# What is measured, and whether high (+1) or low (-1) values are bad.
+MEASURES: Final = {
+    "fit to the group's maps": -1,
+    "usual connectivity": -1,
+    "largest jump": 1,
+    "volumes left out": 1,
+}
+
+
+def qualities(people: Sequence[PersonResults]) -> list[Quality]:
+    """Return how usual each person is among those of the site.
+
+    Measures are the mean correlation of somebody's maps with the group's, that of their connectivity with
+    the median of the site, the largest step of a standardised time course, and the part of volumes left out.
+    """
+    upper = np.triu_indices(len(people[0].connectivity), 1)
+    connections = np.array([person.connectivity[upper] for person in people])
+    usual = np.median(connections, axis=0)
+    measured = {
+        "fit to the group's maps": [person.fit for person in people],
+        "usual connectivity": [_correlation(own, usual) for own in connections],
+        "largest jump": [_largest_jump(person) for person in people],
+        "volumes left out": [_left_out(person) for person in people],
+    }
+    far = {name: _distances(np.array(values)) * MEASURES[name] for name, values in measured.items()}
+    return [
+        Quality(
+            {name: values[index] for name, values in measured.items()},
+            tuple(name for name in measured if far[name][index] > UNUSUAL),
+        )
+        for index in range(len(people))
+    ]
+
+
+def _correlation(first: FloatArray, second: FloatArray) -> float:
+    """Return the correlation of two vectors, 0 where one never changes."""
+    a, b = first - first.mean(), second - second.mean()
+    length = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / length if length else 0.0
+
+
+def _largest_jump(person: PersonResults) -> float:
+    steps = [np.abs(np.diff(standardise(course), axis=0)) for course in person.courses]
+    return float(max(step.max(initial=0.0) for step in steps))
+
+
+def _left_out(person: PersonResults) -> float:
+    return person.left_out / (person.left_out + sum(map(len, person.courses)))
+
+
+def _distances(values: FloatArray) -> FloatArray:
+    """Return distances from the median in units of 1.4826 times the median absolute deviation."""
+    away = values - np.median(values)
+    scale = _MAD * float(np.median(np.abs(away)))
+    return away / (scale or float(np.abs(away).max()) or 1.0)
+
+
+def local_page(title: str, site: str, people: Sequence[PersonResults], without: Sequence[str]) -> str:
+    """Return the page of a site about its people; ``without`` are those whose scans cannot be used."""
+    found = qualities(people)
+    order = sorted(range(len(people)), key=lambda index: (-len(found[index].unusual), people[index].name))
+    return render(
+        "local.html.jinja",
+        title=title,
+        site=site,
+        measures=list(MEASURES),
+        unusual=UNUSUAL,
+        people=[(people[index], found[index], _pictures(people[index])) for index in order],
+        without=without,
+        numbers=table(
+            "quality.csv",
+            ["person", *MEASURES, "unusual"],
+            [
+                [person.name, *quality.values.values(), "; ".join(quality.unusual)]
+                for person, quality in zip(people, found, strict=True)
+            ],
+        ),
+        connectivity=_mean_connectivity(people),
+        spectra=_mean_spectra(people),
+    )
+
+
+def _pictures(person: PersonResults) -> list[Figure]:
+    """Return the time courses and spectra of each run, and the connectivity."""
+    figures = []
+    for number, (courses, spectrum) in enumerate(zip(person.courses, person.spectra, strict=True), start=1):
+        run = f", run {number}" if len(person.courses) > 1 else ""
+        shown = np.clip(standardise(courses), -_BRIGHTEST, _BRIGHTEST)
+        figures.append(
+            Figure(
+                alt=f"Time courses of {person.name}{run}: {courses.shape[1]} components over {len(courses)} "
+                "time points.",
+                caption=f"Time courses{run}: components from top to bottom, time from left to right.",
+                picture=png(slices.square(shown.T, limit=_BRIGHTEST)),
+            )
+        )
+        figures.append(
+            Figure(
+                alt=f"Spectra of {person.name}{run}: power of {courses.shape[1]} components at "
+                f"{len(spectrum.frequencies)} frequencies up to {spectrum.frequencies[-1]:.3g} "
+                f"{spectrum.unit}.",
+                caption=f"Spectra{run}: components from top to bottom, low frequencies on the left; red is "
+                "more power than the component has on average.",
+                picture=png(slices.square(_relative(spectrum.power).T)),
+            )
+        )
+    figures.append(_connectivity(person.connectivity, f"Connectivity of {person.name}", "Connectivity."))
+    return figures
+
+
+def _relative(power: FloatArray) -> FloatArray:
+    logarithm = np.log10(np.maximum(power, 1e-12 * max(float(power.max()), 1e-300)))
+    relative: FloatArray = logarithm - logarithm.mean(axis=0)
+    return relative
+
+
+def _connectivity(values: FloatArray, alt: str, caption: str) -> Figure:
+    upper = np.triu(np.abs(values), 1)
+    first, second = (int(index) + 1 for index in np.unravel_index(upper.argmax(), upper.shape))
+    names = [f"component {number}" for number in range(1, len(values) + 1)]
+    return Figure(
+        alt=f"{alt} as a matrix of Fisher's z of {len(values)} components, from "
+        f"{values.min():.2f} to {values.max():.2f}; it is strongest between {first} and {second}.",
+        caption=caption,
+        picture=png(slices.square(values)),
+        numbers=table("connectivity.csv", names, values.tolist()),
+    )
+
+
+def _mean_connectivity(people: Sequence[PersonResults]) -> Figure:
+    mean = np.mean([person.connectivity for person in people], axis=0)
+    words = f"Mean of {len(people)} people: Fisher's z between components; red is positive, blue negative."
+    return _connectivity(mean, f"Mean connectivity of {len(people)} people", words)
+
+
+def _mean_spectra(people: Sequence[PersonResults]) -> list[Figure]:
+    """Return the spectrum of each component over those runs that share the most common frequencies."""
+    by_grid: dict[tuple[float, ...], list[Spectrum]] = {}
+    for spectrum in (one for person in people for one in person.spectra):
+        by_grid.setdefault(tuple(spectrum.frequencies.round(9)), []).append(spectrum)
+    shared = max(by_grid.values(), key=len)
+    frequencies, unit = shared[0].frequencies[1:], shared[0].unit
+    low, middle, high = np.quantile([one.power[1:] for one in shared], [0.25, 0.5, 0.75], axis=0)
+    return [
+        _spectrum(
+            number, frequencies, (low[:, number], middle[:, number], high[:, number]), unit, len(shared)
+        )
+        for number in range(middle.shape[1])
+    ]
+
+
+def _spectrum(
+    index: int,
+    frequencies: FloatArray,
+    quartiles: tuple[FloatArray, FloatArray, FloatArray],
+    unit: str,
+    n: int,
+) -> Figure:
+    tiny = np.finfo(float).tiny
+    low, middle, high = (np.maximum(curve, tiny) for curve in quartiles)
+    peak = frequencies[middle.argmax()]
+    columns = [f"frequency ({unit})", "lower quartile", "median", "upper quartile"]
+    return Figure(
+        alt=f"Spectrum of component {index + 1} over {n} runs; power is highest at {peak:.3g} {unit}.",
+        caption=f"Component {index + 1}",
+        drawing=charts.spread(frequencies, low, middle, high, (unit, "power")),
+        numbers=table(
+            f"spectrum-{index + 1:02d}.csv",
+            columns,
+            np.column_stack([frequencies, low, middle, high]).tolist(),
+        ),
+    )

@@ -1,0 +1,84 @@
+"""Several analyses on one page: what each did, what it cost, and its maps beside those of a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.report.downloads import Figure, table
+from capedjica.report.maps import MapSet, map_figures
+from capedjica.report.page import render
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One analysis in the comparison.
+
+    Attributes
+    ----------
+    name, title, method, mechanism : str
+        Its folder and what it did.
+    epsilon : float or None
+        The guarantee; None where there is none.
+    gain_index : float or None
+        Against the truth, if it is known.
+    maps : MapSet
+        In the order and with the signs of the reference.
+    correlations : array (R,)
+        Of each map with that of the reference.
+    seconds : float
+        How long it took.
+    """
+
+    name: str
+    title: str
+    method: str
+    mechanism: str
+    epsilon: float | None
+    gain_index: float | None
+    maps: MapSet
+    correlations: FloatArray
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """One map of one analysis."""
+
+    name: str
+    correlation: float | None
+    may_be_noise: bool
+    figure: Figure
+
+
+def comparison_page(entries: Sequence[Entry], truth: MapSet | None) -> str:
+    """Return the page; without a truth, the first analysis is the reference."""
+    columns = [] if truth is None else [_column("the truth", truth, None)]
+    columns += [_column(entry.name, entry.maps, entry.correlations) for entry in entries]
+    header = ["map", *(entry.name for entry in entries)]
+    rows = [
+        [number + 1, *(float(entry.correlations[number]) for entry in entries)]
+        for number in range(len(entries[0].maps))
+    ]
+    return render(
+        "comparison.html.jinja",
+        title="Analyses side by side",
+        entries=entries,
+        reference="the truth" if truth is not None else entries[0].name,
+        truth=truth is not None,
+        look=entries[0].maps.look,
+        rows=list(zip(*columns, strict=True)),
+        numbers=table("correlations.csv", header, rows),
+    )
+
+
+def _column(name: str, maps: MapSet, correlations: FloatArray | None) -> list[_Shown]:
+    return [
+        _Shown(name, None if correlations is None else float(correlations[index]), maps.faded(index), figure)
+        for index, figure in enumerate(map_figures(maps))
+    ]
