@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import nibabel
 import numpy as np
 import pytest
 
@@ -162,6 +163,77 @@ def test_new_with_an_image_needs_no_features(tmp_path, run):
     flags = [*NUMBERS[:4], *NUMBERS[6:], "--image-shape", "3x4"]
     assert run("study", "new", out, *flags, *SITES).returncode == 0
     assert Study.load(out).content.analysis.image_shape == (3, 4)
+
+
+WITHOUT_FEATURES = [*NUMBERS[:4], *NUMBERS[6:]]
+
+
+@pytest.fixture
+def atlas(tmp_path_factory):
+    """An atlas of eight regions, somewhere else."""
+    labels = np.zeros((10, 10, 9), dtype=np.int16)
+    labels[1:9, 1:9, 1:9] = 1 + np.arange(8)[:, np.newaxis, np.newaxis]
+    path = tmp_path_factory.mktemp("atlases") / "regions.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(labels, np.diag([20.0, 20, 20, 1])), path)
+    return path
+
+
+def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, atlas):
+    cleaning = ["--smoothing", "6", "--detrend", "--standardize", "--low-pass", "0.1", "--high-pass", "0.01"]
+    flags = ["--atlas", str(atlas), "--confounds", "motion,wm_csf", "--space", "MNI152NLin6Asym", *cleaning]
+    made = run("study", "new", "deep/study.toml", *WITHOUT_FEATURES, *SITES, *flags)
+    assert made.returncode == 0, made.stderr
+    assert "It needs deep/regions.nii.gz: hand both on together." in made.stdout
+    study = Study.load(tmp_path / "deep")
+    assert study.hash.hex() in made.stdout
+    assert study.content.analysis.n_features == 8
+    table = study.content.features
+    assert (table.kind, table.atlas) == ("atlas", "regions.nii.gz")
+    assert (table.smoothing_fwhm, table.low_pass, table.high_pass) == (6.0, 0.1, 0.01)
+    assert table.confounds == ("motion", "wm_csf")
+    assert (tmp_path / "deep" / "regions.nii.gz").read_bytes() == atlas.read_bytes()
+    shown = " ".join(run("study", "show", "deep").stdout.split())
+    for fact in (
+        "the numbers are the 8 regions of the atlas 'regions.nii.gz'.",
+        "Scans must be in the template space MNI152NLin6Asym.",
+        "each scan is smoothed by 6 mm, freed of a straight line, freed of what fMRIPrep found to be noise "
+        "(motion, wm_csf), freed of what changes more slowly than 0.01 Hz, freed of what changes faster than "
+        "0.1 Hz, divided by its standard deviation, feature by feature: each by itself, never with others.",
+        f"'regions.nii.gz' has the SHA-256 {table.atlas_sha256}",
+        "The same person at k sites has k times the mu",
+    ):
+        assert fact in shown, fact
+    assert json.loads(run("study", "show", "deep", "--json").stdout)["features"]["atlas"] == "regions.nii.gz"
+    assert json.loads(run("plan", "deep/study.toml", "--json").stdout)["setting"]["n_features"] == 8
+
+
+def test_new_with_voxels_of_the_template(tmp_path, run):
+    assert run("study", "new", *WITHOUT_FEATURES, *SITES, "--voxel-size", "20").returncode == 0
+    study = Study.load(tmp_path)
+    assert study.content.analysis.n_features == study.features.n_features > 100
+    shown = " ".join(run("study", "show", ".").stdout.split())
+    assert "voxels of the brain of the MNI152 template, 20 mm wide" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--atlas", "none.nii.gz"], "none.nii.gz cannot be read: No such file or directory"),
+        (["--features", "12", "--low-pass", "0.1"], "features.low_pass is for images"),
+        (["--voxel-size", "-1"], "features.voxel_size"),
+        (["--atlas", "{atlas}", "--features", "9"], "analysis.n_features is 9; the atlas has 8 regions"),
+        (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be some of motion"),
+        (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is for kind 'voxels'"),
+        (["--atlas", "{atlas}", "--image-shape", "2x4"], "analysis.image_shape is for tables"),
+    ],
+)
+def test_features_that_cannot_be_are_refused_and_nothing_is_left(tmp_path, run, atlas, flags, message):
+    given = [flag.format(atlas=atlas) for flag in flags]
+    made = run("study", "new", *WITHOUT_FEATURES, *SITES, *given)
+    assert made.returncode == 2
+    assert message in made.stderr
+    assert made.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == []
 
 
 def test_new_counts_the_scans_of_a_folder(tmp_path):

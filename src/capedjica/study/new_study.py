@@ -19,7 +19,7 @@ from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import call_roll
 from capedjica.study.study_file import SiteTable
 from capedjica.study.text import printable
-from capedjica.study.toml import listed
+from capedjica.study.toml import listed, problems
 
 SITE_FORMS: Final = "CARD:SUBJECTS, or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
 
@@ -42,6 +42,9 @@ def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int
 
     ``images`` are the files of the table's keys, wherever they are.
     """
+    found = problems(msgspec.to_builtins(table), FeatureTable, "features.")
+    if found:
+        raise InputError(listed("the study", found))
     if table.kind == "columns":
         return None
     where = {key: str(path.absolute()) for key, path in images.items() if path is not None}
