@@ -20,6 +20,7 @@ def test_demo_writes_what_it_promises(tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "convergence.png",
         "maps.png",
+        "report.html",
         "result.json",
     ]
     numbers = json.loads((tmp_path / "out" / "result.json").read_text())

@@ -94,5 +94,6 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
     console.print("\n[bold]What else could have been done:[/]")
     console.print(table)
     console.print(
-        f"\nLook at {out / 'maps.png'} and {out / 'convergence.png'}; numbers: {out / 'result.json'}."
+        f"\nThe report, for a browser: {out / 'report.html'}. Pictures: {out / 'maps.png'} and "
+        f"{out / 'convergence.png'}; numbers: {out / 'result.json'}."
     )

@@ -26,11 +26,13 @@ from capedjica.errors import InputError
 from capedjica.estimators.base import Estimator
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
+from capedjica.estimators.reporting import Record, estimator_report
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, pure_mu, validate
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
 
 if TYPE_CHECKING:
@@ -169,6 +171,7 @@ class CapeDJICA(Estimator):
     mixing_: FloatArray
     unmixing_: FloatArray
     _extractor: Extractor | None = None
+    _record: Record
     stability_: FloatArray | None = None
     n_iter_: int
     privacy_: PrivacyStatement
@@ -276,6 +279,7 @@ class CapeDJICA(Estimator):
 
         unmixing, n_iter = method.estimate(study, report)
         self._keep(unmixing, n_iter, study.privacy)
+        self._record = Record(study.contract, tuple(study.released))
         self.stability_ = stability(method, unmixing, study.released)
 
     def _check_parameters(self) -> None:
@@ -310,6 +314,7 @@ class CapeDJICA(Estimator):
             None if epsilon is None else self.pca_share * epsilon,
         )
         V = leading_subspace(study.mean(PCA), self.n_components)
+        self._record = Record(study.contract)
         reduced = [[reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
 
         def report(unmixing: FloatArray, iteration: int) -> None:
@@ -371,6 +376,25 @@ class CapeDJICA(Estimator):
         if self._extractor is None:
             raise AttributeError("there is no image of the maps: neither mask nor atlas nor masker was given")
         return self._extractor.image(self.components_)
+
+    def generate_report(self, title: str | None = None) -> HtmlReport:
+        """Return a report for people, as nilearn's maskers and decompositions do.
+
+        Maps, their reliability, convergence, privacy in words and numbers, and text for an article, on one
+        page that needs no network. It is made from what was published, and tells of no single person.
+
+        Parameters
+        ----------
+        title : str, optional
+            What the analysis is about.
+
+        Returns
+        -------
+        HtmlReport
+            Shown by notebooks; ``save_as_html(path)`` writes it.
+        """
+        self._check_fitted("unmixing_")
+        return estimator_report(self, self._record, title)
 
     def transform(self, X: Any) -> Any:
         """Return the time courses (time, components) of one subject, or of each in a list or dict."""

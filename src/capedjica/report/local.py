@@ -193,7 +193,7 @@ def _connectivity(values: FloatArray, alt: str, caption: str) -> Figure:
     return Figure(
         alt=f"{alt} as a matrix of Fisher's z of {len(values)} components, from "
         f"{values.min():.2f} to {values.max():.2f}; it is strongest between {first} and {second}.",
-        caption=caption,
+        caption=f"{caption} The darkest is {np.abs(values).max():.2f}.",
         picture=png(slices.square(values)),
         numbers=table("connectivity.csv", names, values.tolist()),
     )

@@ -45,7 +45,7 @@ WAYS: Final = {
     "local": Way("private, one site alone", mechanism="local"),
     "paper": Way("private, the paper's method", method="paper"),
 }
-FILES: Final = ("maps.png", "convergence.png", "result.json")
+FILES: Final = ("maps.png", "convergence.png", "report.html", "result.json")
 
 Progress = Callable[[str, int, float, float], None]
 
@@ -140,12 +140,14 @@ def summary(demo: Demo) -> dict[str, Any]:
 
 
 def write_demo(demo: Demo, folder: Path) -> None:
-    """Write maps.png, convergence.png and result.json, each whole or not at all."""
+    """Write maps.png, convergence.png, report.html and result.json, each whole or not at all."""
     rows = {"true": demo.study.maps}
     rows |= {WAYS[run.name].title.replace(", ", ",\n"): _matched_maps(demo.study, run) for run in demo.runs}
     curves = {WAYS[run.name].title: run.gain_index for run in demo.runs}
     save(maps_figure(rows, f"Networks: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
+    title = f"Networks of {sum(map(len, demo.study.sites))} people who do not exist"
+    demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
     draft = folder / ".result.json.part"
     draft.write_text(json.dumps(summary(demo), indent=2) + "\n", encoding="utf-8")
     draft.replace(folder / "result.json")

@@ -1,0 +1,58 @@
+"""The report of a fitted :class:`~capedjica.CapeDJICA`, from what it published."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+from capedjica.algorithms.method import Released
+from capedjica.mechanisms.contract import Contract
+from capedjica.report.brain import find_peaks
+from capedjica.report.group import Findings, group_page
+from capedjica.report.maps import MapSet
+from capedjica.report.page import HtmlReport
+
+if TYPE_CHECKING:
+    from capedjica.estimators.djica import CapeDJICA
+
+_LIBRARIES: Final = ("capedjica", "numpy", "scipy", "numba", "cryptography", "nibabel", "nilearn")
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """What a fit published beside its maps: the contract and the means."""
+
+    contract: Contract
+    released: Sequence[Released] = ()
+
+
+def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) -> HtmlReport:
+    """Return the report of a fit."""
+    contract = record.contract
+    usual = f"Networks of {sum(contract.subjects):,} people at {len(contract.subjects)} sites"
+    findings = Findings(
+        title=title or usual,
+        method=estimator.method,
+        version=version("capedjica"),
+        maps=_maps(estimator),
+        contract=contract,
+        privacy=estimator.privacy_,
+        n_iter=estimator.n_iter_,
+        released=record.released,
+        origin={"Python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
+    )
+    return HtmlReport(group_page(findings))
+
+
+def _maps(estimator: CapeDJICA) -> MapSet:
+    image = getattr(estimator, "components_img_", None)
+    return MapSet(
+        estimator.components_,
+        estimator.stability_,
+        image,
+        estimator.image_shape,
+        [] if image is None else find_peaks(image),
+    )
