@@ -13,11 +13,11 @@ SUBJECTS = (5, 6, 5)
 COMPONENTS = 3
 
 
-def make_scans(folder: Path) -> Study:
+def make_scans(folder: Path, subjects: tuple[int, ...] = SUBJECTS) -> Study:
     """Write three sites with images and a study of the voxels of a mask."""
     simulation = Simulation.usual(
         "bids",
-        subjects=SUBJECTS,
+        subjects=subjects,
         n_components=COMPONENTS,
         n_timepoints=(60, 70),
         voxel_size=12.0,

@@ -143,12 +143,12 @@ def test_every_stage_has_the_noise_of_the_plan(privacy):
 
 
 def test_the_noise_on_the_means_is_that_of_the_plan():
-    """The standard deviation of 1,225 numbers is off by 15% with odds below 1e-10."""
+    """The standard deviation of 780 numbers is off by 15% with odds below 1e-8."""
     study = sketched(subjects=(10,) * 4)
     simulated = Setup.of(study).simulated(study)
     subjects = SimulatedSubjects(Setup.of(study).data(0), simulated.method)
     noise = NoisyMeans(subjects, simulated.noise, 0).mean(0) - subjects.mean(0, b"", b"")
-    assert noise.size == simulated.method.stages()[0].query.size == 49 * 50 // 2
+    assert noise.size == simulated.method.stages()[0].query.size == 39 * 40 // 2
 
     def matches(scale):
         return abs(noise.std() / (scale * simulated.noise[0]) - 1) < 0.15

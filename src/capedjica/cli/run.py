@@ -147,3 +147,4 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     maps = "maps.png" if (folder / "maps.png").exists() else "maps.csv"
     # Not wrapped: a path in two pieces cannot be copied.
     typer.echo(f"The maps: {folder / maps}\nThe cost in full: {folder / 'privacy.json'}")
+    typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")

@@ -205,8 +205,9 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
     console = Console(stderr=True, highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
         total = None
-        with suppress(CapedjicaError):
-            total = len(call_roll(home).people)
+        if not progress.disable:
+            with suppress(CapedjicaError):
+                total = len(call_roll(home).people)
         task = progress.add_task("reading scans", total=total)
         yield lambda: progress.advance(task)
 

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -16,6 +16,7 @@ from capedjica.cli.plan import image_size
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
+    from capedjica.data.features import FeatureTable
     from capedjica.study.study_file import SiteTable
 
 app = typer.Typer(help="A study: what all parties agree on, in one study.toml.", no_args_is_help=True)
@@ -85,7 +86,6 @@ def new(
     ] = None,
 ) -> None:
     """Write a study.toml from options; what is missing is asked for, if there is somebody to ask."""
-    from capedjica.data.features import FeatureTable
     from capedjica.study.new_study import beside, n_features_of, read_site_file, read_sites
     from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
 
@@ -95,9 +95,8 @@ def new(
     shape = None if image_shape is None else image_size(image_shape)
     sites = [*read_sites(site or [], "--site"), *(read_site_file(site_file) if site_file else [])]
     images = {"atlas": atlas, "mask": mask}
-    table = FeatureTable(
-        kind="atlas" if atlas else "voxels" if mask or voxel_size else "columns",
-        **{key: path.name for key, path in images.items() if path is not None},
+    table = _feature_table(
+        images,
         voxel_size=voxel_size,
         space=space,
         smoothing_fwhm=smoothing,
@@ -138,6 +137,17 @@ def new(
         typer.echo(f"It needs {file.parent / path.name}: hand both on together.")
     typer.echo(f"Its hash, to be compared with the others:\n  {Study.load(file).hash.hex()}")
     typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
+
+
+def _feature_table(images: dict[str, Path | None], **options: Any) -> FeatureTable:
+    """Return what the features are, of the kind that fits what was given."""
+    from capedjica.data.features import FeatureTable
+
+    names: dict[str, Any] = {key: path.name for key, path in images.items() if path is not None}
+    kind: Literal["atlas", "voxels", "columns"] = "atlas" if "atlas" in names else "columns"
+    if kind == "columns" and (names or options["voxel_size"]):
+        kind = "voxels"
+    return FeatureTable(kind=kind, **names, **options)
 
 
 _QUESTIONS: dict[str, tuple[str, type]] = {

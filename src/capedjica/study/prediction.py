@@ -203,7 +203,7 @@ def with_budget(study: Study, factor: float) -> Study:
     content, change = study.content, msgspec.structs.replace
     privacy = change(content.privacy, epsilon=times(content.privacy.epsilon))
     sites = tuple(change(site, epsilon=times(site.epsilon)) for site in content.sites)
-    return replace(study, content=change(content, privacy=privacy, sites=sites))
+    return study.varied(privacy=privacy, sites=sites)
 
 
 # One analysis

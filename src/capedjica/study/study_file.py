@@ -165,6 +165,12 @@ class Study:
         """What a scan is made into."""
         return open_features(self.content.features, self.folder, self.content.analysis.n_features)
 
+    def varied(self, **changes: Any) -> Study:
+        """Return a study with other content but the same features, which are not opened again."""
+        other = Study(msgspec.structs.replace(self.content, **changes), self.folder)
+        other.__dict__["features"] = self.features
+        return other
+
     @cached_property
     def method(self) -> Method:
         """The analysis."""
