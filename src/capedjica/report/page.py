@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -57,7 +58,8 @@ def write_page(path: Path, html: str, mode: int) -> None:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def render(template: str, scripts: tuple[str, ...] = (), **content: Any) -> str:

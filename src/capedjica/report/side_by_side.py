@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.report.downloads import Figure, table
-from capedjica.report.maps import MapSet, map_figures
+from capedjica.report.maps import MapSet, map_figures, maps_file
 from capedjica.report.page import render
 
 FloatArray = NDArray[np.float64]
@@ -72,6 +72,7 @@ def comparison_page(entries: Sequence[Entry], truth: MapSet | None) -> str:
         reference="the truth" if truth is not None else entries[0].name,
         truth=truth is not None,
         look=entries[0].maps.look,
+        files=[maps_file(entry.maps) for entry in entries],
         rows=list(zip(*columns, strict=True)),
         numbers=table("correlations.csv", header, rows),
     )
