@@ -65,6 +65,8 @@ class Experiment:
         Each claim and its answer.
     notes : sequence of str
         What else the reader should know, a paragraph each.
+    command : str
+        What makes it, after ``python -m paper.``; by default the name.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Experiment:
     figure: Figure
     findings: Sequence[Finding]
     notes: Sequence[str] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,8 +210,8 @@ def _part(experiment: Experiment) -> str:
     lines = [
         f"## {experiment.title}",
         "",
-        f"`python -m paper.{name}`: [figure](results/{name}.svg), [table](results/{name}.csv), "
-        f"[parameters](results/{name}.json)",
+        f"`python -m paper.{experiment.command or name}`: [figure](results/{name}.svg), "
+        f"[table](results/{name}.csv), [parameters](results/{name}.json)",
         "",
         "| The paper's claim | Measured | Holds |",
         "|---|---|---|",

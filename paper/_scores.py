@@ -263,11 +263,17 @@ def scale_gains(axis: Axes) -> None:
     axis.axhline(USABLE, color="#999999", linewidth=0.8)
     place = axis.get_yaxis_transform()
     axis.text(0.01, USABLE, "usable below", transform=place, va="top", fontsize=7, color="#666666")
-    axis.set(ylabel="gain index (0 is perfect)", yscale="log", ylim=(0.003, 0.6))
+    axis.set(ylabel="gain index (0 is perfect)", yscale="log", ylim=(0.002, 0.6))
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(_PLAIN)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.grid(alpha=0.25)
+
+
+def letter(axes: Iterable[Axes], start: int = 0) -> None:
+    """Name panels (a), (b), ... in the order given."""
+    for place, axis in enumerate(axes, start):
+        axis.set_title(f"({chr(ord('a') + place)})", loc="left", fontsize=9, color=INK)
 
 
 def handles(names: Iterable[str]) -> list[Line2D]:
@@ -283,9 +289,9 @@ def handles(names: Iterable[str]) -> list[Line2D]:
 
 # Account, label, dashes.
 ACCOUNTS: Final[tuple[tuple[str, str, Dashes], ...]] = (
-    ("paper_descent", "the paper's account of the descent (RDP; J ε_i for DP-djICA)", "--"),
-    ("exact_descent", "exact, the descent", "-"),
-    ("guarantee", "exact, with the PCA and all iterations allowed", ":"),
+    ("paper_descent", "overall ε, the paper's account of the descent (RDP; J ε_i for DP-djICA)", "--"),
+    ("exact_descent", "overall ε, exact, the descent", "-"),
+    ("guarantee", "overall ε, exact, with the PCA and all iterations allowed", ":"),
 )
 
 
@@ -301,7 +307,7 @@ def draw_accounts(axis: Axes, rows: Sequence[Score], x: Callable[[Score], float]
 
 def account_handles() -> list[Line2D]:
     """Return what explains the dashes of the accounts."""
-    return [Line2D([], [], color=INK, linestyle=dashes, label=label) for _, label, dashes in ACCOUNTS]
+    return [Line2D([], [], color="#888888", linestyle=dashes, label=label) for _, label, dashes in ACCOUNTS]
 
 
 def columns_figure(
@@ -326,6 +332,7 @@ def columns_figure(
         above.set_title(f"ε_i = {epsilon:g}", fontsize=10, color=INK)
         scale(above)
         scale(below)
+    letter(axes.ravel())
     lines = [*handles(names_in(rows)), *account_handles()]
     figure.legend(handles=lines, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure

@@ -106,26 +106,24 @@ def _row(cell: Energy, found: Sequence[Mapping[str, float]]) -> Row:
 
 def over_epsilon(setting: Setting, rows: Sequence[Row], calibration: Calibration) -> list[Row]:
     """Return the rows against epsilon."""
-    usual = (calibration, setting.spectrum.n_samples, setting.spectrum.n_sites)
-    return [
-        r for r in rows if (r.calibration, r.n_samples, r.n_sites) == usual and r.epsilon in setting.epsilons
-    ]
+    usual = setting.spectrum
+    chosen = [r for r in rows if (r.calibration, r.n_samples) == (calibration, usual.n_samples)]
+    chosen = [r for r in chosen if r.n_sites == usual.n_sites and r.epsilon in setting.epsilons]
+    return sorted(chosen, key=lambda row: row.epsilon)
 
 
 def over_samples(setting: Setting, rows: Sequence[Row]) -> list[Row]:
     """Return the rows against N."""
     usual = ("exact", setting.spectrum.n_sites, setting.usual_epsilon)
-    return [
-        r for r in rows if (r.calibration, r.n_sites, r.epsilon) == usual and r.n_samples in setting.samples
-    ]
+    chosen = [r for r in rows if (r.calibration, r.n_sites, r.epsilon) == usual]
+    return sorted((r for r in chosen if r.n_samples in setting.samples), key=lambda row: row.n_samples)
 
 
 def over_sites(setting: Setting, rows: Sequence[Row]) -> list[Row]:
     """Return the rows against S."""
     usual = ("exact", setting.spectrum.n_samples, setting.usual_epsilon)
-    return [
-        r for r in rows if (r.calibration, r.n_samples, r.epsilon) == usual and r.n_sites in setting.sites
-    ]
+    chosen = [r for r in rows if (r.calibration, r.n_samples, r.epsilon) == usual]
+    return sorted((r for r in chosen if r.n_sites in setting.sites), key=lambda row: row.n_sites)
 
 
 # Scheme, colour, line, marker.
@@ -173,6 +171,8 @@ def draw(setting: Setting, rows: Sequence[Row]) -> Figure:
     axes[1, 1].minorticks_off()
     for line in axes:
         line[0].set_ylabel("energy captured, relative to no noise")
+        for axis in line:
+            axis.title.set_fontsize(10)
     handles = axes[0, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False)
     return figure

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
@@ -47,6 +48,8 @@ FloatArray = NDArray[np.float64]
 # From this mean correlation on, maps are called recovered.
 RECOVERED: Final = 0.9
 _GAP: Final = 1  # pixels between maps
+# Few shades, so that files stay small.
+_SHADES: Final = colormaps["RdBu_r"].resampled(11)
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,7 @@ def cost(row: Row) -> float:
 
 
 def _tile(axis: Axes, maps: FloatArray, title: str) -> None:
-    axis.imshow(mosaic(maps), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest", rasterized=True)
+    axis.imshow(mosaic(maps), cmap=_SHADES, vmin=-1, vmax=1, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=7, color=INK, pad=3)
     for spine in axis.spines.values():

@@ -161,7 +161,9 @@ def experiment(setting: Setting, kept: Kept) -> Experiment:
     rows = measure(setting, kept)
     title = "Gain index and overall ε against δ" + (", real data" if setting.data.real else "")
     figure = draw(setting, rows)
-    return Experiment(setting.name, title, setting, rows, figure, findings(setting, rows), [SEE_TUNING])
+    command = "vary_delta" + (" --abide FOLDER" if setting.data.real else "")
+    claims = findings(setting, rows)
+    return Experiment(setting.name, title, setting, rows, figure, claims, [SEE_TUNING], command)
 
 
 VARY_DELTA: Final = Shared("Gain index and overall epsilon against delta.", settings, runs, experiment)

@@ -56,6 +56,7 @@ from paper._scores import (
     draw_accounts,
     draw_gains,
     handles,
+    letter,
     names_in,
     number,
     repeated,
@@ -159,7 +160,7 @@ def draw(setting: Setting, rows: Sequence[Score]) -> Figure:
     """Draw three panels for each row."""
     figure = Figure(figsize=(11, 1.3 + 3.0 * len(setting.rows)), layout="constrained")
     parts = figure.subfigures(len(setting.rows), 1, squeeze=False)[:, 0]
-    for part, own in zip(parts, setting.rows, strict=True):
+    for place, (part, own) in enumerate(zip(parts, setting.rows, strict=True)):
         chosen = [row for name in STYLES for row in at(rows, own.data, name)]
         part.suptitle(f"{where(own.data)}; {own.repeats} repeats", fontsize=10, color=INK)
         left, middle, right = part.subplots(1, 3)
@@ -167,6 +168,7 @@ def draw(setting: Setting, rows: Sequence[Score]) -> Figure:
         draw_accounts(middle, chosen, lambda row: row.epsilon_i)
         draw_gains(right, [row for row in chosen if row.algorithm != DP_DJICA], exact_epsilon)
         right.set_ylabel("")
+        letter((left, middle, right), 3 * place)
         for axis in (left, middle):
             axis.set(xscale="log", xlabel="ε_i, of one iteration")
         right.set(xscale="log", xlabel="exact ε: descent alone; subject: everything")
@@ -329,7 +331,9 @@ def experiment(setting: Setting, kept: Kept) -> Experiment:
     if first.real:
         title += f", real data, {first.n_components} components"
     figure = draw(setting, rows)
-    return Experiment(setting.name, title, setting, rows, figure, findings(setting, rows), [TUNING])
+    command = "vary_epsilon" + (" --abide FOLDER" if first.real else "")
+    claims = findings(setting, rows)
+    return Experiment(setting.name, title, setting, rows, figure, claims, [TUNING], command)
 
 
 VARY_EPSILON: Final = Shared("Gain index and overall epsilon against epsilon_i.", settings, runs, experiment)

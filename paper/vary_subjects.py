@@ -203,7 +203,9 @@ def experiment(setting: Setting, kept: Kept) -> Experiment:
     kind = ", real data" if setting.data[0].real else ""
     title = f"Gain index and overall ε against the number of subjects{kind}"
     figure = draw(setting, rows)
-    return Experiment(setting.name, title, setting, rows, figure, findings(setting, rows), [SEE_TUNING])
+    command = "vary_subjects" + (" --abide FOLDER" if setting.data[0].real else "")
+    claims = findings(setting, rows)
+    return Experiment(setting.name, title, setting, rows, figure, claims, [SEE_TUNING], command)
 
 
 VARY_SUBJECTS: Final = Shared("Gain index and overall epsilon against subjects.", settings, runs, experiment)

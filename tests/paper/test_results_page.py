@@ -1,5 +1,6 @@
 """RESULTS.md: each experiment replaces its own part, and what is committed is what the code says today."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,3 +55,20 @@ def test_committed_findings_are_those_of_the_code(module):
     text = (ROOT / "paper/RESULTS.md").read_text()
     for finding in module.findings(setting, module.measure(setting)):
         assert f"| {finding.claim} | {finding.measured} | {finding.holds} |" in text
+
+
+def test_what_is_committed_is_small_and_says_nothing_of_where_data_lie():
+    files = sorted((ROOT / "paper/results").iterdir())
+    assert files
+    for path in files:
+        assert path.stat().st_size < 500_000, path.name
+        if path.suffix == ".json":
+            assert "folder" not in path.read_text()
+
+
+def test_every_part_of_the_page_has_its_files_and_its_command():
+    text = (ROOT / "paper/RESULTS.md").read_text()
+    for name, command in re.findall(r"<!-- (\w+) -->\n.*?`python -m paper\.(\w+)", text, re.DOTALL):
+        assert (ROOT / f"paper/{command}.py").exists()
+        for kind in ("csv", "json", "png", "svg"):
+            assert (ROOT / f"paper/results/{name}.{kind}").exists()
