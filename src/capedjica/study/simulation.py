@@ -49,7 +49,7 @@ class Simulation:
     n_components : int
         R, at least 2.
     n_timepoints : pair of int
-        The shortest and the longest that a scan may be; at least R.
+        The shortest and the longest that a scan may be; at least R, for images 40 more.
     image_side : int
         Images in tables have image_side^2 pixels.
     voxel_size : float
