@@ -72,7 +72,10 @@ def test_exactly_those_enrolled_take_part(home, study, tmp_path):
     people = open_people(home, study)
     assert people.names == ["sub-00", "sub-02", "sub-03", "sub-05"]
     assert read_site(str(home.folder)).subjects == 4
-    assert problems(home, study) == ["site s1: the study enrols 6 subjects, its enrolment has 4"]
+    (found,) = problems(home, study)
+    assert found.startswith("site s1: the study enrols 6 subjects, its enrolment has 4")
+    with pytest.raises(InputError, match="cannot approve 'A small study': the study enrols 6 subjects"):
+        approve(home, study)
     fewer = for_fewer(study, tmp_path / "fewer.toml", 4)
     assert problems(home, fewer) == []
 

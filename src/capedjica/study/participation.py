@@ -14,7 +14,7 @@ from capedjica.mechanisms.site import Site, SitePolicy
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger
 from capedjica.securesum.noise import NoiseSource
-from capedjica.study.enrolment import Enrolment
+from capedjica.study.enrolment import Enrolment, read_enrolment
 from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import Roll, Tick, call_roll, look
@@ -105,6 +105,12 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
             f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected in "
             f"{home.folder / 'site.toml'})"
         )
+    enrolment, expected = read_enrolment(home), contract.enrolled[name]
+    if enrolment is not None and len(enrolment.enrolled) != expected:
+        found.append(
+            f"the study enrols {expected} subjects, its enrolment has {len(enrolment.enrolled)}: put that "
+            "number into the study"
+        )
     cap, most = contract.cap(name), home.policy.per_study
     if contract.protects and cap.mu2 > most.mu2:
         found.append(f"the study asks for {cap}; its policy allows a study at most {most}")
@@ -160,14 +166,12 @@ def data_obstacles(home: SiteHome, study: Study, roll: Roll, problems: list[Prob
     Those who were enrolled take part whatever became of their scans since then, unless nobody is left: that
     would be a folder that is not there, and not a person.
     """
-    expected = study.contract.enrolled[home.settings.name]
-    fatal, found = [problem for problem in problems if problem.fatal], []
-    if len(roll.people) != expected:
-        holds = "its enrolment has" if roll.enrolment else f"{home.data_path} holds"
-        found.append(f"the study enrols {expected} subjects, {holds} {len(roll.people)}")
+    fatal = [problem for problem in problems if problem.fatal]
     if roll.enrolment is None:
-        return found + [str(problem) for problem in fatal]
+        expected, count = study.contract.enrolled[home.settings.name], len(roll.people)
+        wrong = f"the study enrols {expected} subjects, {home.data_path} holds {count}"
+        return [wrong] * (count != expected) + [str(problem) for problem in fatal]
     if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
         first = fatal[0] if fatal else f"{home.data_path} holds nobody of them"
-        found.append(f"none of its {len(roll.people)} enrolled people can be used; the first reason: {first}")
-    return found
+        return [f"none of its {len(roll.people)} enrolled people can be used; the first reason: {first}"]
+    return []

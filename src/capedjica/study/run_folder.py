@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.study.locks import locked
-from capedjica.study.public_files import copy_files
+from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
 from capedjica.study.text import printable
 from capedjica.study.toml import read_toml
@@ -200,7 +199,7 @@ class RunFolder:
 
     def hash_of(self, name: str) -> str:
         """SHA-256 of a file."""
-        return hashlib.sha256((self.path / name).read_bytes()).hexdigest()
+        return hash_of(self.path / name)
 
 
 def read_matrix(path: Path) -> NDArray[np.float64]:
