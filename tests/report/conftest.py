@@ -1,4 +1,7 @@
-"""One small run of every kind of study, made once, and every page that is made of them."""
+"""One small run of every kind of study, and every page made of them: made once, and changed by nobody."""
+
+import fcntl
+import os
 
 import msgspec
 import pytest
@@ -10,25 +13,42 @@ from capedjica.study.study_file import Study, write_study
 from tests.study.small_scans import make_scans
 from tests.study.small_study import changed, make_study
 
-# Whether a table of regions and one of pixels are the same is told by the study alone.
 KINDS = ("pixels", "regions", "brains")
 
 
 @pytest.fixture(scope="session")
-def tables(tmp_path_factory):
+def shared(tmp_path_factory):
+    """Return ``shared(name, make)``: a folder that all processes of a test run see and one of them makes."""
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name, make):
+        with open(place / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (place / name / "made").exists():
+                (place / name).mkdir()
+                make(place / name)
+                (place / name / "made").touch()
+        return place / name
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tables(shared):
     """Four sites with tables; runs of pixels, of regions, by the paper's method, and two without privacy."""
-    folder = tmp_path_factory.mktemp("tables")
+    return shared("tables", make_tables)
+
+
+def make_tables(folder):
     study = make_study(folder)
     run(study, folder, "pixels")
-    for name, analysis in {
-        "regions": {"image_shape": None},
-        "paper": {"method": "paper", "max_iter": 4},
-    }.items():
-        run(with_analysis(study, folder / f"{name}.toml", name, **analysis), folder, name)
+    regions = with_analysis(study, folder / "regions.toml", "regions", image_shape=None)
+    run(regions, folder, "regions")
+    run(with_analysis(study, folder / "paper.toml", "paper", method="paper", max_iter=4), folder, "paper")
     run(changed(study, folder / "none.toml", title="none", mechanism="none", epsilon=None), folder, "none")
     seeded = changed(study, folder / "seeded.toml", title="seeded", insecure_noise=True)
     run(seeded, folder, "seeded", 7)
-    return folder
 
 
 def with_analysis(study, path, title, **analysis):
@@ -44,11 +64,15 @@ def run(study, folder, name, seed=None):
 
 
 @pytest.fixture(scope="session")
-def brains(tmp_path_factory):
-    """Three sites with scans, and a run of the voxels of a mask."""
-    folder = tmp_path_factory.mktemp("brains")
-    run(make_scans(folder), folder, "brains")
-    return folder
+def brains(shared):
+    """Three sites with scans, a run of the voxels of a mask, and the page of a site."""
+    return shared("brains", make_brains)
+
+
+def make_brains(folder):
+    study = make_scans(folder)
+    run(study, folder, "brains")
+    write_local_report(folder / "brains", find_sites(study, folder / "sites")[0])
 
 
 @pytest.fixture(scope="session")
@@ -58,17 +82,16 @@ def runs(tables, brains):
 
 
 @pytest.fixture(scope="session")
-def pages(runs, tables, brains, tmp_path_factory):
+def pages(shared, runs, tables, brains):
     """The file of every kind of page."""
-    folder = tmp_path_factory.mktemp("pages")
-    found = {kind: folder / f"{kind}.html" for kind in KINDS}
-    for kind, path in found.items():
-        run_report(runs[kind]).save_as_html(path)
-    found["not private"] = folder / "none.html"
-    run_report(tables / "none").save_as_html(found["not private"])
-    found["compared"] = folder / "compared.html"
-    truth = tables / "truth" / "mixing.npy"
-    comparison_report([tables / "pixels", tables / "none"], truth).save_as_html(found["compared"])
-    home = find_sites(Study.load(brains), brains / "sites")[0]
-    found["of a site"] = write_local_report(brains / "brains", home)
-    return found
+
+    def make(folder):
+        for kind in KINDS:
+            run_report(runs[kind]).save_as_html(folder / f"{kind}.html")
+        run_report(tables / "none").save_as_html(folder / "not private.html")
+        both, truth = [tables / "pixels", tables / "none"], tables / "truth" / "mixing.npy"
+        comparison_report(both, truth).save_as_html(folder / "compared.html")
+
+    folder = shared("pages", make)
+    (local,) = brains.glob("sites/*/results/*/report.html")
+    return {path.stem: path for path in folder.glob("*.html")} | {"of a site": local}

@@ -101,12 +101,12 @@ def test_the_viewer_follows_clicks_keys_and_links(browser, pages):
 
 def test_the_viewer_shows_other_maps_and_hides_what_is_low(browser, pages):
     browser.open(pages["brains"], *DESK)
-    first = pixels(browser, 0)
+    first, (_, words) = pixels(browser, 0), place(browser)
     browser.evaluate(
         "(() => { const one = document.querySelector('[data-role=component]'); one.value = 1;"
         "one.dispatchEvent(new Event('change')); })()"
     )
-    browser.wait("document.querySelector('[data-role=place]').textContent !== ''")
+    browser.wait(f"document.querySelector('[data-role=place]').textContent !== '{words}'")
     second = pixels(browser, 0)
     assert second != first
     browser.evaluate(

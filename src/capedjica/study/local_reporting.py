@@ -66,7 +66,11 @@ def _sorted(folder: Path, kind: str) -> list[Path]:
 
 
 def _table(path: Path) -> FloatArray:
-    return np.loadtxt(path, delimiter="\t", skiprows=1, ndmin=2)
+    header, *rows = path.read_text(encoding="utf-8").splitlines()
+    values = np.array([[float(cell) for cell in row.split("\t")] for row in rows])
+    if values.shape != (len(rows), len(header.split("\t"))):
+        raise ValueError("rows are missing")
+    return values
 
 
 def _spectrum(path: Path) -> Spectrum:

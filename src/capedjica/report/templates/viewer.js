@@ -8,7 +8,7 @@
   const sliders = ["x", "y", "z"].map(find);
   const cuts = [[1, 2], [0, 2], [0, 1]]; // across and up, by the axis that is cut
   const unpacked = new Map();
-  let brain, map, colour = [...data.colours];
+  let brain, map, wanted;
 
   async function unpack(text, signed) {
     const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -23,7 +23,7 @@
   const at = (volume, shape, i) => volume[i[0] + shape[0] * (i[1] + shape[1] * i[2])];
 
   function mixed(value, lowest) {
-    const [low, high] = colour[value > 0 ? 0 : 1];
+    const [low, high] = data.colours[value > 0 ? 0 : 1];
     const part = Math.min(1, (Math.abs(value) - lowest) / (1 - lowest || 1));
     return low.map((channel, i) => channel + part * (high[i] - channel));
   }
@@ -93,7 +93,9 @@
   }
 
   async function choose(number, move) {
+    wanted = number;
     if (!unpacked.has(number)) unpacked.set(number, await unpack(data.maps[number].data, true));
+    if (wanted !== number) return; // another was chosen meanwhile
     map = unpacked.get(number);
     if (move) data.maps[number].start.forEach((mm, axis) => (sliders[axis].value = mm));
     draw();
