@@ -261,7 +261,8 @@ class _Bar:
 
     def _line(self) -> None:
         part = self._done / self._total
-        if not self._console.is_terminal and part >= self._printed + _LINE_EVERY:
+        due = part == 1 or part >= self._printed + _LINE_EVERY
+        if due and not self._console.is_terminal:
             self._printed = part
             self._console.print(f"{self._done}/{self._total} runs, {self._words()}", highlight=False)
 

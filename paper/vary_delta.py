@@ -28,6 +28,7 @@ from paper._scores import (
     SMALL,
     Score,
     abide_data,
+    as_good,
     columns_figure,
     number,
     repeated,
@@ -131,7 +132,7 @@ def _findings(rows: Sequence[Score], epsilon: float, head: str) -> list[Finding]
     place = f"{head}, ε_i = {epsilon:g}:"
     small, large = cape[0], cape[-1]
     worse, tuned_worse = (own[0].gain_index - own[-1].gain_index > 0.01 for own in (cape, tuned))
-    close, tuned_close = (any(row.gain_index <= 2 * free for row in own) for own in (cape, tuned))
+    close, tuned_close = (any(as_good(row.gain_index, free) for row in own) for own in (cape, tuned))
     return [
         Finding(
             f"{place} a smaller δ costs utility",

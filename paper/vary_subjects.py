@@ -28,6 +28,8 @@ from paper._scores import (
     SEE_TUNING,
     Score,
     abide_data,
+    as_good,
+    clearly_below,
     columns_figure,
     number,
     repeated,
@@ -112,7 +114,7 @@ def draw(setting: Setting, rows: Sequence[Score]) -> Figure:
     sizes = [data.n_subjects for data in setting.data]
 
     def scale(axis: Axes) -> None:
-        axis.set(xscale="log", xlabel="subjects M", xlim=(None, 1.35 * max(sizes)))
+        axis.set(xscale="log", xlabel="subjects M", xlim=(None, 1.6 * max(sizes)))
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axis.minorticks_off()
 
@@ -145,8 +147,8 @@ def _findings(rows: Sequence[Score], epsilon: float, head: str) -> list[Finding]
     place = f"{head}, ε_i = {epsilon:g}:"
     falls, tuned_falls = (own[0].gain_index - own[-1].gain_index > 0.05 for own in (cape, tuned))
     cheaper = cape[-1].exact_descent < cape[0].exact_descent
-    close = [row for row in cape if row.gain_index <= 2 * _same(row, free).gain_index]
-    beats = [row for row in cape if row.gain_index < _same(row, local).gain_index - 0.05]
+    close = [row for row in cape if as_good(row.gain_index, _same(row, free).gain_index)]
+    beats = [row for row in cape if clearly_below(row, _same(row, local))]
     return [
         Finding(
             f"{place} more subjects give capeDJICA a smaller gain index and a smaller overall ε",
@@ -158,13 +160,13 @@ def _findings(rows: Sequence[Score], epsilon: float, head: str) -> list[Finding]
         ),
         Finding(
             f"{place} capeDJICA outperforms DP-djICA and local DP-ICA in gain index and overall ε",
-            f"local {_series(local)}; DP-djICA {_series(dp)}; capeDJICA is better than local by 0.05 or more "
-            f"at {len(beats)} of {len(cape)} M",
+            f"local {_series(local)}; DP-djICA at ε_i = {dp[0].epsilon_i:g} {_series(dp)}; capeDJICA is "
+            f"clearly better than local at {len(beats)} of {len(cape)} M",
             "yes" if len(beats) == len(cape) else "in part" if beats else "no",
         ),
         Finding(
             f"{place} capeDJICA is very close to djICA even for moderate M",
-            f"djICA {_series(free)}; capeDJICA within twice its gain index at {len(close)} of {len(cape)} M, "
+            f"djICA {_series(free)}; capeDJICA nearly as good at {len(close)} of {len(cape)} M, "
             f"usable (0.1) at {sum(row.gain_index <= USABLE for row in cape)}, tuned at "
             f"{sum(row.gain_index <= USABLE for row in tuned)}",
             "yes" if len(close) == len(cape) else "in part" if close else "no",
