@@ -25,10 +25,6 @@ $(VENV)/installed-test: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@
 
-$(VENV)/installed-bench: $(VENV)/installed-test
-	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
-	@touch $@
-
 demo: $(VENV)/installed  ## four hospitals find brain networks together; figures in capedjica-demo/
 	$(BIN)/capedjica demo
 
@@ -44,7 +40,7 @@ test: lint  ## style, types, layers and the tests (under 10 minutes on 2 cores)
 test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt
 	$(BIN)/python -m tests.evidence
 
-bench: $(VENV)/installed-bench  ## speed against peers, measured in one run
+bench: $(VENV)/installed-test  ## speed against peers, measured in one run
 	$(BIN)/python -m benchmarks
 
 paper: $(VENV)/installed-test  ## every figure and table of the paper (real data too: ABIDE=FOLDER)

@@ -33,6 +33,8 @@ def test_an_image_belongs_to_the_subject_in_its_name_or_to_its_folder_or_to_itse
         "sub-01_task-rest_run-1_bold.nii.gz",
         "sub-01_task-rest_run-2_bold.nii.gz",
         "sub-02.nii",
+        "sub-07-run1.nii",
+        "sub-07 run 2.nii",
         "S003/rest1.nii.gz",
         "S003/session 2/rest2.nii.gz",
         "controls/sub-04_bold.nii.gz",
@@ -48,6 +50,7 @@ def test_an_image_belongs_to_the_subject_in_its_name_or_to_its_folder_or_to_itse
         "sub-01": ["sub-01_task-rest_run-1_bold.nii.gz", "sub-01_task-rest_run-2_bold.nii.gz"],
         "sub-02": ["sub-02.nii"],
         "sub-04": ["sub-04_bold.nii.gz"],
+        "sub-07": ["sub-07 run 2.nii", "sub-07-run1.nii"],
         "subject6": ["subject6.nii.gz"],
     }
     assert found_in("nifti", tmp_path) == expected

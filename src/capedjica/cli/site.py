@@ -38,11 +38,28 @@ def init(
     ] = 10.0,
     study_epsilon: Annotated[float, typer.Option(help="The most that any one study may spend.")] = 2.0,
     delta: Annotated[float, typer.Option(help="The delta of both limits.")] = 1e-5,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of the scans; by default 'data' in the site's folder.")
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="What is in it: files, nifti, bids, abide, or auto for what it looks like.")
+    ] = "auto",
+    abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
 ) -> None:
     """Make a site: a private key that never leaves, a site.toml with its limits, and a card for its peers."""
+    from capedjica.data.finding import data_kind
     from capedjica.study.site_home import SiteHome
 
-    home = SiteHome.create(folder or Path(name), name, total_epsilon, study_epsilon, delta)
+    home = SiteHome.create(
+        folder or Path(name),
+        name,
+        total_epsilon,
+        study_epsilon,
+        delta,
+        data="data" if data is None else str(data.absolute()),
+        data_kind=data_kind(kind),
+        abide_site=abide_site,
+    )
     card = home.card()
     typer.echo(f"Made {home.folder / 'site.toml'}. Read it, and change what you want to be different.")
     typer.echo(f"Card, to be given to the coordinator:\n  {card.card}")

@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, cast, get_args
 
 from capedjica.data.scans import Person, Problem, Recording, stem
 from capedjica.data.timeseries import SUFFIXES, is_table
@@ -33,7 +33,8 @@ from capedjica.errors import InputError
 DataKind = Literal["auto", "files", "nifti", "bids", "abide"]
 IMAGE_SUFFIXES: Final = (".nii", ".nii.gz")
 PHENOTYPES: Final = "Phenotypic_V1_0b_preprocessed1.csv"
-_SUBJECT: Final = re.compile(r"(sub-[0-9A-Za-z]+)(?:_|$)")
+# Whatever follows: to take two people for one costs a little noise, to take one for two their protection.
+_SUBJECT: Final = re.compile(r"sub-[0-9A-Za-z]+")
 _PREPROCESSED: Final = "_desc-preproc_"
 _CONFOUNDS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
 _NO_SCANS: Final = ("participants.tsv", *_CONFOUNDS)
@@ -42,6 +43,14 @@ _VARIANT: Final = re.compile(r"_(space|res|den|desc)-[0-9A-Za-z]+")
 _PIECE: Final = 1 << 16
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
+
+
+def data_kind(name: str) -> DataKind:
+    """Return the kind of data that goes by a name."""
+    for kind in get_args(DataKind):
+        if kind == name:
+            return cast(DataKind, kind)
+    raise InputError(f"kind must be one of {', '.join(get_args(DataKind))}; got {name!r}")
 
 
 @dataclass(frozen=True)
@@ -243,7 +252,7 @@ def _owner(path: Path, home: Path) -> str:
     """Return whose file it is."""
     named = _SUBJECT.match(path.name.split(".")[0])
     if named:
-        return named[1]
+        return named[0]
     folders = path.relative_to(home).parts[:-1]
     return folders[0] if folders else stem(path)
 

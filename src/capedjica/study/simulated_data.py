@@ -14,9 +14,9 @@ import numpy as np
 from capedjica.data.brain import SPACE, Brain, BrainModel, mni_brain
 from capedjica.data.brain_files import BidsFolder, NiftiFolder
 from capedjica.data.features import FeatureTable
+from capedjica.data.finding import DataKind
 from capedjica.data.synthetic import SyntheticModel
 from capedjica.data.timeseries import write_scan
-from capedjica.study.site_home import DataKind
 from capedjica.study.study_file import AnalysisTable
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Final
 
 import msgspec
 
-from capedjica.data.finding import DataKind as DataKind
+from capedjica.data.finding import DataKind
 from capedjica.errors import InputError
 from capedjica.privacy.ledger import Cap, Ledger, Policy, Totals
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.study.toml import read_toml
+from capedjica.study.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
 _TEMPLATE: Final = """\
@@ -47,7 +46,7 @@ pattern = "*"
 # space = "MNI152NLin2009cAsym"
 # participants = ["01", "02"]
 # Which of its sites this one is, for "abide".
-# abide_site = "NYU"
+{abide_site}
 
 [policy]
 # The most that may ever be spent on one subject of this site: by all studies together, and by any one.
@@ -126,6 +125,7 @@ class SiteHome:
         *,
         data: str = "data",
         data_kind: DataKind = "auto",
+        abide_site: str | None = None,
         simulated: bool = False,
     ) -> SiteHome:
         """Make a site: its folder, its identity and a commented ``site.toml``; never over existing files.
@@ -141,10 +141,11 @@ class SiteHome:
             raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
         text = _TEMPLATE.format(
             schema=SCHEMA,
-            name=_toml_string(name),
-            head=_toml_string("ledger.head" if simulated else _default_head(name, identity).as_posix()),
-            data=_toml_string(data),
-            data_kind=_toml_string(data_kind),
+            name=toml_value(name),
+            head=toml_value("ledger.head" if simulated else _default_head(name, identity).as_posix()),
+            data=toml_value(data),
+            data_kind=toml_value(data_kind),
+            abide_site=f"abide_site = {toml_value(abide_site)}" if abide_site else '# abide_site = "NYU"',
             unprotected_note=_NOBODY_REAL if simulated else "",
             approve_note=_NOBODY_REAL if simulated else "",
             allow_unprotected=str(simulated).lower(),
@@ -240,8 +241,3 @@ class SiteHome:
 def _default_head(name: str, identity: Identity) -> Path:
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
-
-
-def _toml_string(text: str) -> str:
-    """Return text as TOML has it; a string of JSON is one."""
-    return json.dumps(text, ensure_ascii=False)

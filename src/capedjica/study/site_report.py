@@ -174,7 +174,7 @@ def _data_words(facts: dict[str, Any]) -> Iterator[str]:
     yield f"{facts['folder']}: {KINDS[data['kind']]}. {count}."
     if data["people_with_several"]:
         yield (
-            f"{data['people_with_several']:,} people have several recordings; these count as one person, "
+            f"People with several recordings: {data['people_with_several']:,}. These count as one person, "
             "who is protected as one."
         )
     if data["timepoints"]:
