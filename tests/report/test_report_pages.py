@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
+from capedjica.algorithms.single_subject import analyse_subject
 from capedjica.cli import app
 from capedjica.errors import InputError
 from capedjica.privacy.statement import round_up
@@ -30,7 +31,9 @@ from capedjica.study.comparison import compare_runs
 from capedjica.study.local_reporting import write_local_report
 from capedjica.study.reporting import comparison_report, run_findings, run_report
 from capedjica.study.running import find_sites
+from capedjica.study.site_people import open_people
 from capedjica.study.study_file import Study
+from tests.attacks.leaks import Needles
 from tests.report.conftest import KINDS
 
 PAGES = (*KINDS, "not private", "compared", "of a site")
@@ -161,6 +164,49 @@ def test_nothing_tells_of_a_single_person_or_of_a_sites_computer(kind, runs, pag
     (header,) = re.findall(r"<thead><tr>(?:(?!</tr>).)*people enrolled.*?</tr>", page.source, re.DOTALL)
     columns = re.findall(r">([^<>]+)</th>", header)
     assert columns == ["site", "people enrolled", "limit ε", "spent ε", "releases", "sent (kB)"]
+
+
+def everything(path):
+    """Yield a page and all that is packed inside it, unpacked, but the volumes of the viewer.
+
+    They have eight bits a value, too few to know a number by, and are made of the maps and the template.
+    """
+    source = path.read_bytes()
+    yield path.name, source
+    for number, packed in enumerate(re.findall(rb'base64,([A-Za-z0-9+/]+=*)"', source)):
+        content = base64.b64decode(packed)
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+        yield f"{path.name}, part {number}", content
+
+
+def needles(study, folder):
+    """Names and places of everybody; scans, and what follows from them, of one person of every site."""
+    found, unmixing = Needles(), np.load(folder / "unmixing.npy")
+    for home in find_sites(study, study.folder / "sites"):
+        people = open_people(home, study)
+        found.add_words([*people.names, str(home.data_path)])
+        scan, mean = people[0], people[0].mean(axis=0)
+        alone = analyse_subject([scan], unmixing)
+        own = [scan[:9], mean, scan[:9] - mean, *alone.courses, alone.connectivity, alone.maps]
+        found.add_arrays(f"scan of {people.names[0]}", own)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_for_every_single_person_finds_nobody(kind, runs, pages):
+    run = runs[kind]
+    study = Study.load(run.parent / ("regions.toml" if kind == "regions" else "study.toml"))
+    found = needles(study, run)
+    assert found.search(everything(pages[kind])) == []
+
+
+def test_the_same_search_finds_people_on_the_page_of_their_site(pages):
+    path = pages["of a site"]
+    relations = next(path.parent.glob("sub-*/*relmat.tsv"))
+    found = Needles()
+    found.add_arrays("connectivity", [np.loadtxt(relations, skiprows=1)])
+    assert found.search(everything(path))
+    assert found.search(everything(pages["brains"])) == []
 
 
 @pytest.mark.parametrize(("kind", "why"), [("none", "no noise was added"), ("seeded", "came from a seed")])
@@ -332,6 +378,13 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     assert report._repr_html_().startswith("<iframe srcdoc=")
     assert "<iframe" not in page.source
     assert "bytes" in repr(report)
+    mask = nibabel.Nifti1Image(np.ones((4, 4, 4), dtype=np.uint8), np.diag([30.0, 30.0, 30.0, 1.0]))
+    scans = [
+        [nibabel.Nifti1Image(rng.laplace(size=(4, 4, 4, 30)), mask.affine) for _ in range(3)]
+        for _ in range(3)
+    ]
+    seen = CapeDJICA(2, epsilon=5.0, mask=mask, max_iter=2).fit(scans).generate_report().html
+    assert seen.count("<canvas") == 3
     for method, mechanism, epsilon in (("djica", "none", None), ("dp-djica", "cape", 9.0)):
         other = CapeDJICA(2, epsilon=epsilon, method=method, mechanism=mechanism, max_iter=2, random_state=0)
         assert "<h1>Networks of 12 people at 3 sites</h1>" in other.fit(sites).generate_report().html
