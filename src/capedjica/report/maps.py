@@ -169,4 +169,4 @@ def _nifti(image: Nifti1Image) -> bytes:
     """Return an image with 16 bits per value, which leaves an error below 2e-5."""
     small = type(image)(np.asarray(image.dataobj, dtype=np.float32), image.affine)
     small.set_data_dtype(np.int16)  # type: ignore[no-untyped-call]
-    return gzip.compress(small.to_bytes(), mtime=0)
+    return gzip.compress(small.to_bytes(), 6, mtime=0)

@@ -63,4 +63,4 @@ def _peak(values: NDArray[np.float64], places: Sequence[NDArray[np.float64]]) ->
 
 def _packed(values: NDArray[np.float64], kind: type[np.integer[Any]]) -> str:
     plain = values.round().astype(kind).tobytes(order="F")
-    return base64.b64encode(gzip.compress(plain, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(plain, 6, mtime=0)).decode()
