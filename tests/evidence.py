@@ -45,7 +45,8 @@ def summary(root: ET.Element, code: int) -> str:
     skipped = int(suite.get("skipped", 0))
     passed = int(suite.get("tests", 0)) - failed - skipped
     lines = [
-        f"{' '.join(['python -m tests.evidence', *sys.argv[1:]])}, {time.strftime('%Y-%m-%d', time.gmtime())}, exit code {code}",
+        " ".join(["python -m tests.evidence", *sys.argv[1:]])
+        + f", {time.strftime('%Y-%m-%d', time.gmtime())}, exit code {code}",
         f"{passed} passed, {failed} failed, {skipped} skipped in {float(suite.get('time', 0)):.0f} s",
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
         + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
