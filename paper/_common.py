@@ -29,9 +29,10 @@ QUICK_RESULTS: Final = Path("out/paper/results")
 _HEADER: Final = """# The paper's figures and tables, reproduced
 
 Imtiaz et al., "Improved Differentially Private Decentralized Source Separation for fMRI Data". Each part is
-written by its command, from the numbers of that run; table, figure and parameters are in `results/`. Where a
-formula of the paper is compared with the exact value,
-[Where we depart from the paper](../docs/departures.md) says why they differ.
+written by its command, all parts by `make paper`, from the numbers of that run; table, figure and parameters
+are in `results/`. Where a formula of the paper is compared with the exact value,
+[Where we depart from the paper](../docs/departures.md) says why they differ. Errors are standard errors over
+the repeats, each with data and noise of its own; the paper made ten, here there are as many as a figure says.
 """
 _SECTION: Final = re.compile(r"<!-- (\w+) -->\n(.*?)\n<!-- end of \1 -->\n", re.DOTALL)
 

@@ -96,7 +96,7 @@ class Setting:
     recipes: tuple[Recipe, ...] = (PAPER, TUNED)
 
 
-FULL: Final = Setting("vary_epsilon", (Row(Data(256), repeats=3), Row(Data(1024))))
+FULL: Final = Setting("vary_epsilon", (Row(Data(256), repeats=5), Row(Data(1024), repeats=3)))
 QUICK: Final = Setting(
     "vary_epsilon", (Row(SMALL, (1.0, 1000.0), 2),), (1000.0,), 1, 10, (1.0, 100.0), QUICK_RECIPES
 )
@@ -278,7 +278,7 @@ def _against_local(head: str, by: By) -> Finding:
     own, tuned = wins(CAPE, LOCAL), wins(CAPE_TUNED, LOCAL_TUNED)
     return Finding(
         f"{head} capeDJICA outperforms local DP-ICA",
-        f"by more than 0.02 and two standard errors at ε_i = {_list(own)}; tuned against tuned local at "
+        f"by more than 0.02 and two standard errors at ε_i: {_list(own)}; tuned against tuned local: "
         f"{_list(tuned)}. Elsewhere neither is better than its start",
         "yes" if len(own) == len(by[CAPE]) else "in part" if own or tuned else "no",
     )
@@ -313,7 +313,7 @@ def _more_people(setting: Setting, rows: Sequence[Score]) -> list[Finding]:
         small, large = ({getattr(row, value): row for row in at(rows, data, name)} for data in (few, many))
         gaining = [e for e in small if e in large and clearly_below(large[e], small[e])]
         better.append(bool(gaining))
-        texts.append(f"{name}: at ε = {_list(sorted(gaining))} of {_list(sorted(small))}")
+        texts.append(f"{name} at ε: {_list(sorted(gaining))} (of {_list(sorted(small))})")
     return [
         Finding(
             f"for the same privacy more subjects do better (M = {few.n_subjects:,} and {many.n_subjects:,})",

@@ -53,7 +53,7 @@ class Setting:
     recipes: tuple[Recipe, ...] = (PAPER, TUNED)
 
 
-FULL: Final = Setting("vary_subjects", tuple(Data(m) for m in (64, 128, 256, 512, 1024)), 2)
+FULL: Final = Setting("vary_subjects", tuple(Data(m) for m in (64, 128, 256, 512, 1024)), 3)
 QUICK: Final = Setting(
     "vary_subjects",
     tuple(Data(m, 4, 0, 4, 80, 12) for m in (24, 48)),
