@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,3 +149,4 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     # Not wrapped: a path in two pieces cannot be copied.
     typer.echo(f"The maps: {folder / maps}\nThe cost in full: {folder / 'privacy.json'}")
     typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")
+    typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
