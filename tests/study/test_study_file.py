@@ -155,7 +155,8 @@ def other_values(draw, old):
     if isinstance(old, int):
         return old + draw(st.integers(1, 1000))
     if isinstance(old, float):
-        return draw(st.floats(1e-6, 0.9).filter(lambda new: new != old))
+        likely = st.floats(1, 50) if old > 1 else st.floats(1e-6, 0.9)
+        return draw(likely.filter(lambda new: new != old))
     place, letter = draw(st.integers(0, len(old) - 1)), draw(st.characters(exclude_categories=["Cs"]))
     changed = old[:place] + letter + old[place + 1 :]
     return changed if changed != old else old + letter
