@@ -8,6 +8,7 @@ import pytest
 from capedjica.algorithms import subject
 from capedjica.algorithms.basis import low_pass
 from capedjica.algorithms.state import pack
+from capedjica.algorithms.symmetric import svec
 from capedjica.data import make_synthetic
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError, ProtocolError
@@ -143,11 +144,36 @@ def test_noise_of_any_size_leaves_numbers():
 
 def test_a_log_covariance_has_no_trace_and_forgets_the_scale():
     samples = np.random.default_rng(8).standard_normal((T, R)) * [3, 1, 0.5, 0.1]
-    logarithm = subject.log_covariance(samples)
+    logarithm = subject.log_covariance(samples.T @ samples)
     assert np.trace(logarithm) == pytest.approx(0, abs=1e-12)
-    assert subject.log_covariance(1e-9 * samples) == pytest.approx(logarithm)
-    for broken in (np.zeros((T, R)), np.empty((0, R)), np.full((T, R), np.nan)):
+    assert subject.log_covariance(1e-18 * samples.T @ samples) == pytest.approx(logarithm)
+    for broken in (np.zeros((R, R)), np.full((R, R), np.nan), np.full((R, R), np.inf)):
         assert np.isnan(subject.log_covariance(broken)).all()
+
+
+def test_whitened_subjects_have_unit_power_and_broken_ones_stay_alone():
+    rng = np.random.default_rng(9)
+    scans = [rng.standard_normal((length, D)).astype(np.float32) for length in (T, 2 * T, T)]
+    no_one = np.empty((0, D), np.float32)
+    broken = [scans[0], np.full((T, D), np.nan, np.float32), np.zeros((T, D), np.float32), no_one, *scans[1:]]
+    sphering = np.linalg.cholesky(np.cov(rng.standard_normal((R, 9))))  # nothing says that it is symmetric
+    published = pack(V=V, sphering=sphering)
+    rows = {}
+    for name, subjects in (("sound", scans), ("broken", broken)):
+        site = subject.SubjectSite(subjects, R)
+        for stage in (subject.COARSE, subject.ROTATION):
+            rows[name, stage] = np.concatenate(list(site(stage, published, STATE)))
+        packed = site._whiten()
+        powers = [
+            np.sum(packed.subject(m).astype(float) ** 2) / max(len(packed.subject(m)), 1)
+            for m in range(len(subjects))
+        ]
+        assert [power for power in powers if power > 0] == pytest.approx([R] * 3, rel=1e-5)
+    samples = (scans[1] - scans[1].mean(axis=0)).astype(float) @ V @ sphering
+    expected = subject.log_covariance(samples.T @ samples)
+    assert rows["sound", subject.COARSE][1] == pytest.approx(svec(expected), rel=1e-4, abs=1e-5)
+    for stage in (subject.COARSE, subject.ROTATION):
+        assert np.array_equal(rows["broken", stage][[0, 4, 5]], rows["sound", stage])
 
 
 def test_w_stays_orthogonal_and_turns_against_the_gradient():

@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -199,7 +200,7 @@ class SubjectMethod:
         return unmixing, iteration
 
     def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
-        r"""Yield (D, R) mixing matrices as they might have come out with other noise.
+        r"""Return (D, R) mixing matrices as they might have come out with other noise.
 
         The noise of each release is drawn once more, on top of what was published (which has its own, so that
         the draws differ somewhat more than runs would): on the mean projector; on the second whitening, which
@@ -216,8 +217,9 @@ class SubjectMethod:
             pass
         first = self._first_sphering(released[COARSE].value)
         kept, spread = angle_errors([release.noise for release in released[ROTATION:]], self.n_rotations)
-        rng = np.random.default_rng(0)  # public numbers in, public numbers out: nothing is protected here
-        for _ in range(DRAWS):
+
+        def draw(number: int) -> FloatArray:
+            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
             subspace, fine = (_redrawn(released[stage], rng) for stage in (SUBSPACE, FINE))
             other = leading_subspace(subspace, self.n_components)
             further = whitened_further(first, unsvec(fine))
@@ -225,7 +227,9 @@ class SubjectMethod:
             angles = kept * angles_between(start, alike(varimax(elsewhere) @ (elsewhere.T @ inside), start))
             angles += spread * rng.standard_normal(angles.shape)
             mixing = V @ np.linalg.inv(further) @ rotate(W, angles).T
-            yield self._in_features(other @ (other.T @ mixing))
+            return self._in_features(other @ (other.T @ mixing))
+
+        return InParallel(draw, range(DRAWS))
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
         """Return columns of K numbers as columns of D features."""
@@ -342,6 +346,7 @@ class SubjectSite:
         self._basis = None if basis is None else basis.T.astype(np.float32)
         self._subspace = self._sphering = np.empty(0)
         self._reduced: PackedSubjects | None = None
+        self._moments = np.empty(0)
         self._whitened: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
@@ -350,7 +355,7 @@ class SubjectSite:
             return InParallel(self._projector, self._subjects)
         self._reduce(*self._read(published))
         if stage in (COARSE, FINE):
-            return InParallel(self._log_covariance, range(len(self._subjects)))
+            return map(self._log_covariance, range(len(self._subjects)))
         r = self._n_components
         W = read_arrays(state, W=(r, r))["W"]
         return [skew_statistics(self._whiten(), W)]
@@ -368,6 +373,7 @@ class SubjectSite:
             self._reduced = PackedSubjects.computed(
                 partial(_projected, directions=directions), self._subjects, self._n_components
             )
+            self._moments = second_moments(self._reduced)
             self._subspace, self._whitened = V, None
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
@@ -378,23 +384,37 @@ class SubjectSite:
             return svec(projector(features, self._n_components))[np.newaxis]
 
     def _log_covariance(self, number: int) -> FloatArray:
-        assert self._reduced is not None
         with np.errstate(all="ignore"):
-            samples = self._reduced.subject(number).astype(np.float64) @ self._sphering
-            return svec(log_covariance(samples))[np.newaxis]
+            return svec(log_covariance(self._sphered_moments(number)))[np.newaxis]
 
     def _whiten(self) -> PackedSubjects:
-        """Whiten the subjects, once for every subspace and sphering that are published."""
+        """Whiten the subjects to unit power, once for every subspace and sphering that are published."""
         assert self._reduced is not None
         if self._whitened is None:
-            reduced, sphering = self._reduced, self._sphering
-
-            def whiten(number: int) -> FloatArray:
-                with np.errstate(all="ignore"):
-                    return unit_power(reduced.subject(number).astype(np.float64) @ sphering)
-
-            self._whitened = PackedSubjects.computed(whiten, range(len(self._subjects)), self._n_components)
+            white = np.empty_like(self._reduced.samples)
+            sphering = self._sphering.astype(np.float32)
+            # One by one: in one large product the rounding of a subject might depend on those before it.
+            with np.errstate(all="ignore"):
+                for number, (first, last) in enumerate(pairwise(self._reduced.offsets)):
+                    power = np.trace(self._sphered_moments(number))
+                    factor = math.sqrt((last - first) * self._n_components / power) if power > 0 else 1.0
+                    white[first:last] = self._reduced.samples[first:last] @ sphering * np.float32(factor)
+            self._whitened = PackedSubjects(white, self._reduced.offsets)
         return self._whitened
+
+    def _sphered_moments(self, number: int) -> FloatArray:
+        sphered: FloatArray = self._sphering.T @ self._moments[number] @ self._sphering
+        return sphered
+
+
+def second_moments(packed: PackedSubjects) -> FloatArray:
+    """Return the sums of x x' over the time points of every subject, (M, R, R)."""
+    moments = np.empty((packed.n_subjects, packed.n_features, packed.n_features))
+    with np.errstate(all="ignore"):
+        for number in range(packed.n_subjects):
+            samples = packed.subject(number).astype(np.float64)
+            moments[number] = samples.T @ samples
+    return moments
 
 
 def centred(subject: Subject) -> NDArray[np.float32]:
@@ -482,15 +502,15 @@ def _public_start(size: int, width: int) -> FloatArray:
     return np.random.default_rng(0).standard_normal((size, width))
 
 
-def log_covariance(samples: FloatArray) -> FloatArray:
+def log_covariance(moments: FloatArray) -> FloatArray:
     """Return the logarithm of a subject's covariance without its trace, NaN where it cannot be had.
 
-    The covariance is scaled to a mean eigenvalue of 1, and eigenvalues are floored.
+    The covariance is given as sums of x x', and scaled to a mean eigenvalue of 1; eigenvalues are floored.
     """
-    size = samples.shape[1]
-    if not len(samples) or not np.isfinite(samples).all():
+    size = len(moments)
+    if not np.isfinite(moments).all():
         return np.full((size, size), np.nan)
-    values, vectors = np.linalg.eigh(samples.T @ samples)
+    values, vectors = np.linalg.eigh(moments)
     if not values.sum() > 0:
         return np.full((size, size), np.nan)
     logarithms = np.log(np.maximum(values * (size / values.sum()), FLOOR))

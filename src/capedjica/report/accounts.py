@@ -48,7 +48,7 @@ def assumptions(contract: Contract) -> list[str]:
     found = [
         "A person takes part at one site only. Somebody enrolled at two would have epsilon "
         f"{round_up(twice)} in place of {round_up(max(contract.epsilon))}.",
-        "How many people each site enrolled was fixed, and public, before anyone looked at their scans.",
+        "How many people each site enrolled was fixed, and public, before the study was approved.",
         "A person is not protected from the site that holds the scan.",
         "The ciphers stay unbroken (X25519, AES), and each site's computer is its own.",
     ]

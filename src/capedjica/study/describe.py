@@ -175,7 +175,7 @@ def show_study(study: Study, console: Console) -> None:
 def _show_sites(facts: dict[str, Any], console: Console) -> None:
     show_paragraph(
         f"{len(facts['sites'])} sites (hospitals or labs) with {facts['people']:,} people in all. The "
-        "numbers were fixed before anyone looked at the scans.",
+        "numbers were fixed before the study was approved.",
         console,
     )
     for site in facts["sites"]:
