@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from multiprocessing import get_context
@@ -284,10 +283,6 @@ def _made(runs: Sequence[Run], kept: Kept, n_processes: int) -> Iterator[tuple[R
         while waiting:
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 yield waiting.pop(future), future.result()
-    except BrokenProcessPool:
-        # Ctrl-C ends the processes too, and their end may be noticed first: give it the time to arrive.
-        time.sleep(1)
-        raise
     finally:
         # After an error or an interruption only the runs in progress are lost.
         pool.shutdown(cancel_futures=True)

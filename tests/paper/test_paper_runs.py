@@ -204,6 +204,8 @@ def test_interruption_keeps_what_is_finished(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Whatever runs in the background is started with Ctrl-C ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     folder = tmp_path / "runs"
     deadline = time.monotonic() + 60
