@@ -38,6 +38,7 @@ def plausible(rng):
             [[0, 10 ** rng.uniform(-323, 0)]],
             [0, 0.2],
             [[0, 0], [1, 1]],
+            rng.random() < 0.5,
             b"",
             b"a projection",
             publication_hash(b"a projection"),
@@ -128,7 +129,7 @@ class Bombardment:
 
     def at_aggregator(self, letter, data):
         expected = EXPECTED.get(msgspec.msgpack.decode(letter.data)[0], Answer)
-        self.study.aggregator._take(letter.site, data, expected, {})
+        self.study.aggregator._conversation.take(letter.site, data, expected, {})
 
 
 def survive(count, seed, caplog, **options):

@@ -165,7 +165,8 @@ def test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false(tmp_path
         contract = consortium.contract
         for fraction in (0.5, 0.3, 0.1, 0.05, 0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-8, 1e-9):
             aggregator = Aggregator(contract, consortium.exchange)
-            aggregator._coming_slots = lambda stage, spent, f=fraction: [SlotPlan(0, f)]
+            aggregator._calibrate = lambda spent: None
+            aggregator._coming_slots = lambda stage, f=fraction: [SlotPlan(0, f)]
             with suppress(CapedjicaError):
                 aggregator.mean(0)
         for name in DATA:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,7 +19,7 @@ class Letter:
     Attributes
     ----------
     round : int
-        Number of the exchange, from 0.
+        Number of the exchange, from 0; exchanges of two threads that overlap may share it.
     site : str
         The site it goes to or comes from.
     direction : {"question", "answer"}
@@ -43,7 +44,7 @@ def faithful(letter: Letter) -> list[bytes]:
 
 @dataclass
 class InProcessEngine:
-    """Carries messages between the aggregator and sites of this process.
+    """Carries messages between the aggregator and sites of this process, from several threads if need be.
 
     Parameters
     ----------
@@ -65,6 +66,7 @@ class InProcessEngine:
     n_messages: int = 0
     n_bytes: int = 0
     _round: int = 0
+    _counting: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def exchange(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:
         """Deliver questions to sites and return the first answer of each that has one."""
@@ -75,12 +77,14 @@ class InProcessEngine:
                     continue
                 for answer in self._carry(Letter(self._round, name, "answer", self.sites[name].handle(data))):
                     answers.setdefault(name, answer)
-        self._round += 1
+        with self._counting:
+            self._round += 1
         return answers
 
     def _carry(self, letter: Letter) -> list[bytes]:
-        if self.keep_transcript:
-            self.transcript.append(letter)
-        self.n_messages += 1
-        self.n_bytes += len(letter.data)
+        with self._counting:
+            if self.keep_transcript:
+                self.transcript.append(letter)
+            self.n_messages += 1
+            self.n_bytes += len(letter.data)
         return self.carrier(letter)

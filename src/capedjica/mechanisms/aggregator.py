@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from itertools import islice
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
-from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.conversation import Conversation, Exchange
+from capedjica.mechanisms.making import BlockMaking, OpenBlock
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
     VERSION,
@@ -25,37 +28,28 @@ from capedjica.mechanisms.messages import (
     Ask,
     Begin,
     Hello,
-    Question,
-    Refusal,
-    Reply,
     SlotPlan,
     Status,
-    Sum,
-    SumAnswer,
-    encode,
     publication_hash,
-    read_reply,
 )
 from capedjica.mechanisms.release import HEADROOM, ReleasePlan
-from capedjica.securesum import AggregatorSum, SumParameters
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
 
-Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
-_Answer = TypeVar("_Answer", bound=Reply)
+__all__ = ["BLOCK_WORDS", "Aggregator", "Event", "Exchange", "Release"]
 
 # Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
 BLOCK_WORDS: Final = 1 << 21
 # A release is not made with less than this part of the budget that was planned for it.
 LEAST_SHRINK: Final = 0.01
+# What the headroom of earlier releases leaves over, at most, as part of the budget of a release.
+ROUNDING: Final = 1e-6
 # How often those are asked again whose answer to a release did not arrive.
 REPEATS: Final = 1
 # How often a release is tried again after sites were lost.
 MAX_ATTEMPTS: Final = 20
 # How often a site that was there may fail the others, at their cost, before it is left out for good.
 PATIENCE: Final = 2
-# A refusal is quoted to people up to this length.
-_LONGEST_REASON: Final = 200
 
 
 @dataclass(frozen=True)
@@ -84,8 +78,33 @@ class Release:
     noise: float
 
 
+@dataclass(frozen=True)
+class Event:
+    """What the aggregator is about to do, and with whom.
+
+    Attributes
+    ----------
+    doing : str
+        "greeting", "making masks", "making masks ahead", or "asking" and the label of the query.
+    present : tuple of str
+        The sites taking part; before a greeting, those that answered the last one.
+    lost : dict
+        Why each other site that was asked does not take part.
+    """
+
+    doing: str
+    present: tuple[str, ...]
+    lost: Mapping[str, str]
+
+
 class Aggregator:
     """Runs the releases of a contract, one private mean at a time.
+
+    Without ``ahead`` a block of masks is made for as many coming releases as fit into it, before the first
+    of them. With ``ahead`` the first block is for one release only, and while the sites compute that one
+    the next block, for as many as fit, is made in another thread; and so on. A block made ahead that failed
+    is found out when it is needed. When a site is lost in a release, both blocks are given up, and what is
+    left of the budget is spread over the releases that are left.
 
     Parameters
     ----------
@@ -99,6 +118,17 @@ class Aggregator:
         What an earlier aggregator of the same contract made, before it was interrupted.
     n_done : sequence of int
         How many means of each stage it completed.
+    ahead : bool
+        Whether to make blocks while the sites compute; ``exchange`` is then called from two threads at once.
+    on_event : callable, optional
+        Told what is about to be done (:class:`Event`), in the thread of the caller.
+
+    Attributes
+    ----------
+    releases : list of Release
+        What was made so far, in order.
+    refusals : dict
+        Why each site that did not answer as it should did not, the last time.
     """
 
     def __init__(
@@ -108,6 +138,9 @@ class Aggregator:
         noise: NoiseSource | None = None,
         done: Sequence[Release] = (),
         n_done: Sequence[int] = (),
+        *,
+        ahead: bool = False,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         if contract.mechanism == "pooled":
             if noise is None:
@@ -116,21 +149,25 @@ class Aggregator:
                 raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
         self.releases: list[Release] = list(done)
-        self.refusals: dict[str, str] = {}
-        self._exchange, self._noise = exchange, noise
+        self._conversation = Conversation(contract, exchange)
+        self.refusals = self._conversation.refusals
+        self._exchange, self._noise, self._on_event = exchange, noise, on_event
         self._done = list(n_done) or [0] * len(contract.stages)
         self._aborted: list[tuple[int, int]] = []
         self._heads: dict[str, bytes] = {}
         self._failures: Counter[str] = Counter()
-        self._block: _OpenBlock | None = None
+        self._shrink = 0.0
+        self._block: OpenBlock | None = None
+        self._next: BlockMaking | None = None
+        self._worker = ThreadPoolExecutor(1, "capedjica-masks") if ahead else None
         self._published = b""
+        self._informed: Collection[str] = ()
 
     def publish(self, data: bytes) -> None:
         """Hand public data to all sites for the releases that follow, in place of any published before."""
         self._published = data
-        informed = self._hello()
-        # A participant that does not know the data would refuse, and the others be charged in vain.
-        if self._block is not None and not informed.keys() >= set(self._block.participants):
+        self._hello()
+        if self._block is not None and not self._knows_what_is_published(self._block):
             self._block = None
 
     def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
@@ -157,13 +194,14 @@ class Aggregator:
             )
         for _ in range(MAX_ATTEMPTS):
             if self._block is None or not self._block.serves(stage):
-                self._block = self._open_block(stage)
+                self._block = self._take_next(stage) or self._open_block(stage)
             if self._block is not None:
+                self._make_next(self._block, stage)
                 value = self._ask(self._block, stage, state)
                 if value is not None:
                     self._done[stage] += 1
                     return value
-                self._block = None
+                self._give_up_blocks()
         raise ProtocolError(f"'{self._query(stage).label}' failed {MAX_ATTEMPTS} times: {self._blame()}")
 
     def charged(self) -> dict[str, float]:
@@ -173,39 +211,24 @@ class Aggregator:
         total = self.contract.total_mu
         return {name: status.spent * total[name] ** 2 for name, status in self._hello().items()}
 
+    def close(self) -> None:
+        """Stop making a block ahead, and return when no more messages will be sent."""
+        self._give_up_blocks()
+        if self._worker is not None:
+            self._worker.shutdown()
+
     def _query(self, stage: int) -> Query:
         return self.contract.stages[stage].query
 
     def _header(self) -> tuple[int, bytes]:
         return VERSION, self.contract.hash
 
-    # Talking
-
-    def _ask_all(self, questions: Mapping[str, Question], expected: type[_Answer]) -> dict[str, _Answer]:
-        """Return the answers of the expected kind; a refusal or a broken message is as good as none."""
-        replies = self._exchange({name: encode(question) for name, question in questions.items()})
-        answers: dict[str, _Answer] = {}
-        for name in questions:
-            if name in replies:
-                self._take(name, replies[name], expected, answers)
-            else:
-                self.refusals[name] = "no answer"
-        return answers
-
-    def _take(self, name: str, data: bytes, expected: type[_Answer], answers: dict[str, _Answer]) -> None:
-        try:
-            reply = read_reply(data, self.contract)
-        except ProtocolError as error:
-            self.refusals[name] = str(error)
-            return
-        if reply.sender != name:
-            self.refusals[name] = f"an answer in the name of site {reply.sender}"
-        elif isinstance(reply, Refusal):
-            self.refusals[name] = _one_line(reply.reason)
-        elif isinstance(reply, expected):
-            answers[name] = reply
-        else:
-            self.refusals[name] = f"answered with {type(reply).__name__}, expected {expected.__name__}"
+    def _tell(self, doing: str, present: Collection[str]) -> None:
+        if self._on_event is not None:
+            roster = self.contract.roster
+            others = [name for name in roster.names if name in self.refusals and name not in present]
+            lost = {name: self.refusals[name] for name in others}
+            self._on_event(Event(doing, roster.in_order(present), lost))
 
     def _blame(self) -> str:
         return (
@@ -213,25 +236,7 @@ class Aggregator:
             or "nobody refused"
         )
 
-    # Blocks
-
-    def _open_block(self, stage: int) -> _OpenBlock | None:
-        """Make a block for the coming releases; None if sites were lost on the way: try again."""
-        present = self._greet()
-        slots = self._coming_slots(stage, max(status.spent for status in present.values()))
-        number = 1 + max(status.block for status in present.values())
-        invited = self.contract.roster.in_order(present)
-        begin = Begin(*self._header(), number, list(invited), slots)
-        first = self._ask_for_block(begin, dict.fromkeys(invited, begin))
-        if self.contract.mechanism != "cape":
-            participants = self.contract.roster.in_order(first)
-            return _OpenBlock(self.contract, begin, participants, None) if participants else None
-        return self._sum_masks(begin, first)
-
-    def _ask_for_block(self, begin: Begin, questions: Mapping[str, Question]) -> dict[str, bytes]:
-        """Return the sites' messages of the secure sum; an answer about another block is as good as none."""
-        answers = self._ask_all(questions, SumAnswer)
-        return {name: answer.data for name, answer in answers.items() if answer.block == begin.block}
+    # Greetings
 
     def _wanted(self) -> tuple[str, ...]:
         """Return the sites to work with: all but those that failed the others too often."""
@@ -243,90 +248,138 @@ class Aggregator:
         """Tell the sites what is published and was given up, hand each its last head, and see who answers."""
         told = *self._header(), self._published, self._aborted
         questions = {name: Hello(*told, self._heads.get(name, b"")) for name in self._wanted()}
-        present = self._ask_all(questions, Status)
+        self._tell("greeting", self._informed)
+        present = self._conversation.ask(questions, Status)
         self._heads |= {name: status.head for name, status in present.items()}
+        self._informed = present.keys()
         return present
+
+    @property
+    def _needed(self) -> int:
+        """How many sites must be there."""
+        return self.contract.roster.threshold if self.contract.mechanism == "cape" else 1
 
     def _greet(self) -> dict[str, Status]:
         """Return the sites that are there; refuse to go on with too few."""
-        roster = self.contract.roster
         present = self._hello()
-        needed = roster.threshold if self.contract.mechanism == "cape" else 1
-        if len(present) < needed:
-            missing = ", ".join(name for name in roster.names if name not in present)
+        if len(present) < self._needed:
+            missing = ", ".join(name for name in self.contract.roster.names if name not in present)
             raise ProtocolError(
-                f"{len(present)} sites answered, {needed} are needed; missing: {missing} ({self._blame()})"
+                f"{len(present)} sites answered, {self._needed} are needed; missing: {missing} "
+                f"({self._blame()})"
             )
         self._aborted = []
         return present
 
-    def _coming_slots(self, stage: int, spent: float) -> list[SlotPlan]:
-        """Return the slots for this stage and those after it, what is left of the budget spread over them."""
-        left = [
-            (index, agreed.share / agreed.count * (1 - self.contract.reserve))
-            for index, agreed in enumerate(self.contract.stages)
-            for _ in range(agreed.count - self._done[index])
-        ]
-        shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / math.fsum(share for _, share in left))
+    def _knows_what_is_published(self, block: OpenBlock) -> bool:
+        """Whether all participants do: one that does not would refuse, and the others be charged in vain."""
+        return set(block.participants) <= set(self._informed)
+
+    # Blocks
+
+    def _open_block(self, stage: int) -> OpenBlock | None:
+        """Make a block for the coming releases; None if sites were lost on the way: try again."""
+        present = self._greet()
+        self._calibrate(max(status.spent for status in present.values()))
+        slots = self._coming_slots(stage)
+        invited = self.contract.roster.in_order(present)
+        begin = Begin(
+            *self._header(),
+            _number_after(present),
+            list(invited),
+            slots if self._worker is None else slots[:1],
+        )
+        self._tell("making masks", invited)
+        return self._result(BlockMaking(self.contract, self._exchange, begin))
+
+    def _make_next(self, block: OpenBlock, stage: int) -> None:
+        """Begin to make the block for what this one does not hold, unless that was done."""
+        if self._worker is None or self._next is not None:
+            return
+        slots = self._coming_slots(stage, block.unused)
+        if not slots:
+            return
+        invited, number = block.participants, block.begin.block + 1
+        # The sites of a block that was made ahead were greeted long ago; others may have come since.
+        if block.begin.ahead:
+            present = self._hello()
+            invited = self.contract.roster.in_order(present)
+            if len(invited) < self._needed:
+                return
+            number = _number_after(present)
+        begin = Begin(*self._header(), number, list(invited), slots, ahead=True)
+        self._tell("making masks ahead", invited)
+        self._next = BlockMaking(self.contract, self._exchange, begin).start(self._worker)
+
+    def _take_next(self, stage: int) -> OpenBlock | None:
+        """Return the block that was made ahead, if it can be used."""
+        if self._next is None:
+            return None
+        block, self._next = self._result(self._next), None
+        usable = block is not None and block.serves(stage) and self._knows_what_is_published(block)
+        return block if usable else None
+
+    def _result(self, making: BlockMaking) -> OpenBlock | None:
+        """Return a block that is made, and take note of what was learnt of the sites."""
+        block = making.result()
+        self.refusals.update(making.refusals)
+        self._failures.update(making.missing)
+        return block
+
+    def _give_up_blocks(self) -> None:
+        """Forget all masks."""
+        self._block = None
+        if self._next is not None:
+            # What was learnt in it is not noted: a lost site would be counted twice for being lost once.
+            self._next.abandon()
+            self._next = None
+
+    def _calibrate(self, spent: float) -> None:
+        """Spread what is left of the budget over the releases that are left."""
+        left = math.fsum(
+            (agreed.count - done) * self._share(stage)
+            for stage, (agreed, done) in enumerate(zip(self.contract.stages, self._done, strict=True))
+        )
+        shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / left)
         if shrink < LEAST_SHRINK:
+            n_left = sum(agreed.count for agreed in self.contract.stages) - sum(self._done)
             raise BudgetExceededError(
-                f"only {max(0.0, 1 - spent):.2g} of the budget is left for {len(left)} releases, because "
+                f"only {max(0.0, 1 - spent):.2g} of the budget is left for {n_left} releases, because "
                 "others were given up when sites were lost: noise would swallow them, so they are not made"
             )
-        coming = [(index, share) for index, share in left if index >= stage]
+        # A gain by rounding is left alone: seeded noise must not depend on how releases are cut into blocks.
+        if not self._shrink <= shrink <= self._shrink * (1 + ROUNDING):
+            self._shrink = shrink
+
+    def _share(self, stage: int) -> float:
+        """Part of the budget that was planned for one release of a stage."""
+        agreed = self.contract.stages[stage]
+        return agreed.share / agreed.count * (1 - self.contract.reserve)
+
+    def _coming_slots(self, stage: int, held: Sequence[SlotPlan] = ()) -> list[SlotPlan]:
+        """Return slots for this stage and those after it, as many as fit a block, without those held."""
+        n_held = Counter(slot.stage for slot in held)
+        coming = (
+            SlotPlan(index, self._share(index) * self._shrink)
+            for index, agreed in enumerate(self.contract.stages[stage:], start=stage)
+            for _ in range(agreed.count - self._done[index] - n_held[index])
+        )
         slots: list[SlotPlan] = []
         words = 0
-        for index, share in coming[:MAX_SLOTS]:
-            words += self._query(index).size
+        for slot in islice(coming, MAX_SLOTS):
+            words += self._query(slot.stage).size
             if slots and words > BLOCK_WORDS:
                 break
-            slots.append(SlotPlan(index, share * shrink))
+            slots.append(slot)
         return slots
-
-    def _sum_masks(self, begin: Begin, answers: dict[str, bytes]) -> _OpenBlock | None:
-        """Run the secure sum of the masks; the block is usable only if all its survivors are still there."""
-        length = sum(self._query(slot.stage).size for slot in begin.slots)
-        total = AggregatorSum(SumParameters(begin.hash, self.contract.roster, length, begin.block))
-        accepted: set[str] = set()
-        try:
-            while True:
-                accepted = {name for name, data in answers.items() if self._feed(total, name, data)}
-                questions = total.advance()
-                if total.done:
-                    break
-                header = *self._header(), begin.block
-                answers = self._ask_for_block(
-                    begin, {name: Sum(*header, data) for name, data in questions.items()}
-                )
-        except ProtocolError as error:
-            self.refusals["secure sum"] = str(error)
-            self._note_missing(begin.invited, accepted)
-            return None
-        # A survivor that did not finish does not know the participants, so it would refuse every release.
-        if not accepted.issuperset(total.survivors):
-            self._note_missing(total.survivors, accepted)
-            return None
-        return _OpenBlock(self.contract, begin, total.survivors, total.result)
-
-    def _note_missing(self, expected: Collection[str], present: Collection[str]) -> None:
-        """Remember who was missing when a block or a release was given up."""
-        self._failures.update(name for name in expected if name not in present)
-
-    def _feed(self, total: AggregatorSum, name: str, data: bytes) -> bool:
-        """Hand a site's message to the secure sum; whether it was accepted."""
-        try:
-            total.receive(data)
-        except ProtocolError as error:
-            self.refusals[name] = str(error)
-            return False
-        return True
 
     # Releases
 
-    def _ask(self, block: _OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
+    def _ask(self, block: OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
         """Ask for one release; None, with what was sent charged, if a participant did not answer."""
         slot = block.take(stage)
         plan = block.plan(slot)
+        self._tell(f"asking {plan.query.label}", plan.participants)
         ask = Ask(
             *self._header(),
             block.begin.block,
@@ -350,7 +403,7 @@ class Aggregator:
         self._heads |= {name: answer.head for name, answer in answers.items()}
         if aborted:
             self._aborted.append((block.begin.block, slot))
-            self._note_missing(plan.participants, answers)
+            self._failures.update(name for name in plan.participants if name not in answers)
             return None
         return self._combine(block, slot, plan, [answer.words for answer in answers.values()])
 
@@ -360,7 +413,7 @@ class Aggregator:
         for _ in range(1 + REPEATS):
             missing = [name for name in plan.participants if name not in answers]
             if missing:
-                given = self._ask_all(dict.fromkeys(missing, ask), Answer)
+                given = self._conversation.ask(dict.fromkeys(missing, ask), Answer)
                 answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
         return answers
 
@@ -377,7 +430,7 @@ class Aggregator:
         return True
 
     def _combine(
-        self, block: _OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]
+        self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]
     ) -> NDArray[np.float64]:
         """Add up, take the masks off, and return to real numbers."""
         total = np.zeros(plan.query.size, dtype=np.uint64)
@@ -390,42 +443,6 @@ class Aggregator:
         return lift(total) * np.float64(plan.step / plan.n_subjects)
 
 
-class _OpenBlock:
-    """The slots of a block that are still to be used, and the sum of each one's masks."""
-
-    def __init__(
-        self,
-        contract: Contract,
-        begin: Begin,
-        participants: tuple[str, ...],
-        total: NDArray[np.uint64] | None,
-    ) -> None:
-        self.begin, self.participants = begin, participants
-        self._layout = BlockLayout(contract, begin)
-        # Without a secure sum there are no masks.
-        self._total = np.zeros(self._layout.n_words, dtype=np.uint64) if total is None else total
-        self._next = 0
-
-    def serves(self, stage: int) -> bool:
-        """Whether a slot for this stage is left; slots of earlier stages are passed over for good."""
-        return any(slot.stage == stage for slot in self.begin.slots[self._next :])
-
-    def take(self, stage: int) -> int:
-        """Use up the next slot for this stage."""
-        while self.begin.slots[self._next].stage != stage:
-            self._next += 1
-        self._next += 1
-        return self._next - 1
-
-    def plan(self, slot: int) -> ReleasePlan:
-        """Return what every participant does in a slot."""
-        return self._layout.plan(slot, self.participants)
-
-    def masks(self, slot: int) -> NDArray[np.uint64]:
-        """Return the sum of a slot's masks."""
-        return self._total[self._layout.words(slot)]
-
-
-def _one_line(text: str) -> str:
-    """Return a site's words as a person may see them: short, and nothing that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_REASON])
+def _number_after(present: Mapping[str, Status]) -> int:
+    """Return the number of a block that all these sites can claim."""
+    return 1 + max(status.block for status in present.values())

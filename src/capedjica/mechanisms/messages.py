@@ -65,11 +65,15 @@ class Hello(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """A new block: its number, those invited, and its slots."""
+    """A new block: its number, those invited, and its slots.
+
+    A block made ahead is for later, beside the one in use; any other takes the place of all before it.
+    """
 
     block: Count
     invited: Annotated[list[Name], Meta(max_length=1 << 12)]
     slots: Annotated[list[SlotPlan], Meta(min_length=1, max_length=MAX_SLOTS)]
+    ahead: bool = False
 
     @property
     def hash(self) -> bytes:

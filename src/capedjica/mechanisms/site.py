@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -109,6 +110,21 @@ class SitePolicy:
 class Site:
     """One site of a study.
 
+    Messages may come from several threads at once. These rules keep them apart:
+
+    - One release is made at a time. Any other question for a release waits; the same question again then
+      gets the stored bytes.
+    - At most two blocks are held, the one in use and the next one, made ahead. The next one comes into use
+      with the first release asked out of it, and the masks left of the other are forgotten. Another block
+      made ahead replaces the next one. A block that is not made ahead replaces both, and waits until no
+      release is being made.
+    - A block is begun only if the budget covers it together with all unused slots of the block in use.
+    - A release refers to what was published when it was asked for. What is published while it is made, is
+      for those after it.
+
+    So nothing but another release, or a block in place of the one in use, waits for the slow part of a
+    release, the sum over the subjects.
+
     Parameters
     ----------
     contract : Contract
@@ -123,7 +139,7 @@ class Site:
         ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time, as
         :func:`capedjica.mechanisms.subjects.sum_subjects` wants them.
     noise : NoiseSource
-        Of the private noise and the masks.
+        Of the private noise; the masks come from a branch of it.
     policy : SitePolicy
         What the site allows.
     """
@@ -151,18 +167,23 @@ class Site:
         self.contract, self.name = contract, name
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
+        # Apart from the noise: with a seed, the noise of a release must not depend on when masks are made.
+        self._mask_source = noise.branch("masks")
         self._log = logging.getLogger(f"capedjica.site.{name}")
         self._block: _Block | None = None
-        # One message at a time: a new block, begun while a release is made, would wipe the mask in use.
-        self._lock = threading.Lock()
+        self._next: _Block | None = None
+        # Held from the beginning of a release to its end; and, always after that one, by all who look at
+        # blocks, publications and charges or change them.
+        self._releasing, self._state = threading.Lock(), threading.Lock()
         self._published = b""
         self._published_hash = publication_hash(b"")
 
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a message of the aggregator: always bytes, whatever the message."""
         try:
-            with self._lock:
-                return self._answer(read_question(data, self.contract))
+            question = read_question(data, self.contract)
+            with self._releasing if _waits_for_releases(question) else nullcontext():
+                return self._answer(question)
         except ProtocolError as error:
             reason = str(error)
         except BudgetExceededError as error:
@@ -183,16 +204,17 @@ class Site:
         return encode(message)
 
     def _answer(self, question: Question) -> bytes:
-        match question:
-            case Hello():
-                return self._reply(self._status(question))
-            case Begin():
-                return self._reply(SumAnswer(*self._header(), question.block, self._begin(question)))
-            case Sum():
-                data = self._current(question.block).receive(question.data)
-                return self._reply(SumAnswer(*self._header(), question.block, data))
-            case Ask():
-                return self._release(question)
+        if isinstance(question, Ask):
+            return self._release(question)
+        with self._state:
+            match question:
+                case Hello():
+                    return self._reply(self._status(question))
+                case Begin():
+                    return self._reply(SumAnswer(*self._header(), question.block, self._begin(question)))
+                case Sum():
+                    data = self._held(question.block).receive(question.data)
+                    return self._reply(SumAnswer(*self._header(), question.block, data))
 
     # Blocks
 
@@ -216,14 +238,23 @@ class Site:
             return
 
     def _begin(self, begin: Begin) -> bytes:
-        if self._block is not None and self._block.begin == begin:
-            return self._block.first_message
+        for held in self._blocks():
+            if held.begin == begin:
+                return held.first_message
         self._check(begin)
+        # Before the new one is made: no more than two are ever in memory.
+        _forget(self._next)
+        self._next = None
         block = _Block(self, begin)
-        if self._block is not None:
-            self._block.wipe()
-        self._block = block
+        if begin.ahead:
+            self._next = block
+        else:
+            _forget(self._block)
+            self._block = block
         return block.first_message
+
+    def _blocks(self) -> list[_Block]:
+        return [block for block in (self._block, self._next) if block is not None]
 
     def _check(self, begin: Begin) -> None:
         invited, roster = tuple(begin.invited), self.contract.roster
@@ -231,18 +262,19 @@ class Site:
             raise ProtocolError(f"site {self.name}: the invited sites are not sites of the roster in order")
         if any(slot.stage >= len(self.contract.stages) for slot in begin.slots):
             raise ProtocolError(f"site {self.name}: a slot serves a stage that was not agreed on")
-        if math.fsum(slot.fraction for slot in begin.slots) > 1 + 1e-9:
-            raise ProtocolError(
-                f"site {self.name}: the slots of a block would use more than the whole budget"
-            )
         if sum(self.query(slot).size for slot in begin.slots) > MAX_BLOCK_WORDS:
             raise ProtocolError(
                 f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
             )
-        self._check_budget(math.fsum(slot.fraction for slot in begin.slots))
+        if begin.block <= self._ledger.last_block(self.contract.hash):
+            raise ProtocolError(f"site {self.name} claimed block {begin.block} before: block numbers grow")
+        self._check_budget(begin.slots + (self._block.unused if begin.ahead and self._block else []))
 
-    def _check_budget(self, fraction: float) -> None:
+    def _check_budget(self, slots: list[SlotPlan]) -> None:
         """Refuse a block now, rather than in the middle of it, when others would be charged in vain."""
+        fraction = math.fsum(slot.fraction for slot in slots)
+        if fraction > 1 + 1e-9:
+            raise ProtocolError(f"site {self.name}: unused slots would take more than the whole budget")
         study, planned = self.contract.hash, fraction * self.contract.total_mu[self.name] ** 2
         self._check_approval()
         self._ledger.check_affordable(study, planned * (1 - HEADROOM) if self.contract.protects else math.inf)
@@ -260,27 +292,29 @@ class Site:
         """Return the query that a slot serves."""
         return self.contract.stages[slot.stage].query
 
-    def _current(self, block: int) -> _Block:
-        if self._block is None or self._block.begin.block != block:
-            raise ProtocolError(f"site {self.name} does not hold block {block}; a new block is needed")
-        return self._block
+    def _held(self, number: int) -> _Block:
+        for block in self._blocks():
+            if block.begin.block == number:
+                return block
+        raise ProtocolError(f"site {self.name} does not hold block {number}; a new block is needed")
 
     # Releases
 
     def _release(self, ask: Ask) -> bytes:
         query = self._checked_query(ask)
         mu, make_message = self._fresh_answer(ask)
-        return self._ledger.release(
-            self.contract.hash,
-            ask.block,
-            0,
-            ask.slot,
-            tuple(ask.participants),
-            ask.hash,
-            mu,
-            make_message,
-            Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size),
-        )
+        with self._state:
+            return self._ledger.release(
+                self.contract.hash,
+                ask.block,
+                0,
+                ask.slot,
+                tuple(ask.participants),
+                ask.hash,
+                mu,
+                make_message,
+                Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size),
+            )
 
     def _checked_query(self, ask: Ask) -> Query:
         """Return what is asked; refuse what no block could have been made for."""
@@ -293,15 +327,13 @@ class Site:
 
     def _fresh_answer(self, ask: Ask) -> tuple[float, Callable[[], bytes]]:
         """Return the charge and what makes the message; without the mask only stored bytes can be had."""
-        block = self._block
-        if block is None or block.begin.block != ask.block or ask.slot in block.used:
-            return 0.0, self._burnt
-        plan = block.plan(ask)
-        if ask.published != self._published_hash:
-            raise ProtocolError(
-                f"site {self.name} does not hold the published data that this release refers to"
-            )
-        total = self._sum_subjects(ask, plan)
+        with self._state:
+            block = self._unused(ask)
+            if block is None:
+                return 0.0, self._burnt
+            plan, published = block.plan(ask), self._checked_publication(ask)
+            self._put_into_use(block)
+        total = self._sum_subjects(ask, plan, published)
         head = self._ledger.head
 
         def make_message() -> bytes:
@@ -314,9 +346,26 @@ class Site:
 
         return plan.mu[self.name] if self.contract.protects else math.inf, make_message
 
-    def _sum_subjects(self, ask: Ask, plan: ReleasePlan) -> NDArray[np.int64]:
+    def _unused(self, ask: Ask) -> _Block | None:
+        """Return the block that holds the mask asked for, if there is one."""
+        held = [block for block in self._blocks() if block.begin.block == ask.block]
+        return held[0] if held and ask.slot not in held[0].used else None
+
+    def _checked_publication(self, ask: Ask) -> bytes:
+        if ask.published != self._published_hash:
+            raise ProtocolError(
+                f"site {self.name} does not hold the published data that this release refers to"
+            )
+        return self._published
+
+    def _put_into_use(self, block: _Block) -> None:
+        if block is self._next:
+            _forget(self._block)
+            self._block, self._next = block, None
+
+    def _sum_subjects(self, ask: Ask, plan: ReleasePlan, published: bytes) -> NDArray[np.int64]:
         def vectors() -> Iterable[Vectors]:
-            return self._statistics(ask.plan.stage, self._published, ask.state)
+            return self._statistics(ask.plan.stage, published, ask.state)
 
         total, self.n_zero = sum_subjects(vectors, plan, self.name, self.contract.enrolled[self.name])
         return total
@@ -325,7 +374,7 @@ class Site:
         raise SlotBurntError(f"site {self.name} no longer holds the mask of this slot; a new block is needed")
 
     def _draw(self, scale: float, size: int) -> NDArray[np.int64]:
-        return self._noise.discrete_gaussian(scale, size) if scale else np.zeros(size, dtype=np.int64)
+        return _gaussian(self._noise, scale, size)
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {self.contract.title!r})"
@@ -352,9 +401,9 @@ class _Block:
         """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
         site = self._site
         if site.contract.mask == "uniform":
-            return site._noise.uniform(self._layout.n_words)
+            return site._mask_source.uniform(self._layout.n_words)
         plans = [self._layout.plan(slot, invited) for slot in range(len(self.begin.slots))]
-        parts = [site._draw(plan.mask[site.name], plan.query.size) for plan in plans]
+        parts = [_gaussian(site._mask_source, plan.mask[site.name], plan.query.size) for plan in plans]
         return np.concatenate(parts).view(np.uint64)
 
     def _start_sum(self) -> SiteSum:
@@ -362,6 +411,11 @@ class _Block:
         parameters = SumParameters(self.begin.hash, roster, self._layout.n_words, self.begin.block)
         register = _Claim(site._ledger, site.contract.hash)
         return SiteSum(parameters, site._identity, site.name, self._masks, register)
+
+    @property
+    def unused(self) -> list[SlotPlan]:
+        """The slots whose masks were not used."""
+        return [plan for slot, plan in enumerate(self.begin.slots) if slot not in self.used]
 
     def receive(self, data: bytes) -> bytes:
         """Return the site's answer in the secure sum."""
@@ -396,6 +450,25 @@ class _Block:
         self._masks[:] = 0
         if self._sum is not None:
             self._sum.wipe()
+
+
+def _waits_for_releases(question: Question) -> bool:
+    """Whether a question is not answered while a release is made (a release may be told that it is vain)."""
+    match question:
+        case Ask() | Begin(ahead=False):
+            return True
+        case Hello(aborted=aborted):
+            return bool(aborted)
+    return False
+
+
+def _forget(block: _Block | None) -> None:
+    if block is not None:
+        block.wipe()
+
+
+def _gaussian(source: NoiseSource, scale: float, size: int) -> NDArray[np.int64]:
+    return source.discrete_gaussian(scale, size) if scale else np.zeros(size, dtype=np.int64)
 
 
 class _Claim:

@@ -298,10 +298,11 @@ class NoiseSource:
         carry ``secure = all(source.secure for source in its sources)`` and show it beside any guarantee.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_secure", "_stream")
+    __slots__ = ("__weakref__", "_lock", "_purpose", "_secure", "_seed", "_stream")
 
     def __init__(self, *, insecure_noise_seed: int | None = None, purpose: str = "") -> None:
         self._secure = insecure_noise_seed is None
+        self._seed, self._purpose = insecure_noise_seed, purpose
         self._lock = threading.Lock()
         key = (
             os.urandom(KEY_BYTES)
@@ -315,6 +316,16 @@ class NoiseSource:
     def secure(self) -> bool:
         """Whether the key came from the operating system; False taints whatever is made from the source."""
         return self._secure
+
+    def branch(self, purpose: str) -> NoiseSource:
+        """Return a source of its own stream: with a seed, what either draws leaves the other as it was.
+
+        Parameters
+        ----------
+        purpose : str
+            Separates the branches of one source; of no effect without a seed.
+        """
+        return NoiseSource(insecure_noise_seed=self._seed, purpose=f"{self._purpose}/{purpose}")
 
     def uniform(self, count: int) -> NDArray[np.uint64]:
         """Return ``count`` independent words, uniform on the ring of integers modulo 2^64."""
@@ -348,6 +359,8 @@ class NoiseSource:
         # A thread of the parent may have held the lock; that thread does not exist here.
         self._lock = threading.Lock()
         self._stream = Keystream(os.urandom(KEY_BYTES))
+        # The parent may branch too.
+        self._purpose = os.urandom(KEY_BYTES).hex()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a NoiseSource cannot be copied or pickled: its stream must be used once")

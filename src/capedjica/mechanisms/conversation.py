@@ -1,0 +1,69 @@
+"""How the aggregator talks to the sites: a question to each, and of the answers only those that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
+
+from capedjica.errors import ProtocolError
+from capedjica.mechanisms.contract import Contract
+from capedjica.mechanisms.messages import Question, Refusal, Reply, encode, read_reply
+
+Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
+_Answer = TypeVar("_Answer", bound=Reply)
+
+# A refusal is quoted to people up to this length.
+_LONGEST_REASON: Final = 200
+
+
+class Conversation:
+    """Questions and answers under one contract.
+
+    Parameters
+    ----------
+    contract : Contract
+        What all parties agreed on.
+    exchange : callable
+        Sends bytes to sites by name and returns the answers that came back in time.
+
+    Attributes
+    ----------
+    refusals : dict
+        Why each site that did not answer as it should did not, the last time.
+    """
+
+    def __init__(self, contract: Contract, exchange: Exchange) -> None:
+        self.refusals: dict[str, str] = {}
+        self._contract, self._exchange = contract, exchange
+
+    def ask(self, questions: Mapping[str, Question], expected: type[_Answer]) -> dict[str, _Answer]:
+        """Return the answers of the expected kind; a refusal or a broken message is as good as none."""
+        replies = self._exchange({name: encode(question) for name, question in questions.items()})
+        answers: dict[str, _Answer] = {}
+        for name in questions:
+            if name in replies:
+                self.take(name, replies[name], expected, answers)
+            else:
+                self.refusals[name] = "no answer"
+        return answers
+
+    def take(self, name: str, data: bytes, expected: type[_Answer], answers: dict[str, _Answer]) -> None:
+        """Put the answer in a site's bytes among the answers, or why not among the refusals."""
+        try:
+            reply = read_reply(data, self._contract)
+        except ProtocolError as error:
+            self.refusals[name] = str(error)
+            return
+        if reply.sender != name:
+            self.refusals[name] = f"an answer in the name of site {reply.sender}"
+        elif isinstance(reply, Refusal):
+            self.refusals[name] = _one_line(reply.reason)
+        elif isinstance(reply, expected):
+            answers[name] = reply
+        else:
+            self.refusals[name] = f"answered with {type(reply).__name__}, expected {expected.__name__}"
+
+
+def _one_line(text: str) -> str:
+    """Return a site's words as a person may see them: short, and nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_REASON])
