@@ -2,23 +2,21 @@
 
 import json
 import os
-import pty
-import select
-import subprocess
-import sys
-import time
+import tomllib
 
 import nibabel
 import numpy as np
 import pytest
 
 from capedjica.privacy.statement import round_up
+from capedjica.securesum import PublicIdentity
 from capedjica.study.new_study import read_site, read_site_file
 from capedjica.study.planning import plan_study
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study, write_study
 from tests.in_process import run_main
 from tests.study.drafts import card, draft
+from tests.terminal import Terminal
 from tests.test_cli import run as run_process
 
 NUMBERS = ["--title", "Rest", "--components", "3", "--features", "12", "--timepoints", "60", "--epsilon", "2"]
@@ -112,7 +110,7 @@ def test_a_study_that_is_none(tmp_path, run):
         (tmp_path / "bad.toml").write_text("title = 3\n")
         bad = run(*command, str(tmp_path / "bad.toml"))
         assert bad.returncode == 2
-        assert "4 problems" in bad.stderr
+        assert "3 problems" in bad.stderr
         assert "Traceback" not in bad.stderr
 
 
@@ -271,8 +269,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "missing: --title, --components, --features, --timepoints, --epsilon, --site (at least 2)"),
-        ([*NUMBERS, *SITES[:2]], "missing: --site (at least 2)"),
+        ([], "missing: --title, --components, --features, --timepoints, --epsilon"),
         (NUMBERS[2:] + SITES, "missing: --title"),
         (
             [*NUMBERS, "--site", "nobody:4"],
@@ -307,41 +304,110 @@ def test_what_is_wrong_with_a_new_study_is_said_and_nothing_is_written(tmp_path,
     assert os.listdir(tmp_path) == []
 
 
+# Drafts, and sites that are added to them
+
+
+@pytest.mark.parametrize("given", [0, 1])
+def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
+    made = run("study", "new", *NUMBERS, *SITES[: 2 * given])
+    assert made.returncode == 0
+    assert f"It is a draft: it has {given} sites and needs at least 2." in made.stdout
+    assert "Next: capedjica study add-site CARD --subjects N --study study.toml" in made.stdout
+    for command in (["study", "show"], ["plan"]):
+        refused = run(*command, "study.toml")
+        assert refused.returncode == 2
+        assert f"sites must be at least 2, got {given}; `capedjica study add-site` adds one" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    names = ("north", "south", "west")[given:]
+    for number, name in enumerate(names, start=given + 1):
+        added = run("study", "add-site", card(name), "--subjects", f"{20 + number}")
+        assert added.returncode == 0, added.stderr
+        assert (
+            f"Added site {name} with {20 + number} people to study.toml. Sites now: {number}." in added.stdout
+        )
+        assert PublicIdentity.from_card(card(name)).fingerprint in added.stdout
+        assert ("Not ready yet: sites must be at least 2" in added.stdout) == (number < 2)
+    study = Study.load(tmp_path)
+    assert study.contract.roster.names == ("north", "south", "west")
+    assert study.hash.hex() in added.stdout
+    assert os.listdir(tmp_path) == ["study.toml"]
+
+
+def test_a_draft_is_checked_as_far_as_it_goes(tmp_path, run):
+    result = run("study", "new", *NUMBERS, "--components", "13")
+    assert result.returncode == 2
+    assert "analysis.n_components must be at most n_features, 12; got 13" in result.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_sites_are_added_by_the_files_of_their_cards(tmp_path, run):
+    run("study", "new", "deep/study.toml", *NUMBERS)
+    for name in ("north", "south"):
+        run("site", "init", name)
+        added = run("study", "add-site", f"{name}/{name}.card", "--subjects", "9", "--study", "deep")
+        assert added.returncode == 0, added.stderr
+        assert SiteHome.load(tmp_path / name).card().fingerprint in added.stdout
+    own = run("study", "add-site", card("west"), "--subjects", "9", "--epsilon", "0.5", "--study", "deep")
+    assert own.returncode == 0
+    assert Study.load(tmp_path / "deep").contract.epsilon == (2.0, 2.0, 0.5)
+    again = run("study", "new", *NUMBERS, "--site", "north/north.card:9", "--site", f"{card('west')}:3")
+    assert again.returncode == 0, again.stderr
+    assert Study.load(tmp_path).contract.roster.names == ("north", "west")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([card("north"), "--subjects", "5"], "study.toml has a site north already"),
+        (
+            [card("elsewhere", sum(map(ord, "north"))), "--subjects", "5"],
+            "study.toml has the key of site elsewhere already, as that of site north",
+        ),
+        (["capedjica-site-1 east", "--subjects", "5"], "not a site card: expected"),
+        (["nowhere.card", "--subjects", "5"], "not a site card: expected"),
+        (["study.toml", "--subjects", "5"], "study.toml holds no site card: expected one line"),
+        ([".", "--subjects", "5"], ". cannot be read: Is a directory"),
+        (
+            [card("east"), "--subjects", "0"],
+            "sites[4].subjects: expected a whole number of at least 1, got 0",
+        ),
+        ([card("east"), "--subjects", "-3"], "got -3"),
+        (
+            [card("east"), "--subjects", "5", "--epsilon", "-1"],
+            "sites[4].epsilon: expected a number of at least",
+        ),
+        ([card("east"), "--subjects", "5", "--epsilon", "nan"], "epsilon"),
+        ([card("east"), "--subjects", "5", "--study", "none.toml"], "none.toml cannot be read"),
+    ],
+)
+def test_a_site_that_cannot_be_added_changes_nothing(tmp_path, run, arguments, message):
+    run("study", "new", *NUMBERS, *SITES)
+    before = (tmp_path / "study.toml").read_bytes()
+    result = run("study", "add-site", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert (tmp_path / "study.toml").read_bytes() == before
+    assert os.listdir(tmp_path) == ["study.toml"]
+
+
+def test_nothing_is_added_to_a_sealed_study(tmp_path, run):
+    run("study", "new", *NUMBERS, *SITES)
+    before = (tmp_path / "study.toml").read_bytes()
+    (tmp_path / "federation").mkdir()
+    (tmp_path / "federation" / "sealed.json").write_text("{}")
+    result = run("study", "add-site", card("east"), "--subjects", "5")
+    assert result.returncode == 2
+    assert "study.toml was sealed (federation/sealed.json); a changed study is a new study" in result.stderr
+    assert (tmp_path / "study.toml").read_bytes() == before
+
+
 def test_all_bad_sites_are_listed(tmp_path, run):
     result = run("study", "new", *NUMBERS, "--site", "a:1", "--site", "b:1")
     assert "--site: 2 problems" in result.stderr
     (tmp_path / "sites.txt").write_bytes(b"\xff")
     result = run("study", "new", *NUMBERS, "--site-file", "sites.txt")
     assert "sites.txt is not a text file" in result.stderr
-
-
-class Terminal:
-    """A real terminal with the program at its other end."""
-
-    def __init__(self, *arguments, cwd):
-        self._own, other = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "capedjica", *arguments], stdin=other, stdout=other, stderr=other, cwd=cwd
-        )
-        os.close(other)
-        self.text = ""
-
-    def expect(self, words):
-        deadline = time.monotonic() + 60
-        while words not in self.text:
-            assert time.monotonic() < deadline, self.text
-            if select.select([self._own], [], [], 1)[0]:
-                self.text += os.read(self._own, 4096).decode()
-
-    def answer(self, question, text):
-        self.expect(question)
-        self.text = ""
-        os.write(self._own, f"{text}\n".encode())
-
-    def close(self):
-        code = self.process.wait(60)
-        os.close(self._own)
-        return code
 
 
 def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
@@ -362,6 +428,14 @@ def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
     assert study.content.title == 'Rest "at ease"'
     assert study.contract.subjects == (20, 30, 25)
     assert (study.content.analysis.n_components, study.content.privacy.epsilon) == (3, 2.0)
+
+
+def test_on_a_terminal_no_sites_are_an_answer(tmp_path):
+    terminal = Terminal("study", "new", *NUMBERS, cwd=tmp_path)
+    terminal.answer("Site 1", "")
+    terminal.expect("It is a draft: it has 0 sites and needs at least 2.")
+    assert terminal.close() == 0
+    assert "sites" not in tomllib.loads((tmp_path / "study.toml").read_text())
 
 
 def test_on_a_terminal_nothing_is_asked_that_was_given(tmp_path):

@@ -85,7 +85,10 @@ def new(
         Path | None, typer.Option(help="A text file with a site on each line, as for --site.")
     ] = None,
 ) -> None:
-    """Write a study.toml from options; what is missing is asked for, if there is somebody to ask."""
+    """Write a study.toml from options; what is missing is asked for, if there is somebody to ask.
+
+    Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
+    """
     from capedjica.study.new_study import beside, n_features_of, read_site_file, read_sites
     from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
 
@@ -130,13 +133,46 @@ def new(
         privacy=PrivacyTable(epsilon=answers["--epsilon"], delta=delta),
         sites=tuple(sites),
     )
+    draft = len(sites) < 2
     with beside(file.parent, images):
-        write_study(file, content)
+        write_study(file, content, draft=draft)
     typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
     for path in filter(None, images.values()):
         typer.echo(f"It needs {file.parent / path.name}: hand both on together.")
+    if draft:
+        typer.echo(f"It is a draft: it has {len(sites)} sites and needs at least 2.")
+        typer.echo(f"Next: capedjica study add-site CARD --subjects N --study {file}")
+        return
     typer.echo(f"Its hash, to be compared with the others:\n  {Study.load(file).hash.hex()}")
     typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
+
+
+@app.command()
+def add_site(
+    card: Annotated[str, typer.Argument(metavar="CARD", help="The site's card, or the file that holds it.")],
+    subjects: Annotated[int, typer.Option(help="How many people are enrolled there.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="The site's own limit, where it is not the study's.")
+    ] = None,
+    study: Annotated[Path, typer.Option(help="The study.toml, or its folder.")] = Path("study.toml"),
+) -> None:
+    """Add a site to a study.toml that was not sealed yet; all else in the file stays as it is."""
+    from capedjica.study import drafts
+    from capedjica.study.new_study import read_card
+    from capedjica.study.study_file import SiteTable, study_path
+    from capedjica.study.toml import listed
+
+    site, file = read_card(card), study_path(study)
+    table = SiteTable(name=site.name, subjects=subjects, card=site.card, epsilon=epsilon)
+    grown = drafts.add_site(file, table)
+    count = len(grown.content.sites)
+    typer.echo(f"Added site {site.name} with {subjects:,} people to {file}. Sites now: {count}.")
+    typer.echo(f"Its fingerprint; compare it by voice with the site:\n  {site.fingerprint}")
+    found = grown.problems()
+    if found:
+        typer.echo(listed("Not ready yet", found))
+    else:
+        typer.echo(f"The study's hash is now:\n  {grown.hash.hex()}")
 
 
 def _feature_table(images: dict[str, Path | None], **options: Any) -> FeatureTable:
@@ -160,12 +196,11 @@ _QUESTIONS: dict[str, tuple[str, type]] = {
 
 
 def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
-    """Ask for what is missing, also for sites; refuse if there is nobody to ask."""
+    """Ask for what is missing, also for sites; if there is nobody to ask, only sites may be missing."""
     missing = [flag for flag, value in given.items() if value is None]
     if not sys.stdin.isatty():
-        needed = [*missing, *(["--site (at least 2)"] if len(sites) < 2 else [])]
-        if needed:
-            raise InputError(f"missing: {', '.join(needed)}")
+        if missing:
+            raise InputError(f"missing: {', '.join(missing)}")
         return given
     answers = {flag: typer.prompt(_QUESTIONS[flag][0], type=_QUESTIONS[flag][1]) for flag in missing}
     if len(sites) < 2:

@@ -22,15 +22,31 @@ from capedjica.study.text import printable
 from capedjica.study.toml import listed, problems
 
 SITE_FORMS: Final = "CARD:SUBJECTS, or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
+_CARD: Final = "capedjica-site-"
+# A file with more in it holds something else.
+_LONGEST_CARD: Final = 4096
+
+
+def read_card(text: str) -> PublicIdentity:
+    """Return the site of a card, given itself or a file that holds it."""
+    if text.lstrip().startswith(_CARD) or not _exists(text):
+        return PublicIdentity.from_card(text)
+    try:
+        with open(text, encoding="utf-8") as file:
+            return PublicIdentity.from_card(file.read(_LONGEST_CARD))
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, InputError):
+        raise InputError(f"{text} holds no site card: expected one line, '{_CARD}1 NAME KEY'") from None
 
 
 def read_site(text: str) -> SiteTable:
     """Return a site given as ``CARD:SUBJECTS``, ``FOLDER`` or ``FOLDER:SUBJECTS``.
 
-    A card is what ``capedjica site init`` printed. Of a site's folder the scans are counted.
+    A card is what ``capedjica site init`` printed, or its file. Of a site's folder the scans are counted.
     """
     who, subjects = _split(text.strip())
-    if who.startswith("capedjica-site-"):
+    if who.startswith(_CARD) or who.endswith(".card"):
         return _site_of_card(who, subjects)
     if _exists(who):
         return _site_of_folder(who, subjects)
@@ -83,7 +99,7 @@ def _exists(path: str) -> bool:
 
 
 def _site_of_card(card: str, subjects: int | None) -> SiteTable:
-    site = PublicIdentity.from_card(card)
+    site = read_card(card)
     if subjects is None:
         raise InputError(f"site {site.name}: how many people? Expected CARD:SUBJECTS")
     return SiteTable(name=site.name, subjects=subjects, card=site.card)

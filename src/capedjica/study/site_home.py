@@ -58,7 +58,8 @@ delta = {delta!r}
 # noise is seeded? Each such release is charged with infinity.{unprotected_note}
 allow_unprotected = {allow_unprotected}
 
-# Approve every study within these limits without asking (`capedjica site approve`)?{approve_note}
+# Approve every study within these limits without asking (`capedjica site approve`), with the scans as they
+# are when it runs?{approve_note}
 auto_approve = {auto_approve}
 """
 _NOBODY_REAL: Final = " Nobody real is in these data."
@@ -128,7 +129,7 @@ class SiteHome:
         abide_site: str | None = None,
         simulated: bool = False,
     ) -> SiteHome:
-        """Make a site: its folder, its identity and a commented ``site.toml``; never over existing files.
+        """Make a site: its folder, identity, card and commented ``site.toml``; never over existing files.
 
         Nobody real is in the data of a simulated site, so it approves studies by itself, also unprotected
         ones, and keeps the second copy of its ledger's head beside the first.
@@ -157,6 +158,7 @@ class SiteHome:
         try:
             home.mkdir(parents=True, exist_ok=True)
             identity.save(home / "identity.pem")
+            (home / f"{name}.card").write_text(f"{identity.public(name).card}\n", encoding="utf-8")
             (home / "site.toml").write_text(text, encoding="utf-8")
         except OSError as error:
             raise InputError(f"{home} cannot be written: {error.strerror}") from None
@@ -169,6 +171,11 @@ class SiteHome:
     def card(self) -> PublicIdentity:
         """Return what the peers may know of this site."""
         return self.identity().public(self.settings.name)
+
+    @property
+    def card_path(self) -> Path:
+        """Where the card is, a file to be handed to the coordinator."""
+        return self.folder / f"{self.settings.name}.card"
 
     @property
     def policy(self) -> Policy:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capedjica.algorithms.basis import KEPT, low_pass
 from capedjica.algorithms.capedjica import PaperMethod
@@ -103,7 +103,7 @@ class StudyFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     analysis: AnalysisTable
     features: FeatureTable = FeatureTable()
     privacy: PrivacyTable
-    sites: tuple[SiteTable, ...]
+    sites: tuple[SiteTable, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ class Study:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Study:
         """Read and check a ``study.toml``, given itself or its folder."""
-        file = Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
+        file = study_path(path)
         study = cls(read_toml(file, StudyFile, SCHEMA), file.parent)
         found = study.problems()
         if found:
@@ -133,18 +133,19 @@ class Study:
 
     def problems(self) -> list[str]:
         """Return everything that keeps the study from being run, in words."""
+        found = [*self.draft_problems(), *_too_few(self.content.sites)] or _refusals(self._roster)
+        return found or _refusals(lambda: self.features) or _refusals(self._check_releases)
+
+    def draft_problems(self) -> list[str]:
+        """Return what is wrong however many sites are still to come; the public files are not opened."""
         content = self.content
-        found = problems(msgspec.to_builtins(content), StudyFile)
-        if found:
-            return found
-        found = [
+        return problems(msgspec.to_builtins(content), StudyFile) or [
             *_title_problems(content.title),
             *_analysis_problems(content.analysis),
             *_feature_problems(content),
-            *(_site_problems(content.sites) or _refusals(self._roster)),
+            *_site_problems(content.sites),
             *_refusals(self._budgets),
         ]
-        return found or _refusals(lambda: self.features) or _refusals(self._check_releases)
 
     @cached_property
     def hash(self) -> bytes:
@@ -247,6 +248,11 @@ class Study:
         return sum(site.subjects for site in self.content.sites)
 
 
+def study_path(path: str | os.PathLike[str]) -> Path:
+    """Return where a ``study.toml`` is, given itself or its folder."""
+    return Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
+
+
 def changes(earlier: StudyFile, later: StudyFile) -> list[str]:
     """Return in words what became different between two versions of a study."""
     before, now = (_flat(msgspec.to_builtins(content)) for content in (earlier, later))
@@ -258,28 +264,39 @@ def changes(earlier: StudyFile, later: StudyFile) -> list[str]:
 
 
 def write_study(
-    path: str | os.PathLike[str], content: StudyFile, folder: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    content: StudyFile,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    draft: bool = False,
 ) -> None:
     """Write a commented ``study.toml``, whole or not at all and never over a file; refuse a bad study.
 
     Its public files are in ``folder``, by default in that of the file to be written; hashes that are missing
-    are filled in.
+    are filled in. A ``draft`` may still lack sites.
     """
-    file = Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
+    file = study_path(path)
     home = file.parent if folder is None else Path(folder)
     content = msgspec.structs.replace(content, features=with_hashes(content.features, home))
-    found = Study(content, home).problems()
+    study = Study(content, home)
+    found = study.draft_problems() if draft else study.problems()
     if found:
         raise InputError(listed("the study", found))
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write_new(file, _template().render(study=content, feature_comments=_FEATURE_COMMENTS))
+        template = _templates().get_template("study.toml.jinja")
+        _write_new(file, template.render(study=content, feature_comments=_FEATURE_COMMENTS))
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None
 
 
+def site_block(site: SiteTable) -> str:
+    """Return the lines of a ``study.toml`` about one site, the empty one before them too."""
+    return _templates().get_template("study_site.toml.jinja").render(site=site, first=False)
+
+
 @cache
-def _template() -> Template:
+def _templates() -> Environment:
     environment = Environment(
         autoescape=False,  # noqa: S701 (TOML; every value goes through the filter)
         loader=PackageLoader("capedjica.study"),
@@ -289,7 +306,7 @@ def _template() -> Template:
         lstrip_blocks=True,
     )
     environment.filters["toml"] = toml_value
-    return environment.get_template("study.toml.jinja")
+    return environment
 
 
 def _write_new(file: Path, text: str) -> None:
@@ -349,10 +366,16 @@ def _check_sizes(stages: Iterable[Stage]) -> None:
             )
 
 
+def _too_few(sites: Sequence[SiteTable]) -> list[str]:
+    if len(sites) >= 2:
+        return []
+    return [
+        f"sites must be at least 2, got {len(sites)}; `capedjica study add-site` adds one to a study.toml"
+    ]
+
+
 def _site_problems(sites: Sequence[SiteTable]) -> list[str]:
     found = []
-    if len(sites) < 2:
-        found.append(f"sites must be at least 2, got {len(sites)}")
     for name, times in Counter(site.name for site in sites).items():
         if times > 1:
             found.append(f"sites: {times} of them have the name {name!r}")

@@ -1,0 +1,37 @@
+"""Programs as they meet somebody at a real terminal."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+
+class Terminal:
+    """A real terminal with the program at its other end."""
+
+    def __init__(self, *arguments, cwd):
+        self._own, other = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "capedjica", *arguments], stdin=other, stdout=other, stderr=other, cwd=cwd
+        )
+        os.close(other)
+        self.text = ""
+
+    def expect(self, words):
+        deadline = time.monotonic() + 60
+        while words not in self.text:
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._own], [], [], 1)[0]:
+                self.text += os.read(self._own, 4096).decode()
+
+    def answer(self, question, text):
+        self.expect(question)
+        self.text = ""
+        os.write(self._own, f"{text}\n".encode())
+
+    def close(self):
+        code = self.process.wait(60)
+        os.close(self._own)
+        return code
