@@ -9,8 +9,10 @@ import pytest
 
 from capedjica.privacy.ledger import Cap, Summary
 from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import Study
 from tests.in_process import run_main
 from tests.study.small_study import SIDE, make_study
+from tests.terminal import Terminal
 from tests.test_cli import run
 
 
@@ -47,6 +49,8 @@ def test_init_makes_a_site_once(tmp_path):
     home = SiteHome.load(tmp_path / "n" / "site.toml")
     assert home.policy.total.epsilon == 4
     assert home.card().card in made.stdout
+    assert str(tmp_path / "n" / "north.card") in made.stdout
+    assert (tmp_path / "n" / "north.card").read_text() == f"{home.card().card}\n"
     assert (tmp_path / "n" / "identity.pem").stat().st_mode & 0o777 == 0o600
     key = (tmp_path / "n" / "identity.pem").read_bytes()
     again = run("site", "init", "north", "--folder", str(tmp_path / "n"))
@@ -196,6 +200,7 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
         "This study may cost each person here at most epsilon 10. All together would then be epsilon 10 at",
         "The same person at k sites has k times the mu: at two, epsilon 24.39 and not 10.",
         "Nothing was spent by looking.",
+        "with the scans of that time. They have not changed since.",
         "Site s2 is ready for 'A small study'.",
     ):
         assert fact in words, fact
@@ -204,6 +209,67 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     assert facts["data"]["people"] == 9
     assert facts["study"]["own_epsilon"] == 10
     assert state_of(site) == before
+
+
+def test_check_says_what_changed_since_the_approval(trial, cli):
+    site, study = trial / "sites" / "s2", trial / "study.toml"
+    assert cli("site", "approve", str(study), "--site", str(site)).returncode == 0
+    scan = site / "data" / "sub-01.npy"
+    content = scan.read_bytes()
+    scan.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    checked = cli("site", "check", str(site), "--study", str(study))
+    assert checked.returncode == 2
+    words = "1 of 9 people's scans changed since the study was approved: the first is that of sub-01"
+    assert words in checked.stderr
+    assert f"But {words}" in " ".join(checked.stdout.split())
+    scan.write_bytes(content)
+    assert cli("site", "check", str(site), "--study", str(study)).returncode == 0
+
+
+def test_approving_shows_what_is_approved(trial, cli):
+    site, study = trial / "sites" / "s1", Study.load(trial)
+    shown = cli("site", "approve", str(trial), "--site", str(site))
+    assert shown.returncode == 0, shown.stderr
+    words = " ".join(shown.stdout.split())
+    for peer in study.contract.roster.sites:
+        assert peer.fingerprint in words
+    for fact in (
+        "s1 (this site): 6 people",
+        "3 brain networks",
+        "rotation 6 3",
+        "At most epsilon 10 at delta 1e-05, for everything together. That is the limit of this site.",
+        "a factor of more than 22,027",
+        "This site allows epsilon 20 to any one study and 50 to all together",
+        "All together would then be epsilon 10 at most. Later studies could then cost epsilon",
+        "3 of the 4 sites must stay to the end",
+        study.hash.hex(),
+        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-05.",
+    ):
+        assert fact in words, fact
+
+
+@pytest.mark.parametrize("answer", ["n", ""])
+def test_on_a_terminal_approval_is_asked_for(trial, answer):
+    site = trial / "sites" / "s3"
+    before = sorted(site.rglob("*"))
+    terminal = Terminal("site", "approve", str(trial), "--site", str(site), cwd=trial)
+    terminal.expect("Compare it by voice")
+    terminal.answer("Approve? [y/N]", answer)
+    terminal.expect("Not approved; nothing changed.")
+    assert terminal.close() == 1
+    assert sorted(site.rglob("*")) == before
+
+
+def test_on_a_terminal_yes_is_an_answer_and_a_flag(trial):
+    site = trial / "sites" / "s4"
+    terminal = Terminal("site", "approve", str(trial), "--site", str(site), cwd=trial)
+    terminal.answer("Approve? [y/N]", "y")
+    terminal.expect("Site s4 approved 'A small study'")
+    assert terminal.close() == 0
+    terminal = Terminal("site", "approve", str(trial), "--site", str(site), "--yes", cwd=trial)
+    terminal.expect("Site s4 approved 'A small study'")
+    assert "[y/N]" not in terminal.text
+    assert terminal.close() == 0
 
 
 def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):

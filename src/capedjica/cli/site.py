@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,7 +63,7 @@ def init(
     )
     card = home.card()
     typer.echo(f"Made {home.folder / 'site.toml'}. Read it, and change what you want to be different.")
-    typer.echo(f"Card, to be given to the coordinator:\n  {card.card}")
+    typer.echo(f"Card, to be given to the coordinator, also as {home.card_path}:\n  {card.card}")
     typer.echo(f"Fingerprint, to be compared by voice:\n  {card.fingerprint}")
 
 
@@ -70,14 +71,27 @@ def init(
 def approve(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
     site: SiteOption = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
 ) -> None:
-    """Approve a study as it is, for what it asks; a study that is changed afterwards is refused."""
+    """Show what a study asks of this site, and approve exactly that; a changed study is refused.
+
+    On a terminal the question is asked first; elsewhere the command is the answer. The scans are recorded as
+    they are, so that you are told if they change before the study begins; then approve it again. Exit code 1
+    where the answer was no: nothing changed.
+    """
     from capedjica.study import participation
     from capedjica.study.site_home import SiteHome
-    from capedjica.study.study_file import Study
+    from capedjica.study.site_report import show_terms
 
-    home, given = SiteHome.load(site), Study.load(study)
-    participation.approve(home, given)
+    home, given = SiteHome.load(site), participation.study_given(study)
+    participation.check_terms(home, given)
+    show_terms(home, given, Console(highlight=False))
+    typer.echo()
+    if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
+        typer.echo("Not approved; nothing changed.")
+        raise typer.Exit(1)
+    with _looking(home) as tick:
+        participation.approve(home, given, tick)
     cost = given.contract.cap(home.settings.name) if given.contract.protects else "NO privacy"
     typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
     typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
@@ -208,10 +222,10 @@ def report(
 
 
 def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
+    from capedjica.study.participation import study_given
     from capedjica.study.site_home import SiteHome
-    from capedjica.study.study_file import Study
 
-    return SiteHome.load(site), None if study is None else Study.load(study)
+    return SiteHome.load(site), None if study is None else study_given(study)
 
 
 @contextmanager

@@ -157,7 +157,15 @@ def _lost_sites(contract: Contract) -> dict[str, Any]:
 
 def show_study(study: Study, console: Console) -> None:
     """Explain a study on the terminal."""
-    facts = describe(study)
+    show_facts(describe(study), console)
+
+
+def show_facts(facts: dict[str, Any], console: Console) -> None:
+    """Explain what :func:`describe` returned.
+
+    With ``own`` among the facts, to the site of that ``name``: its ``epsilon`` is the one that is told, and
+    its ``words`` about the cost follow.
+    """
     console.print(Text(printable(facts["title"]), style="bold"))
     sections: dict[str, Callable[[dict[str, Any], Console], None]] = {
         "Who takes part": _show_sites,
@@ -180,7 +188,8 @@ def _show_sites(facts: dict[str, Any], console: Console) -> None:
     )
     for site in facts["sites"]:
         own = f", at most epsilon {round_up(site['epsilon'])}" if _budgets_differ(facts) else ""
-        show_paragraph(f"{site['name']}: {site['people']:,} people{own}", console, "bold")
+        here = " (this site)" if facts.get("own", {}).get("name") == site["name"] else ""
+        show_paragraph(f"{site['name']}{here}: {site['people']:,} people{own}", console, "bold")
         console.print(Text(f"    {site['fingerprint']}"), soft_wrap=True)
     show_paragraph(
         "Under each name is the fingerprint of the site's key, by which the others know its messages. "
@@ -294,18 +303,22 @@ def _show_privacy(facts: dict[str, Any], console: Console) -> None:
             "ledger counts every release as unlimited.",
             console,
         )
+    for words in facts.get("own", {}).get("words", ()):
+        show_paragraph(words, console)
 
 
 def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
-    privacy = facts["privacy"]
-    own = " Some sites have a lower limit, given above." if _budgets_differ(facts) else ""
+    privacy, epsilon, other = facts["privacy"], facts["privacy"]["epsilon"], ""
+    if "own" in facts:
+        epsilon, other = facts["own"]["epsilon"], " That is the limit of this site."
+    elif _budgets_differ(facts):
+        other = " Some sites have a lower limit, given above."
     show_paragraph(
-        f"At most epsilon {round_up(privacy['epsilon'])} at delta {privacy['delta']:g}, for everything "
-        f"together.{own}",
+        f"At most epsilon {round_up(epsilon)} at delta {privacy['delta']:g}, for everything together.{other}",
         console,
         "bold",
     )
-    show_paragraph(f"That is: {_odds(privacy['epsilon'], privacy['delta'])}", console)
+    show_paragraph(f"That is: {_odds(epsilon, privacy['delta'])}", console)
     show_paragraph(f"It holds against {privacy['against']}.", console)
     show_paragraph(
         "It does not protect a person from the site that holds the scan. It rests on today's ciphers "

@@ -6,7 +6,6 @@ change anything once a study runs.
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 import msgspec
 
 from capedjica.errors import InputError
+from capedjica.study.private_files import write_private
 from capedjica.study.site_home import DataTable, SiteHome
 from capedjica.study.toml import read_toml, toml_value
 
@@ -83,23 +83,13 @@ def read_enrolment(home: SiteHome) -> Enrolment | None:
 def write_enrolment(home: SiteHome, enrolment: Enrolment) -> None:
     """Write who is enrolled, whole or not at all; only its owner can read the file."""
     file = enrolment_path(home)
-    draft = file.with_name(f".{file.name}.part")
     try:
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(_toml(enrolment))
-            stream.flush()
-            os.fsync(handle)
-        draft.replace(file)
+        content = _toml(enrolment).encode()
     except UnicodeEncodeError:
         raise InputError(
             f"{file} cannot be written: there are names of scans that are not text in UTF-8; rename them"
         ) from None
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
+    write_private(file, content)
 
 
 def _toml(enrolment: Enrolment) -> str:

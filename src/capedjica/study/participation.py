@@ -6,14 +6,23 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 from capedjica.algorithms.method import Subject
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site import Site, SitePolicy
 from capedjica.privacy import gaussian_epsilon
-from capedjica.privacy.ledger import Ledger
+from capedjica.privacy.ledger import Ledger, Spent
 from capedjica.securesum.noise import NoiseSource
+from capedjica.study.approved_scans import (
+    ApprovedScans,
+    differences,
+    read_record,
+    record_path,
+    take_record,
+    write_record,
+)
 from capedjica.study.enrolment import Enrolment, read_enrolment
 from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
@@ -23,17 +32,82 @@ from capedjica.study.text import printable
 from capedjica.study.toml import read_toml
 
 
-def approve(home: SiteHome, study: Study) -> None:
-    """Approve a study for what it asks, and keep a copy of it; again in the same words changes nothing."""
-    found = terms_problems(home, study)
-    if found:
-        raise InputError(f"site {home.settings.name} cannot approve '{study.content.title}': {found[0]}")
+def study_given(path: Path) -> Study:
+    """Return the study that a site was given: a ``study.toml``, or its folder."""
+    return Study.load(path)
+
+
+def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:
+    """Approve a study for what it asks, with the people and the scans as they are, and keep a copy of it.
+
+    Again in the same words changes nothing but the record of the scans, and that only until something was
+    spent. A site that approves by itself keeps no record: it approves whatever is there when a study runs.
+    ``tick`` is called after each person whose scans were recorded.
+    """
+    check_terms(home, study)
+    record = None if home.settings.policy.auto_approve else _record(home, study, tick)
     contract = study.contract
     with home.open_ledger() as ledger:
         ledger.register_study(contract.hash, contract.title, contract.cap(home.settings.name))
     copy = home.approved_path / f"{study.hash.hex()[:16]}.toml"
     if not copy.exists():
         write_study(copy, study.content, study.folder)
+    if record is not None:
+        write_record(home, study, record)
+
+
+def check_terms(home: SiteHome, study: Study) -> None:
+    """Refuse a study that the site could not approve, whatever its scans are."""
+    _refuse(home, study, terms_problems(home, study))
+
+
+def _refuse(home: SiteHome, study: Study, found: list[str]) -> None:
+    if found:
+        raise InputError(f"site {home.settings.name} cannot approve '{study.content.title}': {found[0]}")
+
+
+def _record(home: SiteHome, study: Study, tick: Tick) -> ApprovedScans | None:
+    """Return what the approval is given for; None where the earlier record stays."""
+    roll = call_roll(home, study)
+    known = spent_on(home, study)
+    if known is None or not known.n_releases:
+        _refuse(home, study, data_obstacles(home, study, roll, []))
+        return take_record(home, roll.people, tick)
+    earlier = read_record(home, study)
+    changed = [] if earlier is None else differences(home, earlier, roll.people)
+    if changed:
+        raise InputError(
+            f"site {home.settings.name} cannot approve '{study.content.title}' again, as it has begun: "
+            f"{changed[0]}. It goes on as it was approved, with the scans as they are"
+        )
+    return None
+
+
+def spent_on(home: SiteHome, study: Study) -> Spent | None:
+    """Return what a site spent on a study; None where it has not approved it."""
+    totals = home.totals()
+    return None if totals is None else totals.studies.get(study.contract.hash)
+
+
+def changed_since_approval(home: SiteHome, study: Study) -> list[str]:
+    """Return in words what is not as it was when the study was approved; nothing once it has begun.
+
+    Only for the site's own people: the words name one of its patients. After the first release nothing may
+    depend on what becomes of a scan.
+    """
+    if home.settings.policy.auto_approve:
+        return []
+    known = spent_on(home, study)
+    if known is None or known.n_releases:
+        return []
+    record = read_record(home, study)
+    if record is None:
+        return [
+            f"there is no record of the scans for which '{study.content.title}' was approved "
+            f"({record_path(home, study)}): approve it again"
+        ]
+    found = differences(home, record, call_roll(home, study).people)
+    return [f"{words}; to use them as they are now, approve it again" for words in found]
 
 
 def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[str]:
@@ -44,7 +118,8 @@ def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[st
     if home.settings.name not in study.contract.roster.names:
         return [f"site {home.settings.name}: {problem}" for problem in terms_problems(home, study)]
     found: list[str] = []
-    for demand in (terms_problems, budget_problems, partial(_data_problems, tick=tick)):
+    data_problems = partial(_data_problems, tick=tick)
+    for demand in (terms_problems, budget_problems, changed_since_approval, data_problems):
         try:
             found += demand(home, study)
         except CapedjicaError as error:
@@ -83,7 +158,10 @@ def affected(home: SiteHome, before: Enrolment | None, now: Enrolment) -> list[s
                 "with this enrolment, and needs a new study"
             )
         elif before is not None and before.enrolled != now.enrolled:
-            words.append(f"{title} was approved with others on the list: from now on it reads these people")
+            words.append(
+                f"{title} was approved with others on the list: approve it again before it begins; if it has "
+                "begun, it reads these people from now on"
+            )
     return words
 
 

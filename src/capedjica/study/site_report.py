@@ -5,6 +5,7 @@ Nothing is spent, and no ledger is begun.
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +18,19 @@ from rich.text import Text
 
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
+from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger.policy import epsilon_of
 from capedjica.privacy.statement import round_up
-from capedjica.study.describe import describe, show_releases, twice_words
+from capedjica.study.approved_scans import read_record
+from capedjica.study.describe import describe, show_facts, show_releases, twice_words
 from capedjica.study.enrolment import Enrolment
-from capedjica.study.participation import budget_problems, data_obstacles, terms_problems
+from capedjica.study.participation import (
+    budget_problems,
+    changed_since_approval,
+    data_obstacles,
+    spent_on,
+    terms_problems,
+)
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import Roll, Tick, call_roll, look, measure
 from capedjica.study.study_file import Study
@@ -42,6 +51,9 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
     """
     facts: dict[str, Any] = {"site": home.settings.name, "folder": str(home.data_path)}
     obstacles = [] if study is None else _study_obstacles(home, study)
+    if study is not None and home.settings.name in study.contract.roster.names:
+        facts["approval"] = _approval(home, study)
+        obstacles += facts["approval"]["changed"]
     try:
         roll = call_roll(home, study)
         problems = [*roll.problems, *look(home, roll.found, study, tick)]
@@ -76,6 +88,21 @@ def _study_obstacles(home: SiteHome, study: Study) -> list[str]:
         except CapedjicaError as error:
             found.append(str(error))
     return found
+
+
+def _approval(home: SiteHome, study: Study) -> dict[str, Any]:
+    """Return whether a study was approved, when, and what changed since then and before it began."""
+    spent, record = spent_on(home, study), read_record(home, study)
+    changed: list[str] = []
+    with suppress(InputError):  # a folder that cannot be read is named elsewhere
+        changed = changed_since_approval(home, study)
+    return {
+        "approved": spent is not None,
+        "by_itself": home.settings.policy.auto_approve,
+        "when": None if record is None else record.when,
+        "releases": 0 if spent is None else spent.n_releases,
+        "changed": changed,
+    }
 
 
 def _data_obstacles(home: SiteHome, study: Study | None, roll: Roll, problems: list[Problem]) -> list[str]:
@@ -129,6 +156,8 @@ def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
     contract, cap = study.contract, study.contract.cap(home.settings.name)
     known = None if totals is None else totals.studies.get(contract.hash)
     to_come = max(0.0, cap.mu2 - (0.0 if known is None else known.mu2)) if contract.protects else math.inf
+    # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
+    left = policy.total.mu2 - to_come - (0.0 if math.isinf(spent) else spent)
     return {
         "limits": limits,
         "study": describe(study)
@@ -136,6 +165,7 @@ def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
             "own_epsilon": cap.epsilon if contract.protects else None,
             "approved": known is not None,
             "epsilon_afterwards": _finite(epsilon_of(spent + to_come, policy.total.delta)),
+            "epsilon_left": gaussian_epsilon(math.sqrt(left), policy.total.delta) if left >= 0 else None,
         },
     }
 
@@ -145,6 +175,14 @@ def _finite(value: float) -> float | None:
 
 
 # For people
+
+
+def show_terms(home: SiteHome, study: Study, console: Console) -> None:
+    """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
+    facts, name = _cost(home, study), home.settings.name
+    epsilon = next(site["epsilon"] for site in facts["study"]["sites"] if site["name"] == name)
+    own = {"name": name, "epsilon": epsilon, "words": list(_limit_words(facts))}
+    show_facts(facts["study"] | {"own": own}, console)
 
 
 def show_site(facts: dict[str, Any], console: Console) -> None:
@@ -166,6 +204,10 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
     show_heading("What it costs", console)
     for words in _cost_words(facts):
         show_paragraph(words, console)
+    if "approval" in facts:
+        show_heading("Whether it is approved", console)
+        for words in _approval_words(facts["approval"]):
+            show_paragraph(words, console)
 
 
 def _data_words(facts: dict[str, Any]) -> Iterator[str]:
@@ -216,6 +258,16 @@ def _show_problems(problems: list[dict[str, Any]], console: Console) -> None:
 
 
 def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
+    yield from _limit_words(facts)
+    if facts["study"] is None:
+        yield "Give a study with --study to see what it would cost."
+    elif facts["study"]["own_epsilon"] is not None:
+        yield twice_words(facts["study"]["privacy"])
+    yield "Nothing was spent by looking."
+
+
+def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield what the site allows and has spent, and what a study would leave of that."""
     limits, study = facts["limits"], facts["study"]
     spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
     yield (
@@ -223,15 +275,44 @@ def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
         f"{limits['total_epsilon']:g} to all together, at delta {limits['delta']:g}. Spent so far: {spent}."
     )
     if study is None:
-        yield "Give a study with --study to see what it would cost."
-    elif study["own_epsilon"] is None:
+        return
+    if study["own_epsilon"] is None:
         yield "NOT PRIVATE: this study protects nobody from the aggregator; the ledger counts it unlimited."
-    else:
-        after = study["epsilon_afterwards"]
-        together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
-        yield (
-            f"This study may cost each person here at most epsilon {round_up(study['own_epsilon'])}. All "
-            f"together would then be {together}."
+        return
+    after = study["epsilon_afterwards"]
+    together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
+    yield (
+        f"This study may cost each person here at most epsilon {round_up(study['own_epsilon'])}. All "
+        f"together would then be {together}. {_left_words(study['epsilon_left'])}"
+    )
+
+
+def _left_words(left: float | None) -> str:
+    if left is None:
+        return "That is more than the site allows: a run would be refused."
+    context = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
+    shown = float(context.create_decimal(decimal.Decimal(left)))
+    if not shown:
+        return "Nothing would be left for later studies."
+    return f"Later studies could then cost epsilon {shown:.4g} (epsilons do not simply add up)."
+
+
+def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
+    if not approval["approved"]:
+        yield "Not approved yet." + (
+            " This site approves by itself what is within its limits, when a study runs."
+            if approval["by_itself"]
+            else " `capedjica site approve` shows what it asks for, and approves it."
         )
-        yield twice_words(study["privacy"])
-    yield "Nothing was spent by looking."
+        return
+    yield (
+        "Approved."
+        if approval["when"] is None
+        else f"Approved {approval['when']}, with the scans of that time."
+    )
+    if approval["releases"]:
+        yield f"It has begun: {approval['releases']:,} releases were made."
+    elif approval["when"] is not None and not approval["changed"]:
+        yield "They have not changed since."
+    for changed in approval["changed"]:
+        yield f"But {changed}."
