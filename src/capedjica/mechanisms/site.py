@@ -238,9 +238,9 @@ class Site:
             return
 
     def _begin(self, begin: Begin) -> bytes:
-        for held in self._blocks():
-            if held.begin == begin:
-                return held.first_message
+        repeated = next((held.first_message for held in self._blocks() if held.begin == begin), None)
+        if repeated is not None:
+            return repeated
         self._check(begin)
         # Before the new one is made: no more than two are ever in memory.
         _forget(self._next)
