@@ -237,7 +237,7 @@ def test_approving_shows_what_is_approved(trial, cli):
         "s1 (this site): 6 people",
         "3 brain networks",
         "rotation 6 3",
-        "At most epsilon 10 at delta 1e-05, for everything together. That is the limit of this site.",
+        "What it costs each person here At most epsilon 10 at delta 1e-05, for everything together. That is:",
         "a factor of more than 22,027",
         "This site allows epsilon 20 to any one study and 50 to all together",
         "All together would then be epsilon 10 at most. Later studies could then cost epsilon",

@@ -1,22 +1,26 @@
 """What was approved is what is read: a scan that changes before a study begins is noticed, later never."""
 
+import io
 import json
 import os
+import re
 import shutil
 from collections import Counter
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from capedjica.errors import InputError
+from capedjica.privacy.ledger import Cap
 from capedjica.study import approved_scans
 from capedjica.study.approved_scans import read_record, record_path
 from capedjica.study.participation import approve, changed_since_approval, problems
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import enrol
-from capedjica.study.site_report import site_report
+from capedjica.study.site_report import show_terms, site_report
 from tests.study.small_study import SIDE, changed, make_study
 
 AGAIN = "to use them as they are now, approve it again"
@@ -209,6 +213,36 @@ def test_a_site_that_approves_by_itself_takes_scans_as_they_are(tmp_path):
     assert not record_path(home, study).exists()
     np.save(home.data_path / "sub-03.npy", scan(4))
     assert problems(home, study) == []
+
+
+@pytest.mark.parametrize(
+    ("allowed", "words"), [(12.0, "could then cost epsilon"), (10.0, "Next to nothing would be left")]
+)
+def test_what_is_left_afterwards_is_never_overstated(study, tmp_path, allowed, words):
+    """A later study of that epsilon fits into the total, to the ledger's own arithmetic."""
+    home = SiteHome.load(tmp_path / "sites" / "s1")
+    settings = home.folder / "site.toml"
+    settings.write_text(settings.read_text().replace("total_epsilon = 50.0", f"total_epsilon = {allowed}"))
+    home = SiteHome.load(home.folder)
+    out = io.StringIO()
+    show_terms(home, study, Console(file=out, width=80))
+    text = " ".join(out.getvalue().split())
+    assert words in text
+    left = re.search(r"could then cost epsilon ([\d.]+)", text)
+    if left:
+        total, cap = home.policy.total, study.contract.cap("s1")
+        assert cap.mu2 + Cap(float(left[1]), 1e-5).mu2 <= total.mu2
+        assert cap.mu2 + Cap(float(left[1]) * 1.001, 1e-5).mu2 > total.mu2
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_more_than_is_left_is_said(study, tmp_path):
+    home = SiteHome.load(tmp_path / "sites" / "s1")
+    settings = home.folder / "site.toml"
+    settings.write_text(settings.read_text().replace("total_epsilon = 50.0", "total_epsilon = 9.0"))
+    out = io.StringIO()
+    show_terms(SiteHome.load(home.folder), study, Console(file=out, width=80))
+    assert "That is more than the site allows: a run would be refused." in " ".join(out.getvalue().split())
 
 
 def test_the_record_holds_names_and_hashes_and_no_number_of_a_scan(home, study):

@@ -13,7 +13,7 @@ from rich.console import Console
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.privacy.statement import round_up
-from capedjica.study.describe import MEANINGS, describe, protects_against, show_study
+from capedjica.study.describe import MEANINGS, describe, protects_against, show_facts, show_study
 from capedjica.study.plan_text import show_plan
 from capedjica.study.planning import plan_study
 from capedjica.study.study_file import Study
@@ -121,6 +121,17 @@ def test_limits_of_their_own_are_shown_at_the_sites():
     assert "site-2: 30 people, at most epsilon 0.5" in text
     assert "Some sites have a lower limit, given above." in text
     assert "at most epsilon" not in words(Study(draft()))
+
+
+def test_a_site_is_told_its_own_limit():
+    facts = describe(Study(draft(site_2=0.5)))
+    own = {"name": "site-2", "epsilon": 0.5, "words": ["It has spent nothing."]}
+    text = " ".join(shown(facts | {"own": own}, show=show_facts).split())
+    assert "site-2 (this site): 30 people, at most epsilon 0.5" in text
+    assert text.count("(this site)") == 1
+    assert "At most epsilon 0.5 at delta 1e-05, for everything together. Other sites have limits of" in text
+    assert "a factor of more than 1.65" in text
+    assert "It has spent nothing." in text
 
 
 def test_the_dictionary_says_the_same():

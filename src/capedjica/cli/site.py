@@ -94,6 +94,10 @@ def approve(
         participation.approve(home, given, tick)
     cost = given.contract.cap(home.settings.name) if given.contract.protects else "NO privacy"
     typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
+    if not home.settings.policy.auto_approve:
+        typer.echo(
+            "The scans were recorded as they are: should they change before it begins, approve it again."
+        )
     typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
 
 

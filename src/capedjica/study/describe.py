@@ -171,7 +171,7 @@ def show_facts(facts: dict[str, Any], console: Console) -> None:
         "Who takes part": _show_sites,
         "What is computed": _show_analysis,
         "What leaves each site": show_releases,
-        "What it costs each person": _show_privacy,
+        "What it costs each person" + (" here" if "own" in facts else ""): _show_privacy,
         "If a site is lost": _show_lost_sites,
         "The study's hash": _show_hash,
     }
@@ -309,10 +309,13 @@ def _show_privacy(facts: dict[str, Any], console: Console) -> None:
 
 def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
     privacy, epsilon, other = facts["privacy"], facts["privacy"]["epsilon"], ""
-    if "own" in facts:
-        epsilon, other = facts["own"]["epsilon"], " That is the limit of this site."
-    elif _budgets_differ(facts):
+    if _budgets_differ(facts):
         other = " Some sites have a lower limit, given above."
+    if "own" in facts:
+        epsilon, other = (
+            facts["own"]["epsilon"],
+            other and " Other sites have limits of their own, given above.",
+        )
     show_paragraph(
         f"At most epsilon {round_up(epsilon)} at delta {privacy['delta']:g}, for everything together.{other}",
         console,

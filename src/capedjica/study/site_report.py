@@ -42,6 +42,8 @@ KINDS: Final = {
     "bids": "BIDS derivatives, as fMRIPrep writes them",
     "abide": "nilearn's copy of ABIDE",
 }
+# No study can do anything with less.
+_NEXT_TO_NOTHING: Final = 0.01
 
 
 def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) -> dict[str, Any]:
@@ -292,8 +294,8 @@ def _left_words(left: float | None) -> str:
         return "That is more than the site allows: a run would be refused."
     context = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
     shown = float(context.create_decimal(decimal.Decimal(left)))
-    if not shown:
-        return "Nothing would be left for later studies."
+    if shown < _NEXT_TO_NOTHING:
+        return "Next to nothing would be left for later studies."
     return f"Later studies could then cost epsilon {shown:.4g} (epsilons do not simply add up)."
 
 
