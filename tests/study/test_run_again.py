@@ -11,8 +11,9 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.study.comparison import compare_runs
 from capedjica.study.participation import taking_part
 from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import Watcher, find_sites, run_study
+from capedjica.study.running import find_sites, run_study
 from capedjica.study.study_file import Study
+from capedjica.study.watching import Watcher
 from tests.study.small_study import changed, make_study
 from tests.study.test_running import Interrupt, check_privacy, ledger_sums, run
 

@@ -12,9 +12,10 @@ from capedjica.privacy import gaussian_epsilon
 from capedjica.study.journal import Journal
 from capedjica.study.participation import approve
 from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import Watcher, find_sites, run_study
+from capedjica.study.running import find_sites, run_study
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
+from capedjica.study.watching import Watcher
 from tests.study.small_study import COMPONENTS, SIDE, SIZES, changed, make_study
 
 

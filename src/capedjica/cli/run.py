@@ -19,8 +19,8 @@ from rich.progress import (
 
 if TYPE_CHECKING:
     from capedjica.study.run_folder import RunState
-    from capedjica.study.running import Watcher
     from capedjica.study.study_file import Study
+    from capedjica.study.watching import Watcher
 
 
 def run(
@@ -72,7 +72,7 @@ def run(
 
 def _watcher(progress: Progress, study: Study) -> Watcher:
     from capedjica.privacy.statement import round_up
-    from capedjica.study.running import Step, Watcher
+    from capedjica.study.watching import Step, Watcher
 
     total = sum(stage.count for stage in study.contract.stages)
 

@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from capedjica.algorithms.method import Subject
-from capedjica.algorithms.reliability import stability
-from capedjica.data.people import People
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
-from capedjica.mechanisms.aggregator import Aggregator
-from capedjica.mechanisms.site import Site
-from capedjica.mechanisms.statement import privacy_statement
-from capedjica.privacy.statement import PrivacyStatement, round_up
-from capedjica.securesum.noise import NoiseSource
-from capedjica.study.journal import Journal, JournaledMeans
-from capedjica.study.participation import approve, open_site, problems, taking_part
-from capedjica.study.results import result_names, write_results
+from capedjica.privacy.statement import round_up
+from capedjica.study.attending import attending
+from capedjica.study.conducting import conduct
+from capedjica.study.participation import problems, taking_part
+from capedjica.study.results import result_names
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import open_people
 from capedjica.study.study_file import Study
 from capedjica.study.toml import listed
-
-_log = logging.getLogger("capedjica.run")
-
-
-@dataclass(frozen=True)
-class Step:
-    """How far a run is: the mean that was just made.
-
-    Attributes
-    ----------
-    label : str
-        Of its stage.
-    number, count : int
-        The how many-th of how many of its stage.
-    n_done : int
-        Means made so far, of all stages.
-    privacy : PrivacyStatement
-        What was spent so far.
-    """
-
-    label: str
-    number: int
-    count: int
-    n_done: int
-    privacy: PrivacyStatement
-
-
-class Watcher:
-    """Told how a run goes; every method does nothing unless overridden."""
-
-    def checking(self, n_subjects: int) -> None:
-        """Learn that all scans are about to be looked at, once."""
-
-    def reading(self, site: str) -> None:
-        """Learn that a scan was read, at this site."""
-
-    def step(self, step: Step) -> None:
-        """Learn that a mean was made."""
+from capedjica.study.watching import Watcher
 
 
 def run_study(
@@ -79,7 +32,7 @@ def run_study(
     Everything that can be wrong is looked for before anything is spent, and listed together.
     """
     watcher = watcher or Watcher()
-    _check_seed(study, insecure_noise_seed)
+    check_seed(study, insecure_noise_seed)
     folder = RunFolder(out)
     state = folder.check(study)
     if state is not None and state.complete and folder.holds(result_names(study)):
@@ -99,31 +52,12 @@ def run_study(
 def _run(
     study: Study, homes: Sequence[SiteHome], folder: RunFolder, seed: int | None, watcher: Watcher
 ) -> None:
-    """Make the means that the journal does not have yet, and the results from all of them."""
-    with folder.claim(study) as state, _logging(folder, homes), ExitStack() as open_files:
-        _log.info("%s: %s", "resumed" if state.resumed else "started", study.content.title)
-        sites = {home.settings.name: _open(home, study, seed, watcher, open_files) for home in homes}
-        journal = open_files.enter_context(Journal.open(folder.journal_path, study.contract))
-        aggregator = Aggregator(
-            study.contract,
-            InProcessEngine(sites).exchange,
-            _noise("aggregator", seed) if study.contract.mechanism == "pooled" else None,
-            done=journal.releases,
-            n_done=journal.n_done(len(study.contract.stages)),
-        )
-        _estimate(study, folder, state, aggregator, journal, watcher)
-        for name, site in sites.items():
-            _log_zeros(site, study.contract.enrolled[name])
-
-
-def _log_zeros(site: Site, enrolled: int) -> None:
-    """Tell the site, and nobody else, how many of its subjects could not be used."""
-    logging.getLogger(f"capedjica.site.{site.name}").log(
-        logging.WARNING if site.n_zero else logging.INFO,
-        "the last release counted %d of %d subjects as zero because of their data",
-        site.n_zero,
-        enrolled,
-    )
+    """Run it with sites of this process."""
+    with folder.claim(study) as state, ExitStack() as held:
+        sites = {
+            home.settings.name: held.enter_context(attending(home, study, seed, watcher)) for home in homes
+        }
+        conduct(study, folder, state, InProcessEngine(sites).exchange, seed, watcher)
 
 
 def find_sites(study: Study, folder: Path) -> list[SiteHome]:
@@ -153,7 +87,8 @@ def find_sites(study: Study, folder: Path) -> list[SiteHome]:
     return [homes[name] for name in names]
 
 
-def _check_seed(study: Study, seed: int | None) -> None:
+def check_seed(study: Study, seed: int | None) -> None:
+    """Refuse a seed for a study that does not say insecure_noise, and none for one that does."""
     if study.contract.insecure_noise and seed is None:
         raise InputError("the study says insecure_noise: give --insecure-noise-seed, or take it out")
     if not study.contract.insecure_noise and seed is not None:
@@ -172,24 +107,6 @@ def _check_sites(study: Study, homes: Sequence[SiteHome], watcher: Watcher, begu
     if found:
         outcome = "cannot go on; nothing more was spent" if begun else "cannot be run; nothing was spent"
         raise InputError(listed(f"'{study.content.title}' {outcome}", found))
-
-
-def _open(home: SiteHome, study: Study, seed: int | None, watcher: Watcher, open_files: ExitStack) -> Site:
-    if home.settings.policy.auto_approve:
-        approve(home, study)
-    ledger = open_files.enter_context(home.open_ledger())
-    name = home.settings.name
-    people = open_people(home, study)
-    open_files.callback(_log_unreadable, name, people)
-    return open_site(home, study, ledger, _Watched(people, name, watcher), _noise(name, seed))
-
-
-def _log_unreadable(site: str, people: People) -> None:
-    """Tell the site, and nobody else, how many of its people could not be used, however the run ended."""
-    if people.n_unreadable:
-        logging.getLogger(f"capedjica.site.{site}").warning(
-            "%d of %d people's scans could not be read and counted as zero", people.n_unreadable, len(people)
-        )
 
 
 def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | None) -> None:
@@ -211,103 +128,3 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
                 f"{begun}. Give the folder of that run to go on with it, or make a new study, with a title "
                 "of its own, to spend more"
             )
-
-
-def _noise(purpose: str, seed: int | None) -> NoiseSource:
-    return NoiseSource(insecure_noise_seed=seed, purpose=purpose)
-
-
-def _estimate(
-    study: Study,
-    folder: RunFolder,
-    state: RunState,
-    aggregator: Aggregator,
-    journal: Journal,
-    watcher: Watcher,
-) -> None:
-    contract, done = study.contract, [0] * len(study.contract.stages)
-
-    def report(stage: int) -> None:
-        done[stage] += 1
-        agreed = contract.stages[stage]
-        spent = privacy_statement(contract, aggregator.releases)
-        step = Step(agreed.query.label, done[stage], agreed.count, sum(done), spent)
-        _log.info("%s, %d of at most %d", step.label, step.number, step.count)
-        watcher.step(step)
-
-    try:
-        unmixing, n_iter = study.method.estimate(JournaledMeans(journal, aggregator, report))
-    except BudgetExceededError as error:
-        raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
-    privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
-    stable = stability(study.method, unmixing, journal.released)
-    write_results(folder, study, unmixing, n_iter, stable, privacy, state)
-    folder.finish(state)
-    _log.info("complete. %s", " ".join(str(privacy).split()))
-
-
-class _Watched(Sequence[Subject]):
-    """Subjects that tell when one of them is read."""
-
-    def __init__(self, subjects: People, site: str, watcher: Watcher) -> None:
-        self._subjects, self._site, self._watcher = subjects, site, watcher
-
-    def __len__(self) -> int:
-        return len(self._subjects)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        subject = self._subjects[index]
-        self._watcher.reading(self._site)
-        return subject
-
-
-@contextmanager
-def _logging(folder: RunFolder, homes: Sequence[SiteHome]) -> Iterator[None]:
-    """Write the log of the run into its folder, and the logs of the sites, which are private, into theirs."""
-    with ExitStack() as attached:
-        _attach("capedjica.run", folder.log_path, attached)
-        for home in homes:
-            path = home.folder / "site.log"
-            _make_private(path)
-            _attach(f"capedjica.site.{home.settings.name}", path, attached)
-        yield
-
-
-def _make_private(path: Path) -> None:
-    """Let nobody but its owner read a file, from before its first byte on."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-        path.chmod(0o600)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
-
-
-class _LogFile(logging.FileHandler):
-    """A log on which nothing depends: on a full disk lines are lost, and the run goes on."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Lose the line."""
-
-    def close(self) -> None:
-        """Close the file, and lose what could not be written."""
-        with suppress(OSError):
-            super().close()
-
-
-def _attach(name: str, path: Path, attached: ExitStack) -> None:
-    logger = logging.getLogger(name)
-    try:
-        handler = _LogFile(path, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-
-    def detach() -> None:
-        logger.removeHandler(handler)
-        logger.propagate = True
-        handler.close()
-
-    attached.callback(detach)

@@ -1,0 +1,5 @@
+"""Sites on machines of their own: NVIDIA FLARE carries the bytes of the protocol, and nothing else.
+
+``carriage`` is how a question becomes an answer although sites compute for minutes and networks fail; it
+knows nothing of FLARE. ``controller`` and ``executor`` are the two ends that FLARE runs.
+"""

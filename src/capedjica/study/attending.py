@@ -1,0 +1,71 @@
+"""A site's side of a run: its ledger, its people and its log, open for as long as the run takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from capedjica.algorithms.method import Subject
+from capedjica.data.people import People
+from capedjica.mechanisms.site import Site
+from capedjica.securesum.noise import NoiseSource
+from capedjica.study.log_files import logged
+from capedjica.study.participation import approve, open_site
+from capedjica.study.site_home import SiteHome
+from capedjica.study.site_people import open_people
+from capedjica.study.study_file import Study
+from capedjica.study.watching import Watcher
+
+
+@contextmanager
+def attending(
+    home: SiteHome, study: Study, insecure_noise_seed: int | None, watcher: Watcher
+) -> Iterator[Site]:
+    """Yield the site that answers the aggregator; hold it by ``taking_part`` before."""
+    name = home.settings.name
+    with logged(f"capedjica.site.{name}", home.folder / "site.log", private=True):
+        if home.settings.policy.auto_approve:
+            approve(home, study)
+        noise = NoiseSource(insecure_noise_seed=insecure_noise_seed, purpose=name)
+        with home.open_ledger() as ledger:
+            people = open_people(home, study)
+            try:
+                site = open_site(home, study, ledger, _Watched(people, name, watcher), noise)
+                yield site
+                _log_zeros(site, study.contract.enrolled[name])
+            finally:
+                _log_unreadable(name, people)
+
+
+def _log_zeros(site: Site, enrolled: int) -> None:
+    """Tell the site, and nobody else, how many of its subjects could not be used."""
+    logging.getLogger(f"capedjica.site.{site.name}").log(
+        logging.WARNING if site.n_zero else logging.INFO,
+        "the last release counted %d of %d subjects as zero because of their data",
+        site.n_zero,
+        enrolled,
+    )
+
+
+def _log_unreadable(site: str, people: People) -> None:
+    """Tell the site, and nobody else, how many of its people could not be used, however the run ended."""
+    if people.n_unreadable:
+        logging.getLogger(f"capedjica.site.{site}").warning(
+            "%d of %d people's scans could not be read and counted as zero", people.n_unreadable, len(people)
+        )
+
+
+class _Watched(Sequence[Subject]):
+    """Subjects that tell when one of them is read."""
+
+    def __init__(self, subjects: People, site: str, watcher: Watcher) -> None:
+        self._subjects, self._site, self._watcher = subjects, site, watcher
+
+    def __len__(self) -> int:
+        return len(self._subjects)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        subject = self._subjects[index]
+        self._watcher.reading(self._site)
+        return subject

@@ -1,0 +1,74 @@
+"""The aggregator's side of a run: from the sites' answers to the results, written down as it goes."""
+
+from __future__ import annotations
+
+import logging
+
+from capedjica.algorithms.reliability import stability
+from capedjica.errors import BudgetExceededError
+from capedjica.mechanisms.aggregator import Aggregator, Exchange
+from capedjica.mechanisms.statement import privacy_statement
+from capedjica.securesum.noise import NoiseSource
+from capedjica.study.journal import Journal, JournaledMeans
+from capedjica.study.log_files import logged
+from capedjica.study.results import write_results
+from capedjica.study.run_folder import RunFolder, RunState
+from capedjica.study.study_file import Study
+from capedjica.study.watching import Step, Watcher
+
+_log = logging.getLogger("capedjica.run")
+
+
+def conduct(
+    study: Study,
+    folder: RunFolder,
+    state: RunState,
+    exchange: Exchange,
+    insecure_noise_seed: int | None,
+    watcher: Watcher,
+) -> None:
+    """Make the means that the journal of a claimed folder does not have, and the results from all of them.
+
+    ``exchange`` carries messages to the sites and their answers back.
+    """
+    contract = study.contract
+    with logged("capedjica.run", folder.log_path), Journal.open(folder.journal_path, contract) as journal:
+        _log.info("%s: %s", "resumed" if state.resumed else "started", study.content.title)
+        curator = NoiseSource(insecure_noise_seed=insecure_noise_seed, purpose="aggregator")
+        aggregator = Aggregator(
+            contract,
+            exchange,
+            curator if contract.mechanism == "pooled" else None,
+            done=journal.releases,
+            n_done=journal.n_done(len(contract.stages)),
+        )
+        _estimate(study, folder, state, aggregator, journal, watcher)
+
+
+def _estimate(
+    study: Study,
+    folder: RunFolder,
+    state: RunState,
+    aggregator: Aggregator,
+    journal: Journal,
+    watcher: Watcher,
+) -> None:
+    contract, done = study.contract, [0] * len(study.contract.stages)
+
+    def report(stage: int) -> None:
+        done[stage] += 1
+        agreed = contract.stages[stage]
+        spent = privacy_statement(contract, aggregator.releases)
+        step = Step(agreed.query.label, done[stage], agreed.count, sum(done), spent)
+        _log.info("%s, %d of at most %d", step.label, step.number, step.count)
+        watcher.step(step)
+
+    try:
+        unmixing, n_iter = study.method.estimate(JournaledMeans(journal, aggregator, report))
+    except BudgetExceededError as error:
+        raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
+    privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
+    stable = stability(study.method, unmixing, journal.released)
+    write_results(folder, study, unmixing, n_iter, stable, privacy, state)
+    folder.finish(state)
+    _log.info("complete. %s", " ".join(str(privacy).split()))

@@ -1,0 +1,186 @@
+"""What a site received from the coordinator: a study and the means to reach its server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+from cryptography import x509
+
+from capedjica import __version__
+from capedjica.errors import InputError
+from capedjica.study.federated.federation import SETTINGS, write_json
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import Study
+from capedjica.study.text import printable
+
+# A kit holds certificates, settings and an atlas.
+_MOST_FILES: Final = 200
+_MOST_BYTES: Final = 512 << 20
+_WARN_BEFORE: Final = timedelta(days=30)
+_PARTS: Final = ("startup", "local", "study", "transfer", "kit.json")
+
+
+class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The content of a ``kit.json``: whose kit this is, of which study, made by which version."""
+
+    site: str
+    study: str
+    capedjica: str
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A kit in its folder."""
+
+    path: Path
+    label: Label
+
+    @classmethod
+    def load(cls, path: Path) -> Kit:
+        """Read what a kit says of itself."""
+        return cls(path, _read_label((path / "kit.json"), path))
+
+    def study(self) -> Study:
+        """Return the study; refuse one that is not what the kit was made for."""
+        study = Study.load(self.path / "study")
+        if study.hash.hex() != self.label.study:
+            raise InputError(
+                f"{self.path} holds another study than it says: {study.hash.hex()[:16]}, not "
+                f"{self.label.study[:16]}"
+            )
+        return study
+
+    @property
+    def server(self) -> str:
+        """Where the aggregator is, as ``host:port``."""
+        file = self.path / "startup" / "fed_client.json"
+        try:
+            target = msgspec.json.decode(file.read_bytes())["servers"][0]["service"]["target"]
+        except (OSError, msgspec.MsgspecError, LookupError, TypeError):
+            raise InputError(f"{file} does not say where the server is: the kit is damaged") from None
+        return printable(str(target))
+
+    def expiry(self) -> datetime:
+        """Return when the first of the kit's certificates ends."""
+        return certificates_end(self.path)
+
+
+def certificates_end(kit: Path) -> datetime:
+    """Return when the first of a kit's certificates ends."""
+    files = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
+    try:
+        ends = [x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc for file in files]
+    except (OSError, ValueError) as error:
+        raise InputError(f"the certificates of {kit} cannot be read: {error}") from None
+    return min(ends)
+
+
+def check_certificates(kit: Path, now: datetime | None = None) -> str | None:
+    """Refuse a kit whose certificates have ended; return a warning where they will within 30 days."""
+    end, now = certificates_end(kit), now or datetime.now(UTC)
+    when = end.isoformat(timespec="minutes")
+    if end <= now:
+        raise InputError(f"the certificates of {kit} ended on {when}: the study must be provisioned again")
+    if end - now < _WARN_BEFORE:
+        return f"the certificates of {kit} end on {when}, in {(end - now).days} days"
+    return None
+
+
+def installed(home: SiteHome) -> list[Kit]:
+    """Return the kits of a site, the latest first."""
+    folders = [path.parent for path in kits_folder(home).glob("*/kit.json")]
+    return [Kit.load(path) for path in sorted(folders, key=lambda path: -path.stat().st_mtime)]
+
+
+def kits_folder(home: SiteHome) -> Path:
+    """Return where a site keeps its kits."""
+    return home.folder / "kits"
+
+
+def find_kit(home: SiteHome, study: str | None = None) -> Kit:
+    """Return the kit of a study, given by the beginning of its hash, or the latest."""
+    kits = [kit for kit in installed(home) if kit.label.study.startswith(study or "")]
+    if not kits:
+        which = "" if study is None else f" of study {study[:16]}"
+        raise InputError(
+            f"site {home.settings.name} has no kit{which}; first: capedjica site approve KIT.zip "
+            f"--site {home.folder}"
+        )
+    return kits[0]
+
+
+def open_kit(path: Path, into: Path) -> Kit:
+    """Unpack a kit that was received, strictly; into a folder that must not exist."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _check_members(archive, path)
+            into.mkdir(mode=0o700)
+            archive.extractall(into)
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        shutil.rmtree(into, ignore_errors=True)
+        raise InputError(f"{path} cannot be unpacked: {error}") from None
+    for folder, _, files in os.walk(into):
+        for name in files:
+            (Path(folder) / name).chmod(0o600)
+    return Kit.load(into)
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
+    members = archive.infolist()
+    if "kit.json" not in archive.namelist():
+        raise InputError(f"{path} is not a kit: there is no kit.json in it")
+    if len(members) > _MOST_FILES or sum(member.file_size for member in members) > _MOST_BYTES:
+        raise InputError(f"{path} is not a kit: it is too large")
+    for member in members:
+        parts = PurePosixPath(member.filename).parts
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        beside = not parts or parts[0] not in _PARTS or ".." in parts or "\\" in member.filename
+        if beside or kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise InputError(f"{path} is not a kit: it holds {printable(member.filename)!r}")
+
+
+def install(home: SiteHome, path: Path) -> Kit:
+    """Put a kit that was received into a site's folder; the same again changes nothing."""
+    kits = kits_folder(home)
+    kits.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".received-", dir=kits) as scratch:
+        kit = open_kit(path, Path(scratch) / "kit")
+        check_kit(home, kit, path)
+        place = kits / kit.label.study[:16]
+        if not place.exists():
+            write_json(kit.path / "local" / SETTINGS, {"site": str(home.folder.absolute())})
+            kit.path.rename(place)
+    return Kit.load(place)
+
+
+def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
+    """Refuse a kit that is not for this site, or cannot be used."""
+    if kit.label.site != home.settings.name:
+        raise InputError(
+            f"{path} is the kit of site {printable(kit.label.site)}; this is site {home.settings.name}"
+        )
+    if kit.label.capedjica != __version__:
+        raise InputError(
+            f"{path} was made by capedjica {printable(kit.label.capedjica)}, this is {__version__}: all "
+            "parties must run the same version"
+        )
+    check_certificates(kit.path)
+    kit.study()
+
+
+def _read_label(file: Path, path: Path) -> Label:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Label)
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is not a kit: {error}") from None

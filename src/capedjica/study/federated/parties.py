@@ -1,0 +1,141 @@
+"""The aggregator and a site, as NVIDIA FLARE runs them: each in a process of its own, for one job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from capedjica.engines.flare.carriage import Courier, Handle, Patience, Send
+from capedjica.engines.flare.controller import ConductingController
+from capedjica.engines.flare.executor import AnsweringExecutor
+from capedjica.errors import CapedjicaError, InputError, ProtocolError
+from capedjica.study.attending import attending
+from capedjica.study.conducting import conduct
+from capedjica.study.federated.federation import SETTINGS
+from capedjica.study.federated.progress import Reporter
+from capedjica.study.participation import budget_problems, taking_part, terms_problems
+from capedjica.study.run_folder import RunFolder
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import Study
+from capedjica.study.watching import Watcher
+
+_log = logging.getLogger("capedjica.run")
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
+
+
+class AggregatorSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What the coordinator told the server's kit: where the run's folder is, and how long to wait."""
+
+    out: str
+    patience: dict[str, float] = {}
+
+
+class SiteSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What the site told its kit: where its own folder is."""
+
+    site: str
+
+
+class AggregatorParty(ConductingController):
+    """The aggregator of one study.
+
+    Parameters
+    ----------
+    study : str
+        Hash of the study, as the job names it.
+    insecure_noise_seed : int, optional
+        For a study that says insecure_noise.
+    """
+
+    def __init__(self, study: str, insecure_noise_seed: int | None = None) -> None:
+        super().__init__()
+        self._hash, self._seed = study, insecure_noise_seed
+
+    def conduct(self, send: Send, settings: Path, ended: Callable[[], bool]) -> None:
+        """Run the study; whatever goes wrong is written down in the run's folder."""
+        own = _read(settings / SETTINGS, AggregatorSettings)
+        study = _load(settings, self._hash)
+        courier = Courier(send, Patience(**own.patience))
+        folder = RunFolder(Path(own.out))
+        reporter = Reporter(folder.path, study, lambda: courier.lost)
+        try:
+            with folder.claim(study) as state:
+                reporter.write()
+                courier.gather(study.contract.roster.names, ended)
+                conduct(study, folder, state, courier.exchange, self._seed, reporter)
+        except CapedjicaError as error:
+            reporter.end("stopped", str(error), error.exit_code)
+        except Exception:
+            _log.exception("unexpected error")
+            reporter.end("stopped", f"an unexpected error; {folder.log_path} has more", 1)
+        else:
+            reporter.end("complete")
+
+
+class SiteParty(AnsweringExecutor):
+    """A site of one study.
+
+    Parameters
+    ----------
+    study : str
+        Hash of the study that the job is about.
+    insecure_noise_seed : int, optional
+        For a study that says insecure_noise.
+    """
+
+    def __init__(self, study: str, insecure_noise_seed: int | None = None) -> None:
+        super().__init__()
+        self._hash, self._seed = study, insecure_noise_seed
+        self._held = ExitStack()
+
+    def open(self, settings: Path) -> Handle:
+        """Return the site's answers; a site that does not take part says so, and only its own log why."""
+        try:
+            home = SiteHome.load(_read(settings / SETTINGS, SiteSettings).site)
+            return self._take_part(home, _load(settings, self._hash))
+        except CapedjicaError as error:
+            self.logger.error("does not take part: %s", error)
+            self.close()
+            raise ProtocolError("it does not take part; its own log says why") from None
+
+    def _take_part(self, home: SiteHome, study: Study) -> Handle:
+        found = [*terms_problems(home, study), *budget_problems(home, study)]
+        if found:
+            raise InputError(f"site {home.settings.name}: {found[0]}")
+        if self._seed is not None and not study.contract.insecure_noise:
+            raise InputError(
+                f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
+            )
+        self._held.enter_context(taking_part(home, study))
+        site = self._held.enter_context(attending(home, study, self._seed, Watcher()))
+        return site.handle
+
+    def close(self) -> None:
+        """Close the ledger and the log."""
+        try:
+            self._held.close()
+        except Exception:
+            self.logger.exception("while closing")
+
+
+def _read(path: Path, kind: type[_Settings]) -> _Settings:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"{path} cannot be used: {error}") from None
+
+
+def _load(settings: Path, expected: str) -> Study:
+    """Return the study of this kit; refuse a job about another one."""
+    study = Study.load(settings.parent / "study")
+    if study.hash.hex() != expected:
+        raise InputError(
+            f"the job is about study {expected[:16]}, this kit about '{study.content.title}' "
+            f"({study.hash.hex()[:16]})"
+        )
+    return study

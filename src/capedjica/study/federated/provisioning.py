@@ -1,0 +1,245 @@
+"""A sealed study: certificates for mutual TLS and a kit for each party, made by FLARE's provisioner.
+
+What FLARE's defaults would allow and a hospital would not is taken out of every kit: jobs that bring code,
+components other than ours, commands from outside, and logs that are streamed to the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import tempfile
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from capedjica import __version__
+from capedjica.engines.flare.carriage import MAX_MESSAGE
+from capedjica.errors import InputError
+from capedjica.study.federated.federation import (
+    COORDINATOR,
+    FOLDER,
+    ORGANISATION,
+    SETTINGS,
+    Federation,
+    Seal,
+    read_seal,
+    write_json,
+)
+from capedjica.study.public_files import copy_files
+from capedjica.study.study_file import Study, write_study
+
+DEFAULT_PORT: Final = 8002
+AGGREGATOR_CLASS: Final = "capedjica.study.federated.parties.AggregatorParty"
+SITE_CLASS: Final = "capedjica.study.federated.parties.SiteParty"
+_HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
+# What a message holds besides the numbers of a release.
+_OVERHEAD: Final = 1 << 16
+
+# Whoever talks to a site through FLARE may see that it is there and hand it the one job it knows.
+_NOBODY: Final = dict.fromkeys(
+    ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
+)
+_AUTHORIZATION: Final = {
+    "format_version": "1.0",
+    "permissions": {
+        "project_admin": {"submit_job": "any", "manage_job": "any", "view": "any", **_NOBODY},
+        "org_admin": {},
+        "lead": {},
+        "member": {},
+    },
+}
+
+
+def provision(study: Study, host: str, port: int) -> Federation:
+    """Seal a study: make the kits of all its parties, beside its study.toml; all of them or none.
+
+    Parameters
+    ----------
+    study : Study
+        What is sealed; it can be changed no more.
+    host : str
+        The name by which sites reach the aggregator's machine.
+    port : int
+        Its port, the only one that must be open to the sites.
+    """
+    _check(study, host, port)
+    target = study.folder / FOLDER
+    earlier = read_seal(target)
+    if earlier is not None or target.exists():
+        when = f"on {earlier.sealed}" if earlier is not None else "or begun to be"
+        raise InputError(f"'{study.content.title}' was sealed already, {when}: {target} exists")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".sealing-", dir=study.folder) as scratch:
+            made = _make(study, host, port, Path(scratch))
+            made.chmod(0o700)
+            made.rename(target)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror}") from None
+    return Federation.beside(study)
+
+
+def _check(study: Study, host: str, port: int) -> None:
+    if len(host) > 253 or not re.fullmatch(_HOST_PATTERN, host):
+        raise InputError(f"--host must be the name or address of the aggregator's machine, got {host[:80]!r}")
+    if not 1 <= port <= 65535:
+        raise InputError(f"--port must lie between 1 and 65535, got {port}")
+    for name in study.contract.roster.names:
+        if not re.fullmatch(_SITE_PATTERN, name):
+            raise InputError(
+                f"site {name}: a name that travels holds up to 63 letters, digits, '-' and '_'; let the site "
+                "make an identity under such a name"
+            )
+    check_sizes(study)
+
+
+def check_sizes(study: Study) -> None:
+    """Refuse a study with releases too large to be carried, before anything is charged."""
+    for query in (stage.query for stage in study.contract.stages):
+        if 8 * query.size + _OVERHEAD > MAX_MESSAGE:
+            raise InputError(
+                f"'{query.label}' would be a message of {8 * query.size / 1e6:.0f} MB; a network carries at "
+                f"most {MAX_MESSAGE / 1e6:.0f} MB: analyse fewer features, regions of an atlas for example"
+            )
+
+
+def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
+    """Return the folder of all kits, ready to be moved to its place."""
+    names = study.contract.roster.names
+    project = f"capedjica-{study.hash.hex()[:16]}"
+    _run_provisioner(project, host, port, names, scratch)
+    kits = scratch / project / "prod_00"
+    made = scratch / "made"
+    (made / "kits").mkdir(parents=True)
+    (kits / host).rename(made / "server")
+    (kits / COORDINATOR).rename(made / "coordinator")
+    _restrict_server(made / "server")
+    _add_study(study, made / "server")
+    for name in names:
+        _restrict_site(kits / name)
+        _add_study(study, kits / name)
+        label = {"site": name, "study": study.hash.hex(), "capedjica": __version__}
+        write_json(kits / name / "kit.json", label)
+        _zip(kits / name, made / "kits" / f"{name}.zip")
+    # The root's key: who has it can make kits for this study.
+    (scratch / project / "state").rename(made / "root")
+    seal = Seal(
+        title=study.content.title,
+        study=study.hash.hex(),
+        sites=names,
+        host=host,
+        port=port,
+        sealed=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_json(made / "sealed.json", msgspec.to_builtins(seal))
+    return made
+
+
+def _run_provisioner(project: str, host: str, port: int, names: tuple[str, ...], scratch: Path) -> None:
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.entity import Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    description = Project(project, "capedjica", props={"api_version": 3})
+    description.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
+    description.add_admin(COORDINATOR, ORGANISATION, {"role": "project_admin"})
+    for name in names:
+        description.add_client(name, ORGANISATION, {"allow_log_streaming": False})
+    builders = [WorkspaceBuilder(), StaticFileBuilder("config", scheme="tcp"), CertBuilder()]
+    words = _Words()
+    context = Provisioner(str(scratch), builders).provision(description, logger=words)
+    if context.get(CtxKey.BUILD_ERROR):
+        raise InputError(f"the kits could not be made: {'; '.join(words.said) or 'FLARE does not say why'}")
+
+
+class _Words(logging.Handler):
+    """What FLARE's provisioner says, kept instead of printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def debug(self, text: str) -> None:
+        """Ignore it."""
+
+    info = warning = debug
+
+    def error(self, text: str) -> None:
+        """Keep it."""
+        self.said.append(str(text))
+
+
+def _resources(kit: Path) -> dict[str, Any]:
+    content: dict[str, Any] = msgspec.json.decode((kit / "local" / "resources.json.default").read_bytes())
+    return content
+
+
+def _without(resources: dict[str, Any], *ids: str) -> list[dict[str, Any]]:
+    return [component for component in resources["components"] if component["id"] not in ids]
+
+
+def _restrict_server(kit: Path) -> None:
+    """Let the server run our jobs only, and receive no logs."""
+    resources = _resources(kit)
+    resources["class_allow_list"] = [AGGREGATOR_CLASS]
+    resources["components"] = _without(resources, "log_receiver")
+    resources["servers"][0]["heart_beat_timeout"] = 60
+    _write_local(kit, resources)
+
+
+def settle(kit: Path) -> None:
+    """Let a server keep its files in its own kit, wherever that is now; by default all servers share /tmp."""
+    path = kit / "local" / "resources.json"
+    resources = msgspec.json.decode(path.read_bytes())
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(kit.absolute() / "jobs")
+    storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
+    storage["root_dir"] = str(kit.absolute() / "snapshots")
+    write_json(path, resources)
+
+
+def _restrict_site(kit: Path) -> None:
+    """Let a site run our jobs only, and stream no logs."""
+    resources = _resources(kit)
+    resources["class_allow_list"] = [SITE_CLASS]
+    resources["allow_log_streaming"] = False
+    resources["components"] = _without(resources, "site_log_streamer")
+    _write_local(kit, resources)
+
+
+def _write_local(kit: Path, resources: dict[str, Any]) -> None:
+    local = kit / "local"
+    write_json(local / "resources.json", resources)
+    write_json(local / "authorization.json", _AUTHORIZATION)
+    for name in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
+        (local / name).unlink()
+    (local / "log_config.json.default").rename(local / "log_config.json")
+    for script in ("start.sh", "sub_start.sh", "stop_fl.sh"):
+        (kit / "startup" / script).unlink()
+    (kit / "readme.txt").unlink(missing_ok=True)
+    write_json(local / SETTINGS, {})
+
+
+def _add_study(study: Study, kit: Path) -> None:
+    folder = kit / "study"
+    folder.mkdir()
+    copy_files(study.content.features, study.folder, folder)
+    write_study(folder / "study.toml", study.content)
+
+
+def _zip(kit: Path, target: Path) -> None:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(kit.rglob("*")):
+            if file.is_file():
+                archive.write(file, file.relative_to(kit))
+    target.chmod(0o600)
+    shutil.rmtree(kit)

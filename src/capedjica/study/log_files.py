@@ -1,0 +1,54 @@
+"""Logs of a run and of its sites, on which nothing depends."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from capedjica.errors import InputError
+
+
+@contextmanager
+def logged(name: str, path: Path, *, private: bool = False) -> Iterator[None]:
+    """Write what is logged under a name into a file; of a private one nobody but its owner reads a line."""
+    if private:
+        _make_private(path)
+    logger = logging.getLogger(name)
+    try:
+        handler = _LogFile(path, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = True
+        handler.close()
+
+
+def _make_private(path: Path) -> None:
+    """Let nobody but its owner read a file, from before its first byte on."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+
+class _LogFile(logging.FileHandler):
+    """A log on which nothing depends: on a full disk lines are lost, and the run goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose the line."""
+
+    def close(self) -> None:
+        """Close the file, and lose what could not be written."""
+        with suppress(OSError):
+            super().close()
