@@ -32,13 +32,13 @@ class SlowStatistics:
         return [DATA["s0"]]
 
 
-def begin_of(contract, number, fractions, ahead=False):
-    return Begin(1, contract.hash, number, list(DATA), [SlotPlan(0, f) for f in fractions], ahead)
+def begin_of(contract, number, fractions, after=-1):
+    return Begin(1, contract.hash, number, list(DATA), [SlotPlan(0, f) for f in fractions], after)
 
 
-def make_block(consortium, number, fractions, ahead=False):
+def make_block(consortium, number, fractions, after=-1):
     """Make a block with all sites, to the end of its secure sum."""
-    begin = begin_of(consortium.contract, number, fractions, ahead)
+    begin = begin_of(consortium.contract, number, fractions, after)
     block = BlockMaking(consortium.contract, consortium.exchange, begin).result()
     assert block is not None
     return block

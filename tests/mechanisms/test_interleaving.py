@@ -47,8 +47,8 @@ class World:
         self.slow.go.set()
         return reply(made.result(PATIENT))
 
-    def begin(self, number, fractions, ahead=True):
-        return reply(self.site.handle(encode(begin_of(self.contract, number, fractions, ahead))))
+    def begin(self, number, fractions, after=0):
+        return reply(self.site.handle(encode(begin_of(self.contract, number, fractions, after))))
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def mean_of(world, block, slot):
 
 def test_the_next_block_is_made_while_a_release_is_computed(world):
     made = world.begin_release()
-    following = make_block(world.consortium, 1, [0.1, 0.2], ahead=True)
+    following = make_block(world.consortium, 1, [0.1, 0.2], after=0)
     assert not made.done()
     assert isinstance(world.finish(made), Answer)
     for block, slot in ((world.block, 0), (world.block, 1), (following, 0), (following, 1)):
@@ -108,7 +108,7 @@ def test_another_question_for_the_slot_waits_and_is_refused(world):
 
 
 def test_releases_are_made_one_at_a_time(world):
-    following = make_block(world.consortium, 1, [0.1], ahead=True)
+    following = make_block(world.consortium, 1, [0.1], after=0)
     made = world.begin_release()
     others = [world.tell(ask_of(world.block, slot)) for slot in (1, 2)]
     assert all(waits(other) for other in others)
@@ -119,7 +119,7 @@ def test_releases_are_made_one_at_a_time(world):
 
 
 def test_a_release_out_of_the_next_block_waits_for_the_one_being_made(world):
-    following = make_block(world.consortium, 1, [0.1], ahead=True)
+    following = make_block(world.consortium, 1, [0.1], after=0)
     made = world.begin_release()
     early = world.tell(ask_of(following, 0))
     assert waits(early)
@@ -141,9 +141,9 @@ def test_a_block_in_place_of_the_one_in_use_waits(world):
 
 def test_a_third_block_replaces_the_next_one_and_not_the_one_in_use(world):
     made = world.begin_release()
-    make_block(world.consortium, 1, [0.1], ahead=True)
+    make_block(world.consortium, 1, [0.1], after=0)
     replaced = world.site._next._masks
-    third = make_block(world.consortium, 2, [0.1], ahead=True)
+    third = make_block(world.consortium, 2, [0.1], after=0)
     assert not replaced.any()
     assert isinstance(world.finish(made), Answer)
     gone = Sum(1, world.contract.hash, 1, b"")
@@ -151,6 +151,28 @@ def test_a_third_block_replaces_the_next_one_and_not_the_one_in_use(world):
     for block in (world.block, third):
         value, tolerance = mean_of(world, block, 0)
         assert np.abs(value - clipped_mean(DATA)).max() < tolerance
+
+
+def test_a_block_after_the_next_one_brings_that_into_use_once_no_release_is_made(world):
+    """An invitation may overtake the first release out of the block that it comes after."""
+    following = make_block(world.consortium, 1, [0.1], after=0)
+    made = world.begin_release()
+    third = world.tell(encode(begin_of(world.contract, 2, [0.1], after=1)))
+    assert waits(third)
+    assert isinstance(world.finish(made), Answer)
+    assert isinstance(reply(third.result(PATIENT)), SumAnswer)
+    assert [block.begin.block for block in world.site._blocks()] == [1, 2]
+    assert isinstance(reply(world.site.handle(ask_of(following, 0))), Answer)
+    assert "no longer holds the mask" in reply(world.site.handle(ask_of(world.block, 1))).reason
+
+
+@pytest.mark.parametrize("after", [-1, 5])
+def test_a_block_after_none_that_is_held_replaces_both(world, after):
+    make_block(world.consortium, 1, [0.1], after=0)
+    masks = [block._masks for block in world.site._blocks()]
+    assert isinstance(world.begin(6, [0.9], after), SumAnswer)
+    assert not any(mask.any() for mask in masks)
+    assert [block.begin.block for block in world.site._blocks()] == [6]
 
 
 def test_what_is_published_meanwhile_is_for_later_releases(world):
@@ -200,7 +222,7 @@ def test_the_unused_slots_of_both_blocks_must_fit_into_the_budget(world):
     assert world.site._next.begin.block == 1
     assert isinstance(world.begin(2, [0.7]), SumAnswer)
     # in place of the block in use all of what is left can be had
-    assert isinstance(world.begin(3, [0.9], ahead=False), SumAnswer)
+    assert isinstance(world.begin(3, [0.9], after=-1), SumAnswer)
 
 
 def test_a_flood_of_blocks_during_a_release_takes_the_memory_of_two(world):
@@ -228,7 +250,7 @@ def test_a_flood_of_blocks_during_a_release_takes_the_memory_of_two(world):
 
 def test_the_old_block_has_stored_bytes_or_nothing_once_the_next_is_in_use(world):
     world.slow.go.set()
-    following = make_block(world.consortium, 1, [0.1], ahead=True)
+    following = make_block(world.consortium, 1, [0.1], after=0)
     first = world.site.handle(ask_of(world.block, 0))
     old_masks = world.site._block._masks
     assert isinstance(reply(world.site.handle(ask_of(following, 0))), Answer)
@@ -244,11 +266,11 @@ def test_the_old_block_has_stored_bytes_or_nothing_once_the_next_is_in_use(world
 def test_the_next_block_comes_into_use_only_by_a_release_that_can_be_made(world, flaw):
     world.slow.go.set()
     if flaw == "unfinished":
-        begin = begin_of(world.contract, 1, [0.1], ahead=True)
+        begin = begin_of(world.contract, 1, [0.1], after=0)
         world.site.handle(encode(begin))
         ask = msgspec.structs.replace(msgspec.msgpack.decode(ask_of(world.block, 0), type=Ask), block=1)
     else:
-        following = make_block(world.consortium, 1, [0.1], ahead=True)
+        following = make_block(world.consortium, 1, [0.1], after=0)
         published = b"unheard of" if flaw == "unpublished" else b""
         ask = msgspec.msgpack.decode(ask_of(following, 0, published=published), type=Ask)
         if flaw == "participants":
@@ -263,7 +285,7 @@ def test_the_next_block_comes_into_use_only_by_a_release_that_can_be_made(world,
 
 
 def test_an_invitation_again_changes_nothing(world):
-    in_use, following = world.site._block, begin_of(world.contract, 1, [0.1], ahead=True)
+    in_use, following = world.site._block, begin_of(world.contract, 1, [0.1], after=0)
     first = world.site.handle(encode(following))
     held = world.site._blocks()
     assert world.site.handle(encode(following)) == first
@@ -277,15 +299,16 @@ def test_an_old_or_altered_invitation_is_refused_and_no_block_is_lost(world):
     world.begin(1, [0.1])
     world.begin(2, [0.1])
     held = world.site._blocks()
-    for number, fractions, ahead in (
-        (0, [0.1], True),
-        (0, [0.1, 0.1, 0.1], True),
-        (1, [0.1], True),
-        (1, [0.1], False),
-        (2, [0.05], True),
-        (2, [0.1], False),
+    for number, fractions, after in (
+        (0, [0.1], 0),
+        (0, [0.1, 0.1, 0.1], 2),
+        (1, [0.1], 0),
+        (1, [0.1], -1),
+        (2, [0.05], 0),
+        (2, [0.1], -1),
+        (2, [0.1], 1),
     ):
-        assert "block numbers grow" in world.begin(number, fractions, ahead).reason
+        assert "block numbers grow" in world.begin(number, fractions, after).reason
     assert world.site._blocks() == held
     assert all(block._masks.any() for block in held)
 
@@ -293,6 +316,6 @@ def test_an_old_or_altered_invitation_is_refused_and_no_block_is_lost(world):
 def test_a_site_without_a_block_in_use_can_join_for_the_next(world):
     """It was not there before, or was started again; the masks it held are burnt."""
     world.consortium.start("s0")
-    following = make_block(world.consortium, 1, [0.1], ahead=True)
+    following = make_block(world.consortium, 1, [0.1], after=0)
     value, tolerance = mean_of(world, following, 0)
     assert np.abs(value - clipped_mean(DATA)).max() < tolerance

@@ -186,6 +186,30 @@ def test_seed_is_reproducible_tainted_and_separated_by_purpose() -> None:
     assert len({draw(7), draw(8), draw(7, "site-a"), draw(7, "site-b"), draw(77)}) == 5
 
 
+def test_a_branch_has_a_stream_of_its_own() -> None:
+    """Whatever a branch draws, and whenever, its source goes on as if there were none."""
+    alone, trunk = (NoiseSource(insecure_noise_seed=7, purpose="site-a") for _ in range(2))
+    branch = trunk.branch("masks")
+    assert not branch.secure
+    words = branch.uniform(100)
+    assert trunk.uniform(50).tobytes() == alone.uniform(50).tobytes()
+    branch.discrete_gaussian(100.0, 10)
+    assert trunk.discrete_gaussian(9.0, 50).tobytes() == alone.discrete_gaussian(9.0, 50).tobytes()
+    assert alone.branch("masks").uniform(100).tobytes() == words.tobytes()
+    others = [
+        alone,
+        alone.branch("other"),
+        NoiseSource(insecure_noise_seed=7, purpose="site-b").branch("masks"),
+    ]
+    assert all(int(other.uniform(1)[0]) != int(words[0]) for other in others)
+
+
+def test_a_branch_without_a_seed_is_keyed_by_the_system() -> None:
+    source = NoiseSource()
+    assert source.branch("masks").secure
+    assert len({int(source.branch("masks").uniform(1)[0]) for _ in range(100)}) == 100
+
+
 def test_seeded_words_are_pinned() -> None:
     """A change of derivation would silently change every published experiment."""
     source = NoiseSource(insecure_noise_seed=0, purpose="vector")
@@ -255,6 +279,17 @@ def test_parent_and_children_draw_different_noise(seed: int | None) -> None:
     assert len(words) == 12
     assert len({outcome[32:] for outcome in outcomes}) == 3
     assert all(len(outcome) == 96 for outcome in outcomes)
+
+
+def test_branches_made_after_a_fork_differ() -> None:
+    """Even with a seed, two processes must not mask with the same words."""
+    source = NoiseSource(insecure_noise_seed=3, purpose="site-a")
+
+    def draw() -> bytes:
+        return source.branch("masks").uniform(4).tobytes()
+
+    outcomes = [in_forked_child(draw), in_forked_child(draw), draw()]
+    assert len(set(outcomes)) == 3
 
 
 def test_fork_while_another_thread_is_drawing() -> None:

@@ -307,7 +307,7 @@ class Aggregator:
             if len(invited) < self._needed:
                 return
             number = _number_after(present)
-        begin = Begin(*self._header(), number, list(invited), slots, ahead=True)
+        begin = Begin(*self._header(), number, list(invited), slots, after=block.begin.block)
         self._tell("making masks ahead", invited)
         self._next = BlockMaking(self.contract, self._exchange, begin).start(self._worker)
 

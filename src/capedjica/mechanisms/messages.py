@@ -65,15 +65,21 @@ class Hello(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """A new block: its number, those invited, and its slots.
+    """A new block: its number, those invited, its slots, and the block that stays in use beside it.
 
-    A block made ahead is for later, beside the one in use; any other takes the place of all before it.
+    A block made ahead comes after one that is in use (``after`` is its number) or about to be; any other
+    takes the place of all before it (-1).
     """
 
     block: Count
     invited: Annotated[list[Name], Meta(max_length=1 << 12)]
     slots: Annotated[list[SlotPlan], Meta(min_length=1, max_length=MAX_SLOTS)]
-    ahead: bool = False
+    after: Annotated[int, Meta(ge=-1, le=2**62)] = -1
+
+    @property
+    def ahead(self) -> bool:
+        """Whether another block stays in use."""
+        return self.after >= 0
 
     @property
     def hash(self) -> bytes:

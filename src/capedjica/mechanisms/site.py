@@ -114,16 +114,16 @@ class Site:
 
     - One release is made at a time. Any other question for a release waits; the same question again then
       gets the stored bytes.
-    - At most two blocks are held, the one in use and the next one, made ahead. The next one comes into use
-      with the first release asked out of it, and the masks left of the other are forgotten. Another block
-      made ahead replaces the next one. A block that is not made ahead replaces both, and waits until no
-      release is being made.
-    - A block is begun only if the budget covers it together with all unused slots of the block in use.
-    - A release refers to what was published when it was asked for. What is published while it is made, is
-      for those after it.
+    - At most two blocks are held, the one in use and the next one, made ahead. An invitation to a block
+      says which other one stays, to be used before it; all else is forgotten. The next one also comes into
+      use by the first release asked out of it.
+    - A block in use is not forgotten while a release is made of it: what would do so waits.
+    - A block is begun only if the budget covers it together with all unused slots of the one that stays.
+    - A release refers to what was published when it was asked for; what is published while it is made is
+      for later ones.
 
-    So nothing but another release, or a block in place of the one in use, waits for the slow part of a
-    release, the sum over the subjects.
+    So the slow part of a release, the sum over the subjects, holds up neither greetings nor the secure sum
+    that makes the next block.
 
     Parameters
     ----------
@@ -181,9 +181,7 @@ class Site:
     def handle(self, data: bytes) -> bytes:
         """Return the answer to a message of the aggregator: always bytes, whatever the message."""
         try:
-            question = read_question(data, self.contract)
-            with self._releasing if _waits_for_releases(question) else nullcontext():
-                return self._answer(question)
+            return self._answer(read_question(data, self.contract))
         except ProtocolError as error:
             reason = str(error)
         except BudgetExceededError as error:
@@ -204,28 +202,30 @@ class Site:
         return encode(message)
 
     def _answer(self, question: Question) -> bytes:
-        if isinstance(question, Ask):
-            return self._release(question)
-        with self._state:
-            match question:
-                case Hello():
-                    return self._reply(self._status(question))
-                case Begin():
-                    return self._reply(SumAnswer(*self._header(), question.block, self._begin(question)))
-                case Sum():
-                    data = self._held(question.block).receive(question.data)
-                    return self._reply(SumAnswer(*self._header(), question.block, data))
+        match question:
+            case Hello():
+                return self._reply(self._status(question))
+            case Begin():
+                return self._reply(SumAnswer(*self._header(), question.block, self._begin(question)))
+            case Sum():
+                return self._reply(SumAnswer(*self._header(), question.block, self._go_on(question)))
+            case Ask():
+                return self._release(question)
 
     # Blocks
 
     def _status(self, hello: Hello) -> Status:
-        study = self.contract.hash
-        if hello.head:
-            self._ledger.check_against(hello.head)
-        self._published, self._published_hash = hello.published, publication_hash(hello.published)
-        for block, slot in hello.aborted:
-            self._record_abort(block, slot)
-        cap = self.contract.total_mu[self.name] ** 2
+        # A release must be in the ledger before it can be noted that it was in vain.
+        with self._releasing if hello.aborted else nullcontext(), self._state:
+            if hello.head:
+                self._ledger.check_against(hello.head)
+            self._published, self._published_hash = hello.published, publication_hash(hello.published)
+            for block, slot in hello.aborted:
+                self._record_abort(block, slot)
+            return self._present_status()
+
+    def _present_status(self) -> Status:
+        study, cap = self.contract.hash, self.contract.total_mu[self.name] ** 2
         spent = self._ledger.spent(study)
         part = 0.0 if cap == math.inf or not self.contract.protects else spent / cap
         return Status(*self._header(), self._ledger.last_block(study), part, self._ledger.head)
@@ -238,25 +238,44 @@ class Site:
             return
 
     def _begin(self, begin: Begin) -> bytes:
+        with self._state:
+            if self._block is None or self._block.begin.block == begin.after:
+                return self._first_message(begin)
+        # The block in use may have to go.
+        with self._releasing, self._state:
+            return self._first_message(begin)
+
+    def _first_message(self, begin: Begin) -> bytes:
+        """Return the first message of a block that is held, or of a new one beside the one that stays."""
         repeated = next((held.first_message for held in self._blocks() if held.begin == begin), None)
         if repeated is not None:
             return repeated
-        self._check(begin)
-        # Before the new one is made: no more than two are ever in memory.
-        _forget(self._next)
-        self._next = None
+        staying = next((held for held in self._blocks() if held.begin.block == begin.after), None)
+        self._check(begin, staying.unused if staying else [])
+        self._keep(staying)
         block = _Block(self, begin)
-        if begin.ahead:
-            self._next = block
-        else:
-            _forget(self._block)
-            self._block = block
+        self._block, self._next = (staying, block) if begin.ahead else (block, None)
         return block.first_message
+
+    def _keep(self, staying: _Block | None) -> None:
+        """Forget all blocks but one, which is then the one in use."""
+        for block in self._blocks():
+            if block is not staying:
+                block.wipe()
+        self._block, self._next = staying, None
+
+    def _go_on(self, question: Sum) -> bytes:
+        with self._state:
+            for block in self._blocks():
+                if block.begin.block == question.block:
+                    return block.receive(question.data)
+        raise ProtocolError(f"site {self.name} does not hold block {question.block}; a new block is needed")
 
     def _blocks(self) -> list[_Block]:
         return [block for block in (self._block, self._next) if block is not None]
 
-    def _check(self, begin: Begin) -> None:
+    def _check(self, begin: Begin, unused: list[SlotPlan]) -> None:
+        """Refuse a block that was not agreed on or, with the unused slots of another, not affordable."""
         invited, roster = tuple(begin.invited), self.contract.roster
         if roster.in_order(invited) != invited or self.name not in invited:
             raise ProtocolError(f"site {self.name}: the invited sites are not sites of the roster in order")
@@ -268,7 +287,7 @@ class Site:
             )
         if begin.block <= self._ledger.last_block(self.contract.hash):
             raise ProtocolError(f"site {self.name} claimed block {begin.block} before: block numbers grow")
-        self._check_budget(begin.slots + (self._block.unused if begin.ahead and self._block else []))
+        self._check_budget(begin.slots + unused)
 
     def _check_budget(self, slots: list[SlotPlan]) -> None:
         """Refuse a block now, rather than in the middle of it, when others would be charged in vain."""
@@ -292,29 +311,18 @@ class Site:
         """Return the query that a slot serves."""
         return self.contract.stages[slot.stage].query
 
-    def _held(self, number: int) -> _Block:
-        for block in self._blocks():
-            if block.begin.block == number:
-                return block
-        raise ProtocolError(f"site {self.name} does not hold block {number}; a new block is needed")
-
     # Releases
 
     def _release(self, ask: Ask) -> bytes:
         query = self._checked_query(ask)
-        mu, make_message = self._fresh_answer(ask)
-        with self._state:
-            return self._ledger.release(
-                self.contract.hash,
-                ask.block,
-                0,
-                ask.slot,
-                tuple(ask.participants),
-                ask.hash,
-                mu,
-                make_message,
-                Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size),
-            )
+        summary = Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size)
+        place = self.contract.hash, ask.block, 0, ask.slot
+        with self._releasing:
+            mu, make_message = self._fresh_answer(ask)
+            with self._state:
+                return self._ledger.release(
+                    *place, tuple(ask.participants), ask.hash, mu, make_message, summary
+                )
 
     def _checked_query(self, ask: Ask) -> Query:
         """Return what is asked; refuse what no block could have been made for."""
@@ -332,7 +340,8 @@ class Site:
             if block is None:
                 return 0.0, self._burnt
             plan, published = block.plan(ask), self._checked_publication(ask)
-            self._put_into_use(block)
+            if block is self._next:
+                self._keep(block)
         total = self._sum_subjects(ask, plan, published)
         head = self._ledger.head
 
@@ -357,11 +366,6 @@ class Site:
                 f"site {self.name} does not hold the published data that this release refers to"
             )
         return self._published
-
-    def _put_into_use(self, block: _Block) -> None:
-        if block is self._next:
-            _forget(self._block)
-            self._block, self._next = block, None
 
     def _sum_subjects(self, ask: Ask, plan: ReleasePlan, published: bytes) -> NDArray[np.int64]:
         def vectors() -> Iterable[Vectors]:
@@ -450,21 +454,6 @@ class _Block:
         self._masks[:] = 0
         if self._sum is not None:
             self._sum.wipe()
-
-
-def _waits_for_releases(question: Question) -> bool:
-    """Whether a question is not answered while a release is made (a release may be told that it is vain)."""
-    match question:
-        case Ask() | Begin(ahead=False):
-            return True
-        case Hello(aborted=aborted):
-            return bool(aborted)
-    return False
-
-
-def _forget(block: _Block | None) -> None:
-    if block is not None:
-        block.wipe()
 
 
 def _gaussian(source: NoiseSource, scale: float, size: int) -> NDArray[np.int64]:
