@@ -11,12 +11,14 @@ from rich.console import Console
 import capedjica
 from capedjica.cli.compare import compare
 from capedjica.cli.demo import demo
+from capedjica.cli.federated_demo import federated_demo
 from capedjica.cli.ledger import app as ledger_app
 from capedjica.cli.plan import plan
 from capedjica.cli.report import report
 from capedjica.cli.run import run
 from capedjica.cli.simulate import simulate
 from capedjica.cli.site import app as site_app
+from capedjica.cli.status import status
 from capedjica.cli.study import app as study_app
 from capedjica.errors import CapedjicaError
 
@@ -31,9 +33,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(federated_demo)
 app.command()(plan)
 app.command()(simulate)
 app.command()(run)
+app.command()(status)
 app.command()(report)
 app.command()(compare)
 app.add_typer(ledger_app, name="ledger")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +18,19 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from capedjica.errors import InputError
+
 if TYPE_CHECKING:
     from capedjica.study.run_folder import RunState
     from capedjica.study.study_file import Study
     from capedjica.study.watching import Watcher
+
+
+class Engine(StrEnum):
+    """Who carries the messages."""
+
+    INPROCESS = "inprocess"
+    FLARE = "flare"
 
 
 def run(
@@ -32,24 +42,55 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="The run folder; by default 'run' beside the study.toml.")
     ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="inprocess: sites are folders of this machine. flare: they are on machines of their own."
+        ),
+    ] = Engine.INPROCESS,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Only go on with a run that was begun; refuse to begin one.")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option(help="flare: seconds to wait for all sites to connect; then as many as needed.")
+    ] = 600.0,
+    silence: Annotated[
+        float, typer.Option(help="flare: seconds without a sign of life until a site is given up.")
+    ] = 60.0,
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="Repeatable noise, for a study that says insecure_noise: NOT PRIVATE.")
     ] = None,
 ) -> None:
-    """Run a study whose sites are folders on this machine; run it again to go on after an interruption.
+    """Run a study; run it again to go on after an interruption.
 
     Everything is checked before anything is spent. Exit codes: 0 complete, 2 something given cannot be used,
     3 a budget does not allow it, 4 too few sites or a broken protocol, 5 a ledger cannot be used,
     130 interrupted.
     """
-    from capedjica.study.running import find_sites, run_study
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
     beside = study if study.is_dir() else study.parent
-    homes = find_sites(given, sites or beside / "sites")
     folder = out or beside / "run"
+    if resume and not (folder / "run.json").exists():
+        raise InputError(f"{folder} holds no run to go on with; begin one without --resume")
     console = Console(highlight=False, markup=False)
+    try:
+        with progress_bars(console) as progress:
+            if engine is Engine.FLARE:
+                state = _run_on_flare(given, sites, folder, wait, silence, insecure_noise_seed, progress)
+            else:
+                state = _run_in_process(
+                    given, sites or beside / "sites", folder, insecure_noise_seed, progress
+                )
+    except KeyboardInterrupt:
+        _show_interruption(folder)
+        raise
+    _show(given, state, folder, console)
+
+
+def progress_bars(console: Console) -> Progress:
+    """Return bars for the parts of a run, on a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -59,15 +100,38 @@ def run(
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    try:
-        with Progress(
-            *columns, console=console, transient=True, disable=not console.is_interactive
-        ) as progress:
-            state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
-    except KeyboardInterrupt:
-        _show_interruption(folder)
-        raise
-    _show(given, state, folder, console)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
+
+
+def _run_in_process(
+    study: Study, sites: Path, folder: Path, seed: int | None, progress: Progress
+) -> RunState:
+    from capedjica.study.running import find_sites, run_study
+
+    return run_study(study, find_sites(study, sites), folder, seed, _watcher(progress, study))
+
+
+def _run_on_flare(
+    study: Study,
+    sites: Path | None,
+    folder: Path,
+    wait: float,
+    silence: float,
+    seed: int | None,
+    progress: Progress,
+) -> RunState:
+    from capedjica.cli.federated import follower, need_flare
+
+    if sites is not None:
+        raise InputError(
+            "--sites is for sites on this machine; with --engine flare they connect by themselves"
+        )
+    need_flare()
+    from capedjica.engines.flare.carriage import Patience
+    from capedjica.study.federated.running import Terms, run_federated
+
+    terms = Terms(wait, Patience(silence=silence), seed)
+    return run_federated(study, folder, terms, follower(progress))
 
 
 def _watcher(progress: Progress, study: Study) -> Watcher:

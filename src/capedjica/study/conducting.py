@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 from capedjica.algorithms.reliability import stability
 from capedjica.errors import BudgetExceededError
@@ -10,7 +11,6 @@ from capedjica.mechanisms.aggregator import Aggregator, Exchange
 from capedjica.mechanisms.statement import privacy_statement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.journal import Journal, JournaledMeans
-from capedjica.study.log_files import logged
 from capedjica.study.results import write_results
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.study_file import Study
@@ -26,13 +26,15 @@ def conduct(
     exchange: Exchange,
     insecure_noise_seed: int | None,
     watcher: Watcher,
+    *,
+    ahead: bool = False,
 ) -> None:
     """Make the means that the journal of a claimed folder does not have, and the results from all of them.
 
-    ``exchange`` carries messages to the sites and their answers back.
+    ``exchange`` carries messages to sites and their answers back; with ``ahead`` from two threads at once.
     """
     contract = study.contract
-    with logged("capedjica.run", folder.log_path), Journal.open(folder.journal_path, contract) as journal:
+    with Journal.open(folder.journal_path, contract) as journal:
         _log.info("%s: %s", "resumed" if state.resumed else "started", study.content.title)
         curator = NoiseSource(insecure_noise_seed=insecure_noise_seed, purpose="aggregator")
         aggregator = Aggregator(
@@ -41,8 +43,11 @@ def conduct(
             curator if contract.mechanism == "pooled" else None,
             done=journal.releases,
             n_done=journal.n_done(len(contract.stages)),
+            ahead=ahead,
+            on_event=watcher.event,
         )
-        _estimate(study, folder, state, aggregator, journal, watcher)
+        with closing(aggregator):
+            _estimate(study, folder, state, aggregator, journal, watcher)
 
 
 def _estimate(

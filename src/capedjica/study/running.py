@@ -11,6 +11,7 @@ from capedjica.errors import BudgetExceededError, InputError
 from capedjica.privacy.statement import round_up
 from capedjica.study.attending import attending
 from capedjica.study.conducting import conduct
+from capedjica.study.log_files import logged
 from capedjica.study.participation import problems, taking_part
 from capedjica.study.results import result_names
 from capedjica.study.run_folder import RunFolder, RunState
@@ -53,7 +54,7 @@ def _run(
     study: Study, homes: Sequence[SiteHome], folder: RunFolder, seed: int | None, watcher: Watcher
 ) -> None:
     """Run it with sites of this process."""
-    with folder.claim(study) as state, ExitStack() as held:
+    with folder.claim(study) as state, logged("capedjica.run", folder.log_path), ExitStack() as held:
         sites = {
             home.settings.name: held.enter_context(attending(home, study, seed, watcher)) for home in homes
         }

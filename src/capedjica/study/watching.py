@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capedjica.mechanisms.aggregator import Event
 from capedjica.privacy.statement import PrivacyStatement
 
 
@@ -38,6 +39,9 @@ class Watcher:
 
     def reading(self, site: str) -> None:
         """Learn that a scan was read, at this site."""
+
+    def event(self, event: Event) -> None:
+        """Learn what the aggregator is about to do, and with whom."""
 
     def step(self, step: Step) -> None:
         """Learn that a mean was made."""

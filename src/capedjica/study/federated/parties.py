@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,13 +17,13 @@ from capedjica.study.attending import attending
 from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.federated.progress import Reporter
+from capedjica.study.log_files import logged
 from capedjica.study.participation import budget_problems, taking_part, terms_problems
 from capedjica.study.run_folder import RunFolder
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
 
-_log = logging.getLogger("capedjica.run")
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
@@ -64,15 +63,16 @@ class AggregatorParty(ConductingController):
         folder = RunFolder(Path(own.out))
         reporter = Reporter(folder.path, study, lambda: courier.lost)
         try:
-            with folder.claim(study) as state:
+            with folder.claim(study) as state, logged("capedjica.run", folder.log_path):
                 reporter.write()
                 courier.gather(study.contract.roster.names, ended)
-                conduct(study, folder, state, courier.exchange, self._seed, reporter)
+                conduct(study, folder, state, courier.exchange, self._seed, reporter, ahead=True)
         except CapedjicaError as error:
             reporter.end("stopped", str(error), error.exit_code)
-        except Exception:
-            _log.exception("unexpected error")
-            reporter.end("stopped", f"an unexpected error; {folder.log_path} has more", 1)
+        except Exception as error:
+            self.logger.exception("unexpected error")
+            words = f"an unexpected {type(error).__name__}; the log of the job in {settings.parent} has more"
+            reporter.end("stopped", words, 1)
         else:
             reporter.end("complete")
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from capedjica.errors import InputError
+from capedjica.mechanisms.aggregator import Event
 from capedjica.privacy.statement import round_up
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Step, Watcher
@@ -32,6 +33,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Whether it waits for sites, goes on, or came to an end.
     stage, number, count, n_done, n_total : str and int
         The last mean: its label, the how many-th of how many of its stage, and of all.
+    doing : str
+        What the aggregator waits for.
+    present : tuple of str
+        The sites taking part.
     epsilon : str
         Spent so far, or why none is stated.
     lost : dict
@@ -48,6 +53,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     count: int = 0
     n_done: int = 0
     n_total: int = 0
+    doing: str = "waiting for sites to join"
+    present: tuple[str, ...] = ()
     epsilon: str = "0"
     lost: Mapping[str, str] = {}
     reason: str = ""
@@ -87,6 +94,11 @@ class Reporter(Watcher):
         total = sum(stage.count for stage in study.contract.stages)
         self._latest = Progress(phase="joining", n_total=total)
 
+    def event(self, event: Event) -> None:
+        """Learn what the aggregator is about to do, and with whom."""
+        self._latest = msgspec.structs.replace(self._latest, doing=event.doing, present=event.present)
+        self._write_now_and_then()
+
     def step(self, step: Step) -> None:
         """Learn that a mean was made."""
         self._latest = msgspec.structs.replace(
@@ -98,6 +110,9 @@ class Reporter(Watcher):
             n_done=step.n_done,
             epsilon=self._words(step),
         )
+        self._write_now_and_then()
+
+    def _write_now_and_then(self) -> None:
         if time.monotonic() - self._written > _SECONDS:
             self.write()
 

@@ -20,6 +20,7 @@ import msgspec
 from capedjica import __version__
 from capedjica.engines.flare.carriage import MAX_MESSAGE
 from capedjica.errors import InputError
+from capedjica.mechanisms.sizes import largest_message
 from capedjica.study.federated.federation import (
     COORDINATOR,
     FOLDER,
@@ -38,8 +39,6 @@ AGGREGATOR_CLASS: Final = "capedjica.study.federated.parties.AggregatorParty"
 SITE_CLASS: Final = "capedjica.study.federated.parties.SiteParty"
 _HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
-# What a message holds besides the numbers of a release.
-_OVERHEAD: Final = 1 << 16
 
 # Whoever talks to a site through FLARE may see that it is there and hand it the one job it knows.
 _NOBODY: Final = dict.fromkeys(
@@ -99,13 +98,18 @@ def _check(study: Study, host: str, port: int) -> None:
 
 
 def check_sizes(study: Study) -> None:
-    """Refuse a study with releases too large to be carried, before anything is charged."""
-    for query in (stage.query for stage in study.contract.stages):
-        if 8 * query.size + _OVERHEAD > MAX_MESSAGE:
-            raise InputError(
-                f"'{query.label}' would be a message of {8 * query.size / 1e6:.0f} MB; a network carries at "
-                f"most {MAX_MESSAGE / 1e6:.0f} MB: analyse fewer features, regions of an atlas for example"
-            )
+    """Refuse a study with messages too large to be carried, before anything is charged."""
+    table = study.content.analysis
+    # What is published is a matrix of features by components, and a square one.
+    public = 8 * (table.n_features + table.n_components) * table.n_components
+    size = largest_message(study.contract, public)
+    if size > MAX_MESSAGE:
+        largest = max((stage.query for stage in study.contract.stages), key=lambda query: query.size)
+        raise InputError(
+            f"'{largest.label}' has {largest.size:,} numbers, a message of {size / 1e6:.0f} MB; at most "
+            f"{MAX_MESSAGE / 1e6:.0f} MB are carried between machines: analyse fewer features, regions of an "
+            "atlas for example"
+        )
 
 
 def _make(study: Study, host: str, port: int, scratch: Path) -> Path:

@@ -1,0 +1,70 @@
+"""``capedjica status``."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from capedjica.cli.options import JsonOption
+
+_EVERY_SECONDS = 1.0
+
+
+def status(
+    study: Annotated[Path, typer.Argument(metavar="[STUDY]", help="The study.toml, or its folder.")] = Path(
+        "."
+    ),
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; by default 'run' beside the study.toml.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until the run has ended.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how a study on several machines goes: who is connected, which stage, epsilon so far.
+
+    Exit codes for scripts: 0 complete, 10 not sealed or not begun, 11 running, 12 stopped.
+    """
+    from capedjica.cli.federated import need_flare
+
+    need_flare()
+    from capedjica.study.federated.status import look
+    from capedjica.study.study_file import Study
+
+    given = Study.load(study)
+    run = out or (study if study.is_dir() else study.parent) / "run"
+    facts = look(given, run)
+    console = Console(highlight=False)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    elif watch:
+        with Live(_view(facts), console=console, auto_refresh=False) as live:
+            while facts["state"] in ("not begun", "running"):
+                time.sleep(_EVERY_SECONDS)
+                facts = look(given, run)
+                live.update(_view(facts), refresh=True)
+    else:
+        console.print(_view(facts))
+    raise typer.Exit({"complete": 0, "running": 11, "stopped": 12}.get(facts["state"], 10))
+
+
+def _view(facts: dict[str, Any]) -> Group:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_row("study", Text(facts["title"]))
+    table.add_row("server", Text(facts["server"]))
+    for site in facts["sites"]:
+        table.add_row(
+            f"site {site['name']}", Text(site["words"], style="" if site["connected"] else "yellow")
+        )
+    table.add_row("run", Text(facts["words"]))
+    if facts["n_done"]:
+        table.add_row("releases", Text(f"{facts['n_done']} of at most {facts['n_total']}"))
+        table.add_row("epsilon", Text(f"{facts['epsilon']} spent so far"))
+    return Group(table)

@@ -1,0 +1,85 @@
+"""How a study on several machines goes, for the coordinator who asks from another terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from capedjica.errors import InputError, ProtocolError
+from capedjica.study.federated import processes
+from capedjica.study.federated.federation import Federation
+from capedjica.study.federated.jobs import session
+from capedjica.study.federated.progress import Progress, read_progress
+from capedjica.study.federated.running import connected_sites
+from capedjica.study.study_file import Study
+
+_SECONDS: Final = 10.0
+
+
+def look(study: Study, run: Path) -> dict[str, Any]:
+    """Return who is connected and how far the run is, as plain values."""
+    try:
+        federation = Federation.beside(study)
+    except InputError as error:
+        return _facts(study, "not sealed", str(error), {}, None)
+    present, server = _present(study, federation)
+    progress = read_progress(run)
+    state, words = _state(progress, server is not None)
+    where = f"{federation.seal.host}:{federation.seal.port}"
+    found = _facts(study, state, words, present, progress)
+    return found | {"server": f"{where}, process {server}" if server is not None else f"{where}, not running"}
+
+
+def _present(study: Study, federation: Federation) -> tuple[dict[str, bool], int | None]:
+    server = processes.running(federation.server_kit)
+    if server is None:
+        return {}, None
+    try:
+        with session(federation, _SECONDS) as line:
+            return connected_sites(study, line), server
+    except ProtocolError:
+        return {}, server
+
+
+def _state(progress: Progress | None, server: bool) -> tuple[str, str]:
+    """Return how a run stands, in one word for programs and in a sentence for people."""
+    if progress is None:
+        return "not begun", "not begun"
+    if progress.phase == "complete":
+        return "complete", f"complete since {progress.updated}"
+    if progress.phase == "stopped":
+        return "stopped", f"stopped at {progress.updated}: {progress.reason}"
+    if not server:
+        return "stopped", f"interrupted; last heard of at {progress.updated}. The same command goes on"
+    stage = f"{progress.stage} {progress.number} of {progress.count}; " if progress.n_done else ""
+    return "running", f"{stage}now {progress.doing}"
+
+
+def _facts(
+    study: Study, state: str, words: str, present: dict[str, bool], progress: Progress | None
+) -> dict[str, Any]:
+    lost = {} if progress is None else progress.lost
+    return {
+        "title": study.content.title,
+        "study": study.hash.hex(),
+        "state": state,
+        "words": words,
+        "server": "not sealed",
+        "sites": [
+            {
+                "name": name,
+                "connected": present.get(name, False),
+                "words": _site_words(present.get(name, False), lost.get(name)),
+            }
+            for name in study.contract.roster.names
+        ],
+        "stage": "" if progress is None else progress.stage,
+        "n_done": 0 if progress is None else progress.n_done,
+        "n_total": sum(stage.count for stage in study.contract.stages),
+        "epsilon": "0" if progress is None else progress.epsilon,
+    }
+
+
+def _site_words(connected: bool, lost: str | None) -> str:
+    words = "connected" if connected else "not connected"
+    return words if lost is None else f"{words}; lost to the run: {lost}"
