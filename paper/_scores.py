@@ -39,6 +39,7 @@ from paper._runs import Kept
 
 TARGET_DELTA: Final = 1e-5
 INK: Final = "#333333"
+EPSILON_I: Final = r"$\varepsilon_i$"  # in figures
 MATTERS: Final = 0.02  # a difference of gain indices that does
 STRICT: Final = 10.0  # the largest epsilon that might be called strict
 TRUE_SITES: Final = 20
@@ -205,6 +206,11 @@ def where(data: Data) -> str:
     return f"{kind}, M = {data.n_subjects:,}, R = {data.n_components}, {sites}"
 
 
+def times(repeats: int) -> str:
+    """Say how often."""
+    return "one run" if repeats == 1 else f"{repeats} repeats"
+
+
 # Curves ---------------------------------------------------------------------------------------------------
 
 # Colour, dashes, marker, filled.
@@ -262,11 +268,16 @@ def draw_gains(axis: Axes, rows: Sequence[Score], x: Callable[[Score], float]) -
 def scale_gains(axis: Axes) -> None:
     """Scale an axis of gain indices and mark where the paper calls maps usable."""
     axis.axhline(USABLE, color="#999999", linewidth=0.8)
-    axis.set(ylabel="gain index (0 is perfect)", yscale="log", ylim=(0.002, 0.6))
+    axis.set(ylabel="gain index (0 is perfect)", yscale="log", ylim=(_least_gain(axis), 0.6))
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(_PLAIN)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.grid(alpha=0.25)
+
+
+def _least_gain(axis: Axes) -> float:
+    """Return where an axis of gain indices begins: two choices, so that figures can be compared."""
+    return 0.01 if axis.dataLim.y0 > 0.01 else 0.002
 
 
 def letter(axes: Iterable[Axes], start: int = 0) -> None:
@@ -288,17 +299,18 @@ def handles(names: Iterable[str]) -> list[Line2D]:
 
 # Account, label, dashes.
 ACCOUNTS: Final[tuple[tuple[str, str, Dashes], ...]] = (
-    ("paper_descent", "the paper's ε: descent, RDP (J ε_i for DP-djICA)", "--"),
-    ("exact_descent", "exact ε: descent", "-"),
-    ("guarantee", "exact ε: with PCA, all iterations allowed", ":"),
+    ("paper_descent", f"overall ε, the paper's: descent (J {EPSILON_I}: DP-djICA)", "--"),
+    ("exact_descent", "overall ε, exact: descent", "-"),
+    ("guarantee", "overall ε, exact: PCA, all iterations allowed", ":"),
 )
+_SPENDING: Final = (CAPE, LOCAL, DP_DJICA)
 
 
 def draw_accounts(axis: Axes, rows: Sequence[Score], x: Callable[[Score], float]) -> None:
     """Draw the overall epsilon by every account."""
     for account, _, dashes in ACCOUNTS:
-        for name in (CAPE, LOCAL, DP_DJICA):
-            own = [row for row in rows if row.algorithm == name and math.isfinite(getattr(row, account))]
+        for name in _SPENDING:
+            own = [row for row in _finite(rows, account) if row.algorithm == name]
             draw_curve(axis, own, x, attrgetter(account), linestyle=dashes)
     axis.set(yscale="log", ylabel="overall ε (δ = 1e-5)")
     low, high = map(math.log10, axis.get_ylim())
@@ -306,13 +318,27 @@ def draw_accounts(axis: Axes, rows: Sequence[Score], x: Callable[[Score], float]
     axis.grid(alpha=0.25)
 
 
-def account_handles() -> list[Line2D]:
-    """Return what explains the dashes of the accounts, and the line below which maps are usable."""
-    lines = [Line2D([], [], color="#888888", linestyle=dashes, label=label) for _, label, dashes in ACCOUNTS]
+def _finite(rows: Iterable[Score], account: str) -> list[Score]:
+    """Return the rows that have a curve of an account."""
+    return [row for row in rows if row.algorithm in _SPENDING and math.isfinite(getattr(row, account))]
+
+
+def account_handles(rows: Sequence[Score]) -> list[Line2D]:
+    """Return what explains the dashes of the accounts that are drawn, and the line of usable maps."""
+    lines = [
+        Line2D([], [], color="#888888", linestyle=dashes, label=label + _missing(rows, account))
+        for account, label, dashes in ACCOUNTS
+        if _finite(rows, account)
+    ]
     return [
         *lines,
         Line2D([], [], color="#999999", linewidth=0.8, label=f"gain index usable below {USABLE:g}"),
     ]
+
+
+def _missing(rows: Iterable[Score], account: str) -> str:
+    infinite = {row.algorithm for row in rows if math.isinf(getattr(row, account)) and row.algorithm == CAPE}
+    return " (∞: cape, local)" if infinite else ""
 
 
 def columns_figure(
@@ -334,11 +360,11 @@ def columns_figure(
         for total in totals:
             _draw_total(above, [row for row in rows if row.epsilon == total], x)
         draw_accounts(below, own, x)
-        above.set_title(f"ε_i = {epsilon:g}", fontsize=10, color=INK)
+        above.set_title(f"{EPSILON_I} = {epsilon:g}", fontsize=10, color=INK)
         scale(above)
         scale(below)
     letter(axes.ravel())
-    lines = [*handles(names_in(rows)), *account_handles()]
+    lines = [*handles(names_in(rows)), *account_handles(rows)]
     figure.legend(handles=lines, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 

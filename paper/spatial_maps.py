@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from capedjica.algorithms.maps import mixing_of
@@ -33,6 +34,7 @@ from paper._scores import (
     CAPE_TUNED,
     DJICA,
     DP_DJICA,
+    EPSILON_I,
     INK,
     LOCAL,
     QUICK_RECIPES,
@@ -48,8 +50,8 @@ FloatArray = NDArray[np.float64]
 # From this mean correlation on, maps are called recovered.
 RECOVERED: Final = 0.9
 _GAP: Final = 1  # pixels between maps
-# Few shades, so that files stay small.
-_SHADES: Final = colormaps["RdBu_r"].resampled(11)
+# Brighter is larger, in print without colours too; few shades, so that files stay small.
+_SHADES: Final = colormaps["cividis"].resampled(11)
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,13 @@ def cost(row: Row) -> float:
     return row.guarantee if math.isnan(row.exact_descent) else row.exact_descent
 
 
-def _tile(axis: Axes, maps: FloatArray, title: str) -> None:
-    axis.imshow(mosaic(maps), cmap=_SHADES, vmin=-1, vmax=1, interpolation="nearest")
+def _tile(axis: Axes, maps: FloatArray, title: str) -> AxesImage:
+    image = axis.imshow(mosaic(maps), cmap=_SHADES, vmin=-1, vmax=1, interpolation="nearest")
     axis.set(xticks=[], yticks=[])
     axis.set_title(title, fontsize=7, color=INK, pad=3)
     for spine in axis.spines.values():
         spine.set(linewidth=0.4, color="#aaaaaa")
+    return image
 
 
 def _words(run: Analysis, row: Row) -> str:
@@ -189,10 +192,12 @@ def _draw_compared(part: SubFigure, setting: Setting, rows: dict[Analysis, Row],
     for axis in axes:
         axis.set_axis_off()
     data, epsilon = setting.data[-1], setting.compared_epsilon
-    part.suptitle(f"(a) M = {data.n_subjects:,}, ε_i = {epsilon:g}", fontsize=10, color=INK)
+    part.suptitle(f"(a) M = {data.n_subjects:,}, {EPSILON_I} = {epsilon:g}", fontsize=10, color=INK)
     truth = _images(chosen[0].mixing(kept).T)
-    _tile(axes[0], truth, "true maps")
+    image = _tile(axes[0], truth, "true maps")
     axes[0].set_axis_on()
+    bar = part.colorbar(image, ax=axes, shrink=0.6, aspect=30, ticks=(-1, 0, 1))
+    bar.set_label("map, over its largest value", fontsize=8, color=INK)
     for axis, run in zip(axes[1:], chosen, strict=False):
         axis.set_axis_on()
         _tile(axis, maps_of(run, kept)[0], f"{rows[run].algorithm}\n{_words(run, rows[run])}")
@@ -201,7 +206,9 @@ def _draw_compared(part: SubFigure, setting: Setting, rows: dict[Analysis, Row],
 def _draw_grid(part: SubFigure, setting: Setting, rows: dict[Analysis, Row], kept: Kept) -> None:
     lines = grid(setting)
     axes = part.subplots(len(setting.data), len(lines), squeeze=False)
-    part.suptitle("(b) over ε_i and M", fontsize=10, color=INK)
+    part.suptitle(
+        f"(b) over {EPSILON_I} and M: mean correlation with the true maps, exact ε", fontsize=10, color=INK
+    )
     for column, line in enumerate(lines):
         for axis, run in zip(axes[:, column], line, strict=True):
             row = rows[run]
@@ -215,7 +222,7 @@ def _draw_grid(part: SubFigure, setting: Setting, rows: dict[Analysis, Row], kep
 
 def _head(row: Row) -> str:
     name = row.algorithm.partition(" (")[0]
-    return name if math.isnan(row.epsilon_i) else f"{name}\nε_i = {row.epsilon_i:g}"
+    return name if math.isnan(row.epsilon_i) else f"{name}\n{EPSILON_I} = {row.epsilon_i:g}"
 
 
 def draw(setting: Setting, kept: Kept) -> Figure:

@@ -34,6 +34,7 @@ from paper._scores import (
     repeated,
     score,
     strict_utility,
+    times,
     where,
 )
 
@@ -104,7 +105,7 @@ def draw(setting: Setting, rows: Sequence[Score]) -> Figure:
     figure = columns_figure(rows, setting.epsilons, setting.subject_epsilons, _delta, scale)
     for axis in figure.axes[len(setting.epsilons) :]:
         axis.set_ylabel("overall ε at the δ of the axis")
-    figure.suptitle(f"{where(setting.data)}; {setting.repeats} repeats", fontsize=11, color=INK)
+    figure.suptitle(f"{where(setting.data)}; {times(setting.repeats)}", fontsize=11, color=INK)
     return figure
 
 

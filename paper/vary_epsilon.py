@@ -42,6 +42,7 @@ from paper._scores import (
     CAPE_TUNED,
     DJICA,
     DP_DJICA,
+    EPSILON_I,
     INK,
     LOCAL,
     LOCAL_TUNED,
@@ -65,6 +66,7 @@ from paper._scores import (
     repeated,
     score,
     strict_utility,
+    times,
     where,
 )
 
@@ -113,7 +115,7 @@ def settings(options: Options) -> list[Setting]:
         Row(abide_data(options, 1016, 20), FEW_EPSILONS),
         Row(abide_data(options, 1017, 20, 0), DP_EPSILONS),
     )
-    many = (Row(abide_data(options, 1016, 50), DP_EPSILONS, 1),)
+    many = tuple(Row(abide_data(options, m, 50), FEW_EPSILONS, 1) for m in (256, 1016))
     return [
         FULL,
         Setting("vary_epsilon_abide", real, (3.0,), 1),
@@ -165,7 +167,7 @@ def draw(setting: Setting, rows: Sequence[Score]) -> Figure:
     parts = figure.subfigures(len(setting.rows), 1, squeeze=False)[:, 0]
     for place, (part, own) in enumerate(zip(parts, setting.rows, strict=True)):
         chosen = [row for name in STYLES for row in at(rows, own.data, name)]
-        part.suptitle(f"{where(own.data)}; {own.repeats} repeats", fontsize=10, color=INK)
+        part.suptitle(f"{where(own.data)}; {times(own.repeats)}", fontsize=10, color=INK)
         left, middle, right = part.subplots(1, 3)
         draw_gains(left, [row for row in chosen if row.algorithm != SUBJECT], lambda row: row.epsilon_i)
         draw_accounts(middle, chosen, lambda row: row.epsilon_i)
@@ -173,11 +175,11 @@ def draw(setting: Setting, rows: Sequence[Score]) -> Figure:
         right.set_ylabel("")
         letter((left, middle, right), 3 * place)
         for axis in (left, middle):
-            axis.set(xscale="log", xlabel="ε_i, of one iteration")
+            axis.set(xscale="log", xlabel=f"{EPSILON_I} of one iteration")
             axis.set_xticks(own.epsilons, [f"{epsilon:g}" for epsilon in own.epsilons])
             axis.xaxis.set_minor_locator(NullLocator())
         right.set(xscale="log", xlabel="exact ε: descent alone; subject: everything")
-    lines = [*handles(names_in(rows)), *account_handles()]
+    lines = [*handles(names_in(rows)), *account_handles(rows)]
     figure.legend(handles=lines, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return figure
 
@@ -304,7 +306,7 @@ def _pca_is_small(head: str, by: By) -> Finding:
 
 
 def _more_people(setting: Setting, rows: Sequence[Score]) -> list[Finding]:
-    alike = [own for own in setting.rows if own.data.n_sites and own.data.n_components == 20]
+    alike = [own for own in setting.rows if own.data.n_sites]
     if len(alike) < 2:
         return []
     few, many = alike[0].data, alike[1].data
