@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from capedjica.mechanisms.messages import Answer, Ask, Hello, Refusal, Status, Sum, SumAnswer, encode
+from capedjica.mechanisms.subjects import sum_subjects
 from tests.mechanisms.consortium import DATA, Consortium, reply
 from tests.mechanisms.driving import PATIENT, SlowStatistics, ask_of, begin_of, make_block
 from tests.mechanisms.world import clipped_mean
@@ -184,6 +185,19 @@ def test_what_is_published_meanwhile_is_for_later_releases(world):
     answer = reply(world.site.handle(ask_of(world.block, 1, published=b"new")))
     assert isinstance(answer, Answer)
     assert world.slow.calls == [(b"", b""), (b"new", b"")]
+
+
+def test_what_is_published_just_before_the_statistic_is_too_late_for_it(world, monkeypatch):
+    """Between the check that the site holds what the release refers to, and its use."""
+
+    def overtaken(vectors, *others):
+        assert isinstance(reply(world.site.handle(world.hello(b"new"))), Status)
+        return sum_subjects(vectors, *others)
+
+    monkeypatch.setattr("capedjica.mechanisms.site.sum_subjects", overtaken)
+    world.slow.go.set()
+    assert isinstance(reply(world.site.handle(ask_of(world.block, 0))), Answer)
+    assert world.slow.calls == [(b"", b"")]
 
 
 def test_a_release_given_up_while_it_is_made_is_noted_once_it_is_recorded(world):
