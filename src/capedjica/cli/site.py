@@ -69,7 +69,10 @@ def init(
 
 @app.command()
 def approve(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    study: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY", help="The study.toml or its folder; or a kit, NAME.zip."),
+    ],
     site: SiteOption = Path("."),
     yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
 ) -> None:
@@ -80,18 +83,21 @@ def approve(
     where the answer was no: nothing changed.
     """
     from capedjica.study import participation
+    from capedjica.study.federated.kits import received
     from capedjica.study.site_home import SiteHome
     from capedjica.study.site_report import show_terms
 
-    home, given = SiteHome.load(site), participation.study_given(study)
-    participation.check_terms(home, given)
-    show_terms(home, given, Console(highlight=False))
-    typer.echo()
-    if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
-        typer.echo("Not approved; nothing changed.")
-        raise typer.Exit(1)
-    with _looking(home) as tick:
-        participation.approve(home, given, tick)
+    home = SiteHome.load(site)
+    with received(home, study) as (given, keep):
+        participation.check_terms(home, given)
+        show_terms(home, given, Console(highlight=False))
+        typer.echo()
+        if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
+            typer.echo("Not approved; nothing changed.")
+            raise typer.Exit(1)
+        with _looking(home) as tick:
+            participation.approve(home, given, tick)
+        keep()
     cost = given.contract.cap(home.settings.name) if given.contract.protects else "NO privacy"
     typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
     if not home.settings.policy.auto_approve:
@@ -99,6 +105,8 @@ def approve(
             "The scans were recorded as they are: should they change before it begins, approve it again."
         )
     typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
+    if study.suffix == ".zip":
+        typer.echo(f"To connect to its server: capedjica site start {home.folder}")
 
 
 @app.command()
@@ -226,10 +234,10 @@ def report(
 
 
 def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
-    from capedjica.study.participation import study_given
     from capedjica.study.site_home import SiteHome
+    from capedjica.study.study_file import Study
 
-    return SiteHome.load(site), None if study is None else study_given(study)
+    return SiteHome.load(site), None if study is None else Study.load(study)
 
 
 @contextmanager

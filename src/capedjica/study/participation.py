@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 
 from capedjica.algorithms.method import Subject
 from capedjica.data.scans import Problem
@@ -30,11 +29,6 @@ from capedjica.study.site_people import Roll, Tick, call_roll, look
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
 from capedjica.study.text import printable
 from capedjica.study.toml import read_toml
-
-
-def study_given(path: Path) -> Study:
-    """Return the study that a site was given: a ``study.toml``, or its folder."""
-    return Study.load(path)
 
 
 def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:

@@ -58,8 +58,9 @@ def run_demo(
     for home in homes:
         kit = federation.site_kits / f"{home.settings.name}.zip"
         say(f"capedjica site approve {kit} --site {home.folder}; capedjica site start {home.folder}")
-        kits.install(home, kit)
-        approve(home, study)
+        with kits.received(home, kit) as (given, keep):
+            approve(home, given)
+            keep()
     with running_sites(homes):
         say(f"capedjica run {folder} --engine flare")
         run_federated(study, folder / "run", Terms(wait=120.0), follower)

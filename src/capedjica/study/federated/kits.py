@@ -7,6 +7,8 @@ import shutil
 import stat
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
@@ -148,18 +150,33 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
             raise InputError(f"{path} is not a kit: it holds {printable(member.filename)!r}")
 
 
-def install(home: SiteHome, path: Path) -> Kit:
-    """Put a kit that was received into a site's folder; the same again changes nothing."""
+@contextmanager
+def received(home: SiteHome, path: Path) -> Iterator[tuple[Study, Callable[[], None]]]:
+    """Yield the study that a site was given, in a kit or by itself, and what keeps the kit.
+
+    A kit that is not kept leaves nothing behind; keeping the same again changes nothing.
+    """
+    if path.suffix != ".zip":
+        yield Study.load(path), lambda: None
+        return
     kits = kits_folder(home)
-    kits.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".received-", dir=kits) as scratch:
-        kit = open_kit(path, Path(scratch) / "kit")
-        check_kit(home, kit, path)
-        place = kits / kit.label.study[:16]
-        if not place.exists():
-            write_json(kit.path / "local" / SETTINGS, {"site": str(home.folder.absolute())})
-            kit.path.rename(place)
-    return Kit.load(place)
+    try:
+        kits.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=".received-", dir=kits, ignore_cleanup_errors=True
+        ) as scratch:
+            kit = open_kit(path, Path(scratch) / "kit")
+            check_kit(home, kit, path)
+            yield kit.study(), lambda: _keep(home, kit)
+    except OSError as error:
+        raise InputError(f"{kits} cannot be written: {error.strerror}") from None
+
+
+def _keep(home: SiteHome, kit: Kit) -> None:
+    place = kits_folder(home) / kit.label.study[:16]
+    if not place.exists():
+        write_json(kit.path / "local" / SETTINGS, {"site": str(home.folder.absolute())})
+        kit.path.rename(place)
 
 
 def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:

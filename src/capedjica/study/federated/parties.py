@@ -18,7 +18,12 @@ from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.federated.progress import Reporter
 from capedjica.study.log_files import logged
-from capedjica.study.participation import budget_problems, taking_part, terms_problems
+from capedjica.study.participation import (
+    budget_problems,
+    changed_since_approval,
+    taking_part,
+    terms_problems,
+)
 from capedjica.study.run_folder import RunFolder
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
@@ -104,7 +109,11 @@ class SiteParty(AnsweringExecutor):
             raise ProtocolError("it does not take part; its own log says why") from None
 
     def _take_part(self, home: SiteHome, study: Study) -> Handle:
-        found = [*terms_problems(home, study), *budget_problems(home, study)]
+        found = [
+            *terms_problems(home, study),
+            *budget_problems(home, study),
+            *changed_since_approval(home, study),
+        ]
         if found:
             raise InputError(f"site {home.settings.name}: {found[0]}")
         if self._seed is not None and not study.contract.insecure_noise:

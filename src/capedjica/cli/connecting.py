@@ -1,0 +1,92 @@
+"""``capedjica study provision`` and ``capedjica site start|stop``: what connects machines."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capedjica.cli.federated import need_flare
+from capedjica.cli.site import SiteArgument
+from capedjica.errors import InputError
+
+WhichOption = Annotated[
+    str | None,
+    typer.Option("--study", help="Which study, by the beginning of its hash; by default the latest."),
+]
+
+
+def provision(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    host: Annotated[str, typer.Option(help="The name by which sites reach the machine of the aggregator.")],
+    port: Annotated[int, typer.Option(help="Its port, the only one that sites must reach.")] = 8002,
+) -> None:
+    """Seal a study: it can be changed no more, and every site gets a kit to connect with."""
+    need_flare()
+    from capedjica.study.federated import provisioning
+    from capedjica.study.study_file import Study
+
+    given = Study.load(study)
+    federation = provisioning.provision(given, host, port)
+    typer.echo(
+        f"Sealed '{given.content.title}'. Its hash, to be compared with the sites:\n  {given.hash.hex()}"
+    )
+    typer.echo("A kit for each site, to be handed over so that nobody else gets it:")
+    for name in given.contract.roster.names:
+        typer.echo(f"  {federation.site_kits / f'{name}.zip'}")
+    typer.echo(f"Keep to yourself: {federation.path / 'root'}. Open to the sites: port {port} of {host}.")
+    typer.echo(f"Next, here: capedjica run {shlex.quote(str(study))} --engine flare")
+
+
+def start(
+    site: SiteArgument = Path("."),
+    study: WhichOption = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay in the foreground, for systemd and containers.")
+    ] = False,
+) -> None:
+    """Connect this site to the server of an approved study, and answer what was approved.
+
+    Everything is checked first, and nothing runs that was not approved. It is started again when it dies.
+    """
+    need_flare()
+    from capedjica.study.federated import kits, processes
+    from capedjica.study.participation import problems
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.toml import listed
+
+    home = SiteHome.load(site)
+    kit = kits.find_kit(home, study)
+    warning = kits.check_certificates(kit.path)
+    if warning:
+        typer.echo(f"Warning: {warning}.", err=True)
+    given = kit.study()
+    found = problems(home, given)
+    if found:
+        raise InputError(listed(f"site {home.settings.name} is not ready for '{given.content.title}'", found))
+    where = f"Site {home.settings.name} takes part in '{given.content.title}', by the server at {kit.server}."
+    if foreground:
+        typer.echo(where)
+        processes.supervise(kit.path, "client", home.settings.name)
+        return
+    processes.start(kit.path, "client", home.settings.name)
+    typer.echo(where)
+    typer.echo(f"It runs in the background. To stop: capedjica site stop {shlex.quote(str(site))}")
+    typer.echo(f"What happens: {kit.path / 'log.txt'}, {home.folder / 'site.log'}")
+
+
+def stop(site: SiteArgument = Path("."), study: WhichOption = None) -> None:
+    """Disconnect this site, from one study or all; what it released stays charged, and a run can go on."""
+    need_flare()
+    from capedjica.study.federated import kits, processes
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    chosen = kits.installed(home) if study is None else [kits.find_kit(home, study)]
+    stopped = [kit for kit in chosen if processes.stop(kit.path)]
+    if not stopped:
+        typer.echo(f"Site {home.settings.name} was not running.")
+    for kit in stopped:
+        typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")
