@@ -25,6 +25,8 @@ from capedjica.study.federated.federation import ORGANISATION
 from capedjica.study.locks import locked
 
 Role = Literal["server", "client"]
+_MODULE: Final = "capedjica.study.federated.processes"
+_DETACHED: Final = "detached"
 _PID: Final = "supervisor.pid"
 _LOG: Final = "console.log"
 # How long a process may take to end by itself.
@@ -39,19 +41,20 @@ def start(kit: Path, role: Role, name: str) -> int:
     if running(kit) is not None:
         raise InputError(f"{kit} is running already, as process {running(kit)}")
     with open(kit / _LOG, "ab") as log:
-        process = subprocess.Popen(  # noqa: S603 (our own module)
-            [sys.executable, "-m", "capedjica.study.federated.processes", str(kit), role, name],
+        subprocess.run(  # noqa: S603 (our own module)
+            [sys.executable, "-m", _MODULE, str(kit), role, name, _DETACHED],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
+            check=False,
         )
     deadline = time.monotonic() + _GRACE
-    while running(kit) != process.pid:
-        if process.poll() is not None or time.monotonic() > deadline:
+    while (pid := running(kit)) is None:
+        if time.monotonic() > deadline:
             raise InputError(f"{kit} could not be started; {kit / _LOG} says why")
         time.sleep(0.05)
-    return process.pid
+    return pid
 
 
 def stop(kit: Path) -> bool:
@@ -73,18 +76,18 @@ def stop(kit: Path) -> bool:
 def running(kit: Path) -> int | None:
     """Return the number of the supervisor's process of a kit; None where none runs."""
     try:
-        pid = int((kit / _PID).read_text())
-        words = psutil.Process(pid).cmdline()
+        pid, began = (kit / _PID).read_text().split()
+        # Numbers of processes are used again; the time at which one began tells which it is.
+        return int(pid) if psutil.Process(int(pid)).create_time() == float(began) else None
     except (OSError, ValueError, psutil.Error):
         return None
-    return pid if str(kit.absolute()) in words and __name__ in words else None
 
 
 def supervise(kit: Path, role: Role, name: str) -> None:
     """Run a party until told to end; start it again when it dies. Blocks."""
     kit = kit.absolute()
     with locked(kit / ".supervisor.lock", f"{kit} is running already"):
-        (kit / _PID).write_text(f"{os.getpid()}\n")
+        (kit / _PID).write_text(f"{os.getpid()} {psutil.Process().create_time()!r}\n")
         try:
             with _ending() as ended:
                 _keep_running(kit, role, name, ended)
@@ -169,6 +172,12 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
+def main(path: str, role: str, name: str, detached: str = "") -> None:
+    """Supervise a party; detached, as nobody's child: whoever started it need not wait for its end."""
+    if detached and os.fork():
+        os._exit(0)
+    supervise(Path(path), "server" if role == "server" else "client", name)
+
+
 if __name__ == "__main__":
-    _, path, given, site = sys.argv
-    supervise(Path(path), "server" if given == "server" else "client", site)
+    main(*sys.argv[1:])

@@ -1,0 +1,103 @@
+"""Four hospitals and a server as real processes on this machine, over mutual TLS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from capedjica.engines.flare.carriage import Patience
+from capedjica.study.federated import kits, processes
+from capedjica.study.federated.demo import free_port
+from capedjica.study.federated.federation import Federation
+from capedjica.study.federated.progress import Progress, read_progress
+from capedjica.study.federated.provisioning import provision
+from capedjica.study.federated.running import Follower, Terms, run_federated
+from capedjica.study.participation import approve
+from capedjica.study.run_folder import RunFolder
+from capedjica.study.running import find_sites
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import Study
+from tests.study.small_study import make_study
+
+# Short, so that tests of what is lost do not take minutes.
+PATIENCE = Patience(joining=60.0, silence=8.0, greeting=30.0, masks=60.0, release=60.0)
+
+
+class Consortium:
+    """A sealed study on disk and its parties."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.federation: Federation = provision(study, "localhost", free_port())
+        self.homes = {home.settings.name: home for home in find_sites(study, study.folder / "sites")}
+        for name, home in self.homes.items():
+            with kits.received(home, self.federation.site_kits / f"{name}.zip") as (given, keep):
+                approve(home, given)
+                keep()
+
+    @property
+    def folder(self) -> Path:
+        return self.study.folder
+
+    @property
+    def run_folder(self) -> RunFolder:
+        return RunFolder(self.folder / "run")
+
+    def kit(self, name: str) -> Path:
+        return kits.find_kit(self.homes[name]).path
+
+    def start(self, *names: str) -> None:
+        for name in names or self.homes:
+            processes.start(self.kit(name), "client", name)
+
+    def stop(self, *names: str) -> None:
+        for name in names or self.homes:
+            processes.stop(self.kit(name))
+        if not names:
+            processes.stop(self.federation.server_kit)
+
+    def processes_of(self, kit: Path) -> dict[str, list[psutil.Process]]:
+        """Return the supervisor, FLARE's process and those of its jobs."""
+        pid = processes.running(kit)
+        if pid is None:
+            return {"supervisor": [], "party": [], "job": []}
+        supervisor = psutil.Process(pid)
+        party = supervisor.children()
+        return {
+            "supervisor": [supervisor],
+            "party": party,
+            "job": [child for process in party for child in process.children()],
+        }
+
+    def run(self, follower: Follower | None = None, *, wait: float = 60.0, seed: int | None = None):
+        return run_federated(self.study, self.folder / "run", Terms(wait, PATIENCE, seed), follower)
+
+    def progress(self) -> Progress | None:
+        return read_progress(self.folder / "run")
+
+    def unmixing(self) -> np.ndarray:
+        return self.run_folder.read_array("unmixing.npy")
+
+    def spent(self, name: str) -> float:
+        """Return the mu^2 that a site's ledger has charged to the study."""
+        with self.home(name).open_ledger() as ledger:
+            return ledger.spent(self.study.contract.hash)
+
+    def home(self, name: str) -> SiteHome:
+        return self.homes[name]
+
+
+@contextmanager
+def consortium(folder: Path, *, started: bool = True, **study) -> Iterator[Consortium]:
+    """Seal a small study, start its sites, and leave no process behind."""
+    made = Consortium(make_study(folder, **study))
+    try:
+        if started:
+            made.start()
+        yield made
+    finally:
+        made.stop()
