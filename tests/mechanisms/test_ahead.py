@@ -242,6 +242,32 @@ def test_a_site_lost_once_is_counted_once():
     assert "s2" in study.aggregator.releases[-1].participants
 
 
+def test_a_release_given_up_takes_the_block_made_ahead_with_it():
+    """Its slots were planned before the loss: what is left is spread anew, over fresh masks."""
+    study = working_ahead(make_study(DATA, count=COUNT, epsilon=20.0))
+    asked = []
+
+    def carrier(letter):
+        kind, block = fields(letter)
+        if kind == "Ask":
+            asked.append(block)
+            if block == 0:
+                assert study.aggregator._next.result() is not None
+        return [] if (kind, block, letter.site) == ("Answer", 0, "s2") else [letter.data]
+
+    study.engine.carrier = carrier
+    for _ in range(COUNT):
+        study.mean(0)
+    assert set(asked) == {0, 2, 3}
+    lost, *others = study.aggregator.releases
+    assert [lost.aborted] + [release.aborted for release in others] == [True] + [False] * COUNT
+    total = study.contract.total_mu["s0"] ** 2
+    assert lost.mu["s0"] ** 2 == pytest.approx(total / COUNT, rel=1e-4)
+    for release in others:
+        assert release.mu["s0"] ** 2 == pytest.approx(total * (1 - 1 / COUNT) / COUNT, rel=1e-4)
+    check_books(study)
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_a_site_that_comes_back_is_in_the_next_block_but_one():
     study = working_ahead(make_study(DATA, count=6, epsilon=20.0))
