@@ -60,7 +60,8 @@ def test_what_is_in_a_study(study):
     ]
     assert sorted(path.name for path in (study / "sites").iterdir()) == ["site-1", "site-2", "site-3"]
     for site in (study / "sites").iterdir():
-        assert sorted(path.name for path in site.iterdir()) == ["data", "identity.pem", "site.toml"]
+        files = {"data", "identity.pem", "site.toml", f"{site.name}.card"}
+        assert {path.name for path in site.iterdir()} == files
     names = sorted(path.name for path in (study / "sites").glob("*/data/*"))
     assert names == [f"sub-{number:04}.npy" for number in range(1, 13)]
     assert list(study.parent.glob(".*")) == []

@@ -78,7 +78,8 @@ def new(
     site: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="SITE", help="CARD:SUBJECTS; or a site's folder, whose scans are counted. Repeat it."
+            metavar="SITE",
+            help="CARD:SUBJECTS, the card or its file; or a site's folder, its scans counted. Repeat it.",
         ),
     ] = None,
     site_file: Annotated[

@@ -21,7 +21,9 @@ from capedjica.study.study_file import SiteTable
 from capedjica.study.text import printable
 from capedjica.study.toml import listed, problems
 
-SITE_FORMS: Final = "CARD:SUBJECTS, or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
+SITE_FORMS: Final = (
+    "CARD:SUBJECTS (a card or its file), or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
+)
 _CARD: Final = "capedjica-site-"
 # A file with more in it holds something else.
 _LONGEST_CARD: Final = 4096
