@@ -37,6 +37,7 @@ _WORKERS: Final = 2
 _KEPT: Final = 4
 # Between two attempts at a site that cannot be reached.
 _PAUSE_SECONDS: Final = 0.5
+_CLOSED: Final = "its part in this run has ended"
 
 Number = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Version = Annotated[str, Meta(max_length=64)]
@@ -120,12 +121,16 @@ class Desk:
                 f"this site runs capedjica {VERSION}, the aggregator {_plain(given.version)}".encode(),
             )
         try:
-            answer = self._answer(given)
+            return self._slip_for(self._answer(given))
         except ProtocolError as error:
             return _slip("refused", str(error).encode())
+
+    def _slip_for(self, answer: Future[bytes] | None) -> bytes:
         if answer is None:
             return _slip("unknown", b"")
         wait([answer], timeout=self._hold)
+        if answer.cancelled():
+            raise ProtocolError(_CLOSED)
         return _slip("done", answer.result()) if answer.done() else _slip("busy", b"")
 
     def _answer(self, parcel: Parcel) -> Future[bytes] | None:
@@ -150,7 +155,9 @@ class Desk:
             del self._answers[number]
 
     def close(self) -> None:
-        """Take no more parcels; what is being worked on ends by itself."""
+        """Take no more questions; what is being worked on ends by itself."""
+        with self._lock:
+            self._handle, self._refusal = None, _CLOSED
         self._workers.shutdown(wait=False, cancel_futures=True)
 
 
@@ -299,6 +306,9 @@ def _read_slip(data: bytes) -> Slip | None:
         return None
     if slip.version != VERSION and slip.state != "refused":
         words = f"it runs capedjica {_plain(slip.version)}, the aggregator {VERSION}"
+        return Slip(VERSION, "refused", words.encode())
+    if len(slip.data) > MAX_MESSAGE:
+        words = f"an answer of {len(slip.data):,} bytes is larger than {MAX_MESSAGE:,}"
         return Slip(VERSION, "refused", words.encode())
     return slip
 
