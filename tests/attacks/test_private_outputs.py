@@ -1,13 +1,14 @@
 """All that the aggregator received and wrote, searched for every single person of every site."""
 
 import gzip
+import logging
 
 import numpy as np
 import pytest
 
 from capedjica.algorithms.single_subject import analyse_subject
 from capedjica.engines.inprocess import InProcessEngine
-from capedjica.study import running
+from capedjica.study import attending, running
 from capedjica.study.site_people import enrol, open_people
 from tests.attacks.leaks import Needles, contents, unpacked
 from tests.study.small_scans import atlas_study, make_scans
@@ -124,13 +125,13 @@ def test_a_real_leak_is_found(tables, tmp_path, monkeypatch):
     """A log of the run that names a scan, as a careless programmer would write it."""
     study = make_study(tmp_path)
     homes = running.find_sites(study, tmp_path / "sites")
-    careless = running._log_unreadable
+    careless = attending._log_unreadable
 
     def log(site, people):
-        running._log.info("site %s has read %s", site, people.names[0])
+        logging.getLogger("capedjica.run").info("site %s has read %s", site, people.names[0])
         careless(site, people)
 
-    monkeypatch.setattr(running, "_log_unreadable", log)
+    monkeypatch.setattr(attending, "_log_unreadable", log)
     messages = run_recorded(study, tmp_path, monkeypatch)
     found = needles_of(homes, study, tmp_path).search([*messages, *contents(tmp_path / "run")])
     assert set(found) == {"sub-00 in log.txt"}
