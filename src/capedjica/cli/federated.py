@@ -37,9 +37,8 @@ def follower(progress: Progress) -> Follower:
                 self._said.add(text)
                 progress.console.print(text)
 
-        def server(self, host: str, port: int, started: bool) -> None:
-            how = "is up" if started else "was running already and is used"
-            self._say(f"The server {how}: sites reach it at {host}:{port}.")
+        def server(self, host: str, port: int) -> None:
+            self._say(f"The server is up: sites reach it at {host}:{port}.")
 
         def sites(self, connected: Mapping[str, bool]) -> None:
             for name, there in connected.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -29,11 +29,21 @@ def session(federation: Federation, seconds: float) -> Iterator[Session]:
 
 
 class Session:
-    """The coordinator's line to the server."""
+    """The coordinator's line to the server; found again if the server was started again.
+
+    Attributes
+    ----------
+    server : str
+        By which one server is told from the next: when it began. What it did is lost with it.
+    """
 
     def __init__(self, federation: Federation, seconds: float) -> None:
-        self._federation = federation
-        self._api = _connect(federation, seconds)
+        self._federation, self._seconds = federation, seconds
+        self._open()
+
+    def _open(self) -> None:
+        self._api = _connect(self._federation, self._seconds)
+        self.server = str(self._api.get_system_info().server_info.start_time)
 
     def close(self) -> None:
         """Hang up."""
@@ -51,9 +61,9 @@ class Session:
             _write_job(Path(folder) / "study", study, insecure_noise_seed)
             return str(self._ask(lambda: self._api.submit_job(str(Path(folder) / "study"))))
 
-    def status(self, job: str) -> str:
-        """Return what FLARE says of a job, such as RUNNING or FINISHED:COMPLETED."""
-        return str(self._ask(lambda: self._api.get_job_status(job)))
+    def has_ended(self, job: str) -> bool:
+        """Whether a job has come to an end, however; one that the server does not know has."""
+        return job not in self.unfinished()
 
     def abort(self, job: str) -> None:
         """End a job."""
@@ -65,9 +75,17 @@ class Session:
         jobs = self._ask(lambda: self._api.list_jobs()) or []
         return [job["job_id"] for job in jobs if not str(job.get("status", "")).startswith("FINISHED")]
 
-    def _ask(self, question: Any) -> Any:
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Return an answer; where there is none, find the server again and ask once more."""
         try:
             return question()
+        except Exception:
+            self.close()
+        try:
+            self._open()
+            return question()
+        except ProtocolError:
+            raise
         except Exception as error:
             raise ProtocolError(f"the server does not answer: {type(error).__name__}: {error}") from None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -28,6 +29,9 @@ from capedjica.study.run_folder import RunFolder
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
+
+# How long a site may still be held by an earlier job of the same study.
+_LET_GO_SECONDS: Final = 60.0
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
@@ -120,9 +124,22 @@ class SiteParty(AnsweringExecutor):
             raise InputError(
                 f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
             )
-        self._held.enter_context(taking_part(home, study))
+        self._hold(home, study)
         site = self._held.enter_context(attending(home, study, self._seed, Watcher()))
         return site.handle
+
+    def _hold(self, home: SiteHome, study: Study) -> None:
+        """Hold the site for this job; the process of one that was lost may need a while to let go of it."""
+        until = time.monotonic() + _LET_GO_SECONDS
+        while True:
+            try:
+                self._held.enter_context(taking_part(home, study))
+            except InputError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def close(self) -> None:
         """Close the ledger and the log."""

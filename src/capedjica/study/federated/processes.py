@@ -1,7 +1,8 @@
 """FLARE's server and clients as processes of this machine: started, kept running, stopped with their jobs.
 
 Each runs under a supervisor, ``python -m capedjica.study.federated.processes KIT ROLE NAME``, which starts it
-again when it dies and takes it down, with the processes of its jobs, when it is told to end.
+again when it dies and takes it down, with the processes of its jobs, when it is told to end. A supervisor may
+itself be killed: what it leaves behind is found by its kit, and ended before anything else is started there.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final, Literal
@@ -26,6 +28,8 @@ from capedjica.study.locks import locked
 
 Role = Literal["server", "client"]
 _MODULE: Final = "capedjica.study.federated.processes"
+# Where FLARE keeps what it runs as processes.
+_FLARE: Final = "nvflare.private.fed.app."
 _DETACHED: Final = "detached"
 _PID: Final = "supervisor.pid"
 _LOG: Final = "console.log"
@@ -35,14 +39,47 @@ _GRACE: Final = 10.0
 _PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
-def start(kit: Path, role: Role, name: str) -> int:
-    """Start a party under a supervisor, in the background; return the supervisor's process number."""
+@dataclass(frozen=True)
+class Mark:
+    """A process: numbers are used again, but not with the same time at which it began."""
+
+    pid: int
+    began: float
+
+    @classmethod
+    def own(cls) -> Mark:
+        """Return that of this process."""
+        return cls(os.getpid(), psutil.Process().create_time())
+
+    @classmethod
+    def read(cls, text: str) -> Mark:
+        """Return what ``str`` wrote."""
+        pid, began = text.split()
+        return cls(int(pid), float(began))
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.began!r}"
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        try:
+            process = psutil.Process(self.pid)
+            return bool(process.create_time() == self.began and process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return False
+
+
+def start(kit: Path, role: Role, name: str, owner: Mark | None = None) -> int:
+    """Start a party under a supervisor, in the background; return the supervisor's process number.
+
+    With an ``owner`` it ends when that process does.
+    """
     kit = kit.absolute()
     if running(kit) is not None:
         raise InputError(f"{kit} is running already, as process {running(kit)}")
     with open(kit / _LOG, "ab") as log:
         subprocess.run(  # noqa: S603 (our own module)
-            [sys.executable, "-m", _MODULE, str(kit), role, name, _DETACHED],
+            [sys.executable, "-m", _MODULE, str(kit), role, name, _DETACHED, str(owner or "")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -59,74 +96,81 @@ def start(kit: Path, role: Role, name: str) -> int:
 
 def stop(kit: Path) -> bool:
     """Stop a party and all that it began; return whether there was anything to stop."""
+    kit = kit.absolute()
     pid = running(kit)
-    if pid is None:
-        return False
-    supervisor = psutil.Process(pid)
-    family = [supervisor, *supervisor.children(recursive=True)]
-    supervisor.terminate()
-    _, left = psutil.wait_procs(family, timeout=2 * _GRACE)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, timeout=_GRACE)
-    return True
+    # It takes down the others, and would start again what is ended before it.
+    supervisor = [] if pid is None else [psutil.Process(pid)]
+    _end(supervisor, 3 * _GRACE)
+    left = family(kit)
+    _end(left, _GRACE)
+    return bool(supervisor or left)
 
 
 def running(kit: Path) -> int | None:
     """Return the number of the supervisor's process of a kit; None where none runs."""
     try:
-        pid, began = (kit / _PID).read_text().split()
-        # Numbers of processes are used again; the time at which one began tells which it is.
-        return int(pid) if psutil.Process(int(pid)).create_time() == float(began) else None
-    except (OSError, ValueError, psutil.Error):
+        mark = Mark.read((kit / _PID).read_text())
+    except (OSError, ValueError):
         return None
+    return mark.pid if mark.is_alive() else None
 
 
-def supervise(kit: Path, role: Role, name: str) -> None:
-    """Run a party until told to end; start it again when it dies. Blocks."""
+def family(kit: Path) -> list[psutil.Process]:
+    """Return the processes of FLARE that work in a kit, those of jobs included, whoever began them."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(kit) in (words := process.cmdline()) and any(word.startswith(_FLARE) for word in words):
+                found.append(process)
+    return found
+
+
+def supervise(kit: Path, role: Role, name: str, owner: Mark | None = None) -> None:
+    """Run a party until told to end, or until its owner ends; start it again when it dies. Blocks."""
     kit = kit.absolute()
     with locked(kit / ".supervisor.lock", f"{kit} is running already"):
-        (kit / _PID).write_text(f"{os.getpid()} {psutil.Process().create_time()!r}\n")
+        _end(family(kit), _GRACE)
+        (kit / _PID).write_text(f"{Mark.own()}\n")
         try:
-            with _ending() as ended:
-                _keep_running(kit, role, name, ended)
+            with _ending() as told:
+                _keep_running(
+                    kit, role, name, lambda: bool(told) or (owner is not None and not owner.is_alive())
+                )
         finally:
             (kit / _PID).unlink(missing_ok=True)
 
 
-def _keep_running(kit: Path, role: Role, name: str, ended: list[bool]) -> None:
-    for attempt in range(1 << 30):
+def _keep_running(kit: Path, role: Role, name: str, ended: Callable[[], bool]) -> None:
+    attempt = 0
+    while not ended():
         began = time.monotonic()
         process = subprocess.Popen(_command(kit, role, name), cwd=kit, env=_environment())  # noqa: S603 (FLARE)
         try:
-            while process.poll() is None and not ended:
-                time.sleep(0.1)
+            _wait_until(lambda: process.poll() is not None or ended())  # noqa: B023 (called at once)
         finally:
-            take_down(process.pid)
-        if ended:
+            # Of a party that was killed the jobs are left.
+            _end(family(kit), _GRACE)
+            process.wait()
+        if ended():
             return
-        if time.monotonic() - began > 10 * _PAUSES[-1]:
-            attempt = 0
-        pause = _PAUSES[min(attempt, len(_PAUSES) - 1)]
+        attempt = 1 if time.monotonic() - began > 10 * _PAUSES[-1] else attempt + 1
+        pause = _PAUSES[min(attempt, len(_PAUSES)) - 1]
         _say(f"the {role} ended with code {process.returncode}; it is started again in {pause:.0f} s")
         until = time.monotonic() + pause
-        while time.monotonic() < until and not ended:
-            time.sleep(0.1)
-        if ended:
-            return
+        _wait_until(lambda: time.monotonic() > until or ended())  # noqa: B023 (called at once)
 
 
-def take_down(pid: int) -> None:
-    """End a process and everything that it began."""
-    try:
-        family = [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]
-    except psutil.NoSuchProcess:
-        return
-    for process in family:
+def _wait_until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        time.sleep(0.1)
+
+
+def _end(processes: list[psutil.Process], grace: float) -> None:
+    """End processes, first kindly."""
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, left = psutil.wait_procs(family, timeout=_GRACE)
+    _, left = psutil.wait_procs(processes, timeout=grace)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -150,7 +194,7 @@ def _ending() -> Iterator[list[bool]]:
 
 
 def _command(kit: Path, role: Role, name: str) -> list[str]:
-    module = f"nvflare.private.fed.app.{role}.{role}_train"
+    module = f"{_FLARE}{role}.{role}_train"
     identity = [f"uid={name}"] if role == "client" else []
     settings = ["secure_train=true", *identity, f"org={ORGANISATION}", "config_folder=config"]
     return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *settings]
@@ -172,11 +216,12 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def main(path: str, role: str, name: str, detached: str = "") -> None:
+def main(path: str, role: str, name: str, detached: str = "", owner: str = "") -> None:
     """Supervise a party; detached, as nobody's child: whoever started it need not wait for its end."""
     if detached and os.fork():
         os._exit(0)
-    supervise(Path(path), "server" if role == "server" else "client", name)
+    mark = Mark.read(owner) if owner else None
+    supervise(Path(path), "server" if role == "server" else "client", name, mark)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from capedjica.study.federated.jobs import Session, session
 from capedjica.study.federated.kits import check_certificates
 from capedjica.study.federated.progress import Progress, read_progress
 from capedjica.study.federated.provisioning import check_sizes, settle
+from capedjica.study.locks import locked
 from capedjica.study.results import result_names
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.running import check_seed
@@ -55,8 +56,8 @@ class Terms:
 class Follower:
     """Told how a run across machines goes; every method does nothing unless overridden."""
 
-    def server(self, host: str, port: int, started: bool) -> None:
-        """Learn that the server is there, and whether it was started for this run."""
+    def server(self, host: str, port: int) -> None:
+        """Learn that the server was started."""
 
     def sites(self, connected: Mapping[str, bool]) -> None:
         """Learn which sites are connected."""
@@ -79,7 +80,7 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
     if state is not None and state.complete and folder.holds(result_names(study)):
         return state
     check_certificates(federation.server_kit)
-    with _server(federation, follower), session(federation, _SERVER_SECONDS) as line:
+    with _server(study, federation, follower), session(federation, _SERVER_SECONDS) as line:
         _end_leftovers(line)
         _wait_for_sites(study, line, terms, follower)
         _follow(study, federation, folder, line, terms, follower)
@@ -89,25 +90,24 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
 
 
 @contextmanager
-def _server(federation: Federation, follower: Follower) -> Iterator[None]:
-    """Have a server for the time of the run: one that is running already is used, and left running."""
+def _server(study: Study, federation: Federation, follower: Follower) -> Iterator[None]:
+    """Have a server for the time of the run and no longer, even if this process is killed."""
     seal, kit = federation.seal, federation.server_kit
-    if processes.running(kit) is not None:
-        follower.server(seal.host, seal.port, started=False)
-        yield
-        return
-    if not processes.port_is_free("127.0.0.1", seal.port):
-        raise InputError(
-            f"port {seal.port} of this machine is in use by another program: stop that, or provision "
-            "with another --port"
-        )
-    settle(kit)
-    processes.start(kit, "server", seal.host)
-    try:
-        follower.server(seal.host, seal.port, started=True)
-        yield
-    finally:
+    with locked(federation.path / ".run.lock", f"'{study.content.title}' is being run by another process"):
+        # One that is there although nobody runs the study is left from a run that was killed.
         processes.stop(kit)
+        if not processes.port_is_free("127.0.0.1", seal.port):
+            raise InputError(
+                f"port {seal.port} of this machine is in use by another program: stop that, or provision "
+                "with another --port"
+            )
+        settle(kit)
+        processes.start(kit, "server", seal.host, owner=processes.Mark.own())
+        try:
+            follower.server(seal.host, seal.port)
+            yield
+        finally:
+            processes.stop(kit)
 
 
 def connected_sites(study: Study, line: Session) -> dict[str, bool]:
@@ -150,10 +150,12 @@ def _follow(
     write_json(federation.server_kit / "local" / SETTINGS, settings)
     deaths, gained = 0, -1
     while True:
-        job = line.submit(study.hash.hex(), terms.insecure_noise_seed)
+        job, server = line.submit(study.hash.hex(), terms.insecure_noise_seed), line.server
         end = _await_end(folder, line, job, follower)
         if end is not None:
             return _conclude(end)
+        # A server that was started again may believe that the job still runs.
+        _end_leftovers(line)
         latest = read_progress(folder.path)
         done = latest.n_done if latest is not None else 0
         deaths = deaths + 1 if done <= gained else 1
@@ -163,7 +165,8 @@ def _follow(
                 f"the run died {deaths} times at the same point; the server's log in {federation.server_kit} "
                 "may say why. Run the same command to go on"
             )
-        follower.died(deaths, "a site's process for it ended")
+        lost = "the process of a site or of the aggregator" if line.server == server else "the server"
+        follower.died(deaths, f"{lost} ended")
         _wait_for_sites(study, line, terms, follower)
 
 
@@ -173,11 +176,11 @@ def _seconds(patience: Patience) -> dict[str, float]:
 
 def _await_end(folder: RunFolder, line: Session, job: str, follower: Follower) -> Progress | None:
     """Follow a job until the run has ended; None if the job died before."""
-    before = read_progress(folder.path)
+    before, server = read_progress(folder.path), line.server
     try:
         while True:
             # First the job, then the file: what it wrote last is seen.
-            over = line.status(job).startswith("FINISHED")
+            over = line.has_ended(job) or line.server != server
             latest = read_progress(folder.path)
             if latest is not None and latest != before:
                 follower.progress(latest)
