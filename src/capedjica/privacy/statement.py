@@ -96,6 +96,13 @@ class PrivacyStatement:
     charged: Mapping[str, float] | None = None
 
     @property
+    def lost(self) -> tuple[str, ...]:
+        """The sites that did not state what they were charged: they were gone by the end."""
+        if self.charged is None or self.mechanism == "local":
+            return ()
+        return tuple(name for name in self.site_epsilon if name not in self.charged)
+
+    @property
     def spent_mu(self) -> float:
         """The mu of everything that was released so far, for the site that gave most."""
         charged = max(self.charged.values(), default=0.0) if self.charged else 0.0
@@ -143,6 +150,8 @@ class PrivacyStatement:
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
             lines.append(f"  Lost to interruptions, and charged all the same: epsilon = {round_up(lost)}.")
+        if self.lost:
+            lines.append(f"  Sites lost on the way: {', '.join(self.lost)}; all they were asked for counts.")
         if 0 < self.spent_mu < math.inf:
             lines.append(
                 f"  Spent by the end: epsilon = {round_up(self.spent_epsilon)} "

@@ -61,6 +61,7 @@ class PrivacyFile(msgspec.Struct):
     n_colluding: int
     sites: dict[str, _SiteCost]
     releases: list[_ReleaseCost]
+    lost: list[str] = []
 
     def statement(self, secure: bool) -> PrivacyStatement:
         """Return what was written, with infinity again where there is no number."""
@@ -72,7 +73,8 @@ class PrivacyFile(msgspec.Struct):
                 Charge(one.label, {name: _known(mu) for name, mu in one.mu.items()}, one.noise, one.given_up)
                 for one in self.releases
             ),
-            site_epsilon={name: _known(site.epsilon) for name, site in self.sites.items()},
+            site_epsilon=dict.fromkeys(self.lost, _known(self.epsilon))
+            | {name: _known(site.epsilon) for name, site in self.sites.items()},
             mechanism=self.mechanism,
             n_sites=self.n_sites,
             n_colluding=self.n_colluding,

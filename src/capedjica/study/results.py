@@ -193,6 +193,7 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
             }
             for name, mu2 in charged.items()
         },
+        "lost": list(privacy.lost),
         "releases": [
             {
                 "label": release.label,
