@@ -10,9 +10,13 @@ from pathlib import Path
 from capedjica.errors import InputError
 
 
+class BusyError(InputError):
+    """Another process holds what is wanted."""
+
+
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold a file, made where it is missing; InputError with ``busy`` while another process does.
+    """Hold a file, made where it is missing; BusyError with ``busy`` while another process does.
 
     The operating system lets go of it when the process ends, however it ends.
     """
@@ -25,5 +29,5 @@ def locked(path: Path, busy: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise InputError(busy) from None
+            raise BusyError(busy) from None
         yield

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ from capedjica.study.attending import attending
 from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.federated.progress import Reporter
+from capedjica.study.locks import BusyError
 from capedjica.study.log_files import logged
 from capedjica.study.participation import (
     budget_problems,
@@ -30,10 +31,11 @@ from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
 
-# How long a site may still be held by an earlier job of the same study.
+# How long a site or a run's folder may still be held by an earlier job of the same study.
 _LET_GO_SECONDS: Final = 60.0
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
+_Claimed = TypeVar("_Claimed")
 
 
 class AggregatorSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -68,14 +70,19 @@ class AggregatorParty(ConductingController):
         """Run the study; whatever goes wrong is written down in the run's folder."""
         own = _read(settings / SETTINGS, AggregatorSettings)
         study = _load(settings, self._hash)
-        courier = Courier(send, Patience(**own.patience))
+        courier = Courier(_until(ended, send), Patience(**own.patience))
         folder = RunFolder(Path(own.out))
         reporter = Reporter(folder.path, study, lambda: courier.lost)
         try:
-            with folder.claim(study) as state, logged("capedjica.run", folder.log_path):
+            with ExitStack() as held:
+                state = _enter(held, lambda: folder.claim(study))
+                held.enter_context(logged("capedjica.run", folder.log_path))
                 reporter.write()
                 courier.gather(study.contract.roster.names, ended)
                 conduct(study, folder, state, courier.exchange, self._seed, reporter, ahead=True)
+        except _JobEndedError:
+            # The run has not ended with it: it will be taken up, and how it stands is not to be changed.
+            self.logger.warning("FLARE ended the job before the run was complete")
         except CapedjicaError as error:
             reporter.end("stopped", str(error), error.exit_code)
         except Exception as error:
@@ -124,22 +131,9 @@ class SiteParty(AnsweringExecutor):
             raise InputError(
                 f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
             )
-        self._hold(home, study)
+        _enter(self._held, lambda: taking_part(home, study))
         site = self._held.enter_context(attending(home, study, self._seed, Watcher()))
         return site.handle
-
-    def _hold(self, home: SiteHome, study: Study) -> None:
-        """Hold the site for this job; the process of one that was lost may need a while to let go of it."""
-        until = time.monotonic() + _LET_GO_SECONDS
-        while True:
-            try:
-                self._held.enter_context(taking_part(home, study))
-            except InputError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.2)
-            else:
-                return
 
     def close(self) -> None:
         """Close the ledger and the log."""
@@ -147,6 +141,34 @@ class SiteParty(AnsweringExecutor):
             self._held.close()
         except Exception:
             self.logger.exception("while closing")
+
+
+class _JobEndedError(CapedjicaError):
+    """FLARE ended the job: it was told to, or the process of one site had ended."""
+
+
+def _until(ended: Callable[[], bool], send: Send) -> Send:
+    """Return what sends no more once the job has ended: sites would only seem to be lost."""
+
+    def sending(parcels: Mapping[str, bytes], seconds: float) -> Mapping[str, bytes]:
+        slips = {} if ended() else send(parcels, seconds)
+        if ended():
+            raise _JobEndedError("the job has ended")
+        return slips
+
+    return sending
+
+
+def _enter(held: ExitStack, claim: Callable[[], AbstractContextManager[_Claimed]]) -> _Claimed:
+    """Hold what the process of an earlier job, lost or aborted, may need a while to let go of."""
+    until = time.monotonic() + _LET_GO_SECONDS
+    while True:
+        try:
+            return held.enter_context(claim())
+        except BusyError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.2)
 
 
 def _read(path: Path, kind: type[_Settings]) -> _Settings:
