@@ -89,7 +89,7 @@ def read_seal(path: Path) -> Seal | None:
         return None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not the seal of a study: {error}") from None
     if seal.schema != SCHEMA:
         raise InputError(f"{file}: schema must be {SCHEMA}, got {seal.schema}")

@@ -7,6 +7,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from capedjica.study.text import printable
 _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 512 << 20
 _WARN_BEFORE: Final = timedelta(days=30)
+_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _PARTS: Final = ("startup", "local", "study", "transfer", "kit.json")
 
 
@@ -67,7 +69,7 @@ class Kit:
         file = self.path / "startup" / "fed_client.json"
         try:
             target = msgspec.json.decode(file.read_bytes())["servers"][0]["service"]["target"]
-        except (OSError, msgspec.MsgspecError, LookupError, TypeError):
+        except (OSError, ValueError, RecursionError, LookupError, TypeError):
             raise InputError(f"{file} does not say where the server is: the kit is damaged") from None
         return printable(str(target))
 
@@ -127,7 +129,7 @@ def open_kit(path: Path, into: Path) -> Kit:
             _check_members(archive, path)
             into.mkdir(mode=0o700)
             archive.extractall(into)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         shutil.rmtree(into, ignore_errors=True)
         raise InputError(f"{path} cannot be unpacked: {error}") from None
     for folder, _, files in os.walk(into):
@@ -146,7 +148,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
         parts = PurePosixPath(member.filename).parts
         kind = stat.S_IFMT(member.external_attr >> 16)
         beside = not parts or parts[0] not in _PARTS or ".." in parts or "\\" in member.filename
-        if beside or kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        if beside or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.compress_type not in _PACKINGS:
             raise InputError(f"{path} is not a kit: it holds {printable(member.filename)!r}")
 
 
@@ -199,5 +201,5 @@ def _read_label(file: Path, path: Path) -> Label:
         return msgspec.json.decode(file.read_bytes(), type=Label)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a kit: {error}") from None

@@ -71,7 +71,7 @@ def read_progress(run: Path) -> Progress | None:
         return None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file} does not tell how far a run is: {error}") from None
 
 

@@ -39,6 +39,10 @@ AGGREGATOR_CLASS: Final = "capedjica.study.federated.parties.AggregatorParty"
 SITE_CLASS: Final = "capedjica.study.federated.parties.SiteParty"
 _HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
+# The longest name in a certificate.
+_LONGEST_HOST: Final = 64
+# What FLARE calls its server, wherever it is.
+_SERVER: Final = "server"
 
 # Whoever talks to a site through FLARE may see that it is there and hand it the one job it knows.
 _NOBODY: Final = dict.fromkeys(
@@ -84,17 +88,32 @@ def provision(study: Study, host: str, port: int) -> Federation:
 
 
 def _check(study: Study, host: str, port: int) -> None:
-    if len(host) > 253 or not re.fullmatch(_HOST_PATTERN, host):
-        raise InputError(f"--host must be the name or address of the aggregator's machine, got {host[:80]!r}")
+    if len(host) > _LONGEST_HOST or not re.fullmatch(_HOST_PATTERN, host):
+        raise InputError(
+            f"--host must be the name or address of the aggregator's machine, of at most {_LONGEST_HOST} "
+            f"characters, got {host[:80]!r}"
+        )
     if not 1 <= port <= 65535:
         raise InputError(f"--port must lie between 1 and 65535, got {port}")
-    for name in study.contract.roster.names:
+    _check_names(study.contract.roster.names, host)
+    check_sizes(study)
+
+
+def _check_names(names: tuple[str, ...], host: str) -> None:
+    """Refuse names that FLARE cannot carry, or cannot tell apart."""
+    # Kits are files named after sites, and on some disks capital letters make no difference.
+    taken = {name.lower(): "the aggregator's machine" for name in (host, _SERVER)}
+    for name in names:
         if not re.fullmatch(_SITE_PATTERN, name):
             raise InputError(
                 f"site {name}: a name that travels holds up to 63 letters, digits, '-' and '_'; let the site "
                 "make an identity under such a name"
             )
-    check_sizes(study)
+        other = taken.setdefault(name.lower(), f"site {name}")
+        if other != f"site {name}":
+            raise InputError(
+                f"site {name}: {other} goes by that name; let the site make an identity under another"
+            )
 
 
 def check_sizes(study: Study) -> None:
@@ -122,7 +141,7 @@ def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
     (made / "kits").mkdir(parents=True)
     (kits / host).rename(made / "server")
     (kits / COORDINATOR).rename(made / "coordinator")
-    _restrict_server(made / "server")
+    _restrict_server(made / "server", len(names))
     _add_study(study, made / "server")
     for name in names:
         _restrict_site(kits / name)
@@ -132,6 +151,7 @@ def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
         _zip(kits / name, made / "kits" / f"{name}.zip")
     # The root's key: who has it can make kits for this study.
     (scratch / project / "state").rename(made / "root")
+    (made / "root" / "cert.json").chmod(0o600)
     seal = Seal(
         title=study.content.title,
         study=study.hash.hex(),
@@ -190,12 +210,13 @@ def _without(resources: dict[str, Any], *ids: str) -> list[dict[str, Any]]:
     return [component for component in resources["components"] if component["id"] not in ids]
 
 
-def _restrict_server(kit: Path) -> None:
-    """Let the server run our jobs only, and receive no logs."""
+def _restrict_server(kit: Path, n_sites: int) -> None:
+    """Let the server run our jobs only, and receive no logs; make room for all sites."""
     resources = _resources(kit)
     resources["class_allow_list"] = [AGGREGATOR_CLASS]
     resources["components"] = _without(resources, "log_receiver")
-    resources["servers"][0]["heart_beat_timeout"] = 60
+    # A site that comes back is counted beside itself for a while.
+    resources["servers"][0] |= {"heart_beat_timeout": 60, "max_num_clients": 2 * n_sites}
     _write_local(kit, resources)
 
 

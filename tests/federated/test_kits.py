@@ -1,0 +1,338 @@
+"""Kits as a site receives them: only its own, whole, of this version, and nothing beside its folder."""
+
+import json
+import os
+import shutil
+import stat
+import zipfile
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from capedjica import __version__
+from capedjica.errors import InputError
+from capedjica.study.federated import kits
+from capedjica.study.participation import approve
+from tests.federated.sealed import altered, certificate, days_from_now, lying_zip, rezip, unzip, with_member
+from tests.in_process import run_main
+
+
+@pytest.fixture
+def site(sealed):
+    """A site without a kit, and the file of its kit."""
+    _, federation, homes = sealed
+    yield homes["s1"], federation.site_kits / "s1.zip"
+    shutil.rmtree(kits.kits_folder(homes["s1"]), ignore_errors=True)
+
+
+def refused(home, kit):
+    """Return why a kit is not taken; nothing of it may be left."""
+    outside = {path for path in home.folder.parent.rglob("*") if "kits" not in path.parts}
+    with pytest.raises(InputError) as error, kits.received(home, kit):
+        pass
+    assert kits.installed(home) == []
+    assert list(kits.kits_folder(home).iterdir()) == []
+    assert {path for path in home.folder.parent.rglob("*") if "kits" not in path.parts} == outside
+    return str(error.value)
+
+
+def keep(home, kit):
+    with kits.received(home, kit) as (study, keep_it):
+        keep_it()
+    return study
+
+
+# A good one
+
+
+def test_a_kit_is_kept_where_nobody_else_reads_it(sealed, site):
+    home, file = site
+    study = keep(home, file)
+    assert study.hash == sealed[0].hash
+    kit = kits.find_kit(home)
+    assert kit.path == home.folder / "kits" / study.hash.hex()[:16]
+    assert kit.server == "localhost:8002"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (kit.path, kit.path.parent)} == {0o700}
+    files = [path for path in kit.path.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    settings = json.loads((kit.path / "local" / "capedjica.json").read_text())
+    assert settings == {"site": str(home.folder.absolute())}
+
+
+def test_the_same_kit_again_changes_nothing(site):
+    home, file = site
+    keep(home, file)
+    before = {path: path.stat().st_mtime_ns for path in kits.kits_folder(home).rglob("*")}
+    keep(home, file)
+    after = {path: path.stat().st_mtime_ns for path in kits.kits_folder(home).rglob("*")}
+    assert {path: after[path] for path in before if path.is_file()} == {
+        path: when for path, when in before.items() if path.is_file()
+    }
+    assert after.keys() == before.keys()
+
+
+def test_a_kit_that_is_not_kept_leaves_nothing(site):
+    home, file = site
+    with kits.received(home, file):
+        pass
+    assert list(kits.kits_folder(home).iterdir()) == []
+
+
+def test_a_study_without_a_kit_is_taken_too(sealed, site):
+    study, _, _ = sealed
+    with kits.received(site[0], study.folder) as (given, keep_it):
+        keep_it()
+    assert given.hash == study.hash
+    assert kits.installed(site[0]) == []
+
+
+# Those that are refused
+
+
+def test_the_kit_of_another_site_is_refused(sealed, site):
+    home, file = site
+    assert refused(home, file.with_name("s2.zip")).endswith("is the kit of site s2; this is site s1")
+
+
+def test_a_kit_of_another_version_names_both(site, tmp_path):
+    home, file = site
+
+    def age(files):
+        files["kit.json"] = files["kit.json"].replace(__version__.encode(), rb"9.8.7\u001b[2J")
+
+    words = refused(home, altered(file, tmp_path / "kit.zip", age))
+    assert "was made by capedjica 9.8.7" in words
+    assert f"this is {__version__}: all parties must run the same version" in words
+    assert words.isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil",
+        "study/../../evil",
+        "startup/../../evil",
+        "/etc/evil",
+        "//evil",
+        "C:\\evil",
+        "startup\\..\\evil",
+        "evil",
+        "custom/evil.py",
+        ".hidden",
+        "",
+        ".",
+        "kit.json/..",
+    ],
+)
+def test_a_file_beside_its_place_is_refused(site, tmp_path, name):
+    home, file = site
+    assert "is not a kit: it holds" in refused(home, with_member(file, tmp_path / "kit.zip", name))
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
+def test_what_is_no_file_is_refused(site, tmp_path, kind):
+    home, file = site
+    kit = with_member(file, tmp_path / "kit.zip", "study/link", b"/etc/passwd", kind | 0o777)
+    assert refused(home, kit).endswith("is not a kit: it holds 'study/link'")
+
+
+def test_a_kit_that_is_too_large_is_refused(site, tmp_path, monkeypatch):
+    home, file = site
+    monkeypatch.setattr(kits, "_MOST_BYTES", 1 << 20)
+    bomb = with_member(file, tmp_path / "kit.zip", "study/bomb", bytes(1 << 20))
+    assert refused(home, bomb).endswith("is not a kit: it is too large")
+
+
+def test_a_kit_of_too_many_files_is_refused(site, tmp_path):
+    home, file = site
+    files = unzip(file) | {f"study/{n}": b"" for n in range(200)}
+    assert refused(home, rezip(files, tmp_path / "kit.zip")).endswith("is not a kit: it is too large")
+
+
+def test_a_file_larger_than_it_says_is_not_unpacked(site, tmp_path, monkeypatch):
+    """A bomb that lies: 30 MB of zeros that claim to be 10 bytes."""
+    home, file = site
+    (tmp_path / "kit.zip").write_bytes(lying_zip(unzip(file), "study/bomb", bytes(30_000_001), 10))
+    unpacked, real = [], zipfile.ZipFile.extractall
+
+    def extract(archive, into):
+        try:
+            real(archive, into)
+        finally:
+            unpacked.extend(path.stat().st_size for path in into.rglob("*"))
+
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", extract)
+    assert "cannot be unpacked: Bad CRC-32" in refused(home, tmp_path / "kit.zip")
+    assert 0 < max(unpacked) < 10_000
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_only_the_usual_packing_is_unpacked(site, tmp_path, method):
+    home, file = site
+    shutil.copy(file, tmp_path / "kit.zip")
+    with zipfile.ZipFile(tmp_path / "kit.zip", "a", method) as archive:
+        archive.writestr("study/odd", b"x" * 1000)
+    assert "is not a kit: it holds 'study/odd'" in refused(home, tmp_path / "kit.zip")
+
+
+def test_what_is_no_zip_is_refused(site, tmp_path):
+    home, _ = site
+    for content in (b"", b"PK\x03\x04", b"hello", bytes(1000)):
+        (tmp_path / "kit.zip").write_bytes(content)
+        assert "kit.zip cannot be unpacked: " in refused(home, tmp_path / "kit.zip")
+    assert "cannot be unpacked: " in refused(home, tmp_path / "absent.zip")
+    (tmp_path / "folder.zip").mkdir()
+    assert "cannot be unpacked: " in refused(home, tmp_path / "folder.zip")
+
+
+def test_another_zip_is_refused(site, tmp_path):
+    home, _ = site
+    kit = rezip({"results.csv": b""}, tmp_path / "kit.zip")
+    assert refused(home, kit).endswith("is not a kit: there is no kit.json in it")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(st.data())
+def test_a_damaged_kit_is_refused_in_words(site, tmp_path, data):
+    """Cut off, or with some bytes changed: refused, or else none the worse for it."""
+    home, file = site
+    content = bytearray(file.read_bytes())
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    for _ in range(data.draw(st.integers(0, 3))):
+        if content:
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "kit.zip").write_bytes(content)
+    with suppress(InputError), kits.received(home, tmp_path / "kit.zip") as (study, _):
+        assert study.folder.is_relative_to(home.folder)
+    assert list(kits.kits_folder(home).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"site": "\xff"}',
+        b"[" * 100_000,
+        b'{"site": "s1", "study": "x", "capedjica": "1", "more": 1}',
+    ],
+)
+def test_a_label_that_cannot_be_read_is_refused(site, tmp_path, label):
+    home, file = site
+    kit = altered(file, tmp_path / "kit.zip", lambda files: files.update({"kit.json": label}))
+    assert "is not a kit: " in refused(home, kit)
+
+
+def test_a_kit_whose_study_was_changed_is_refused(site, tmp_path):
+    home, file = site
+
+    def raise_epsilon(files):
+        text = files["study/study.toml"]
+        files["study/study.toml"] = text.replace(b"epsilon = 10.0", b"epsilon = 19.0")
+        assert files["study/study.toml"] != text
+
+    kit = altered(file, tmp_path / "kit.zip", raise_epsilon)
+    assert "holds another study than it says" in refused(home, kit)
+
+
+def test_a_kit_without_a_study_or_certificates_is_refused(site, tmp_path):
+    home, file = site
+    for missing in ("study/study.toml", "startup/rootCA.pem"):
+        kit = altered(file, tmp_path / "kit.zip", lambda files, missing=missing: files.pop(missing))
+        assert missing.split("/")[0] in refused(home, kit)
+
+
+@pytest.mark.parametrize("name", ["startup/client.crt", "startup/rootCA.pem"])
+def test_a_certificate_that_is_none_is_refused(site, tmp_path, name):
+    home, file = site
+    kit = altered(file, tmp_path / "kit.zip", lambda files: files.update({name: b"-----BEGIN\xff"}))
+    assert "certificates" in refused(home, kit)
+
+
+# Certificates that end
+
+
+@pytest.mark.parametrize("name", ["startup/client.crt", "startup/rootCA.pem"])
+def test_an_expired_kit_is_refused(site, tmp_path, name):
+    home, file = site
+    old = certificate(days_from_now(-1))
+    words = refused(home, altered(file, tmp_path / "kit.zip", lambda files: files.update({name: old})))
+    assert f"ended on {days_from_now(-1).date()}" in words
+    assert "the study must be provisioned again" in words
+
+
+def test_a_kit_warns_in_its_last_month_and_not_before(site):
+    home, file = site
+    keep(home, file)
+    kit = kits.find_kit(home)
+    end = kit.expiry()
+    day = days_from_now(1) - days_from_now(0)
+    assert end > days_from_now(300)
+    assert kits.check_certificates(kit.path) is None
+    assert kits.check_certificates(kit.path, end - 31 * day) is None
+    warning = kits.check_certificates(kit.path, end - 29.5 * day)
+    assert warning is not None
+    assert warning.endswith("in 29 days")
+    with pytest.raises(InputError, match="ended on"):
+        kits.check_certificates(kit.path, end)
+
+
+# Commands at the site
+
+
+def test_a_site_without_a_kit_is_told_what_to_do(site, monkeypatch, capsys):
+    home, _ = site
+    ended = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert ended.returncode == 2
+    assert "site s1 has no kit; first: capedjica site approve KIT.zip" in ended.stderr
+    ended = run_main(["site", "stop", str(home.folder)], monkeypatch, capsys)
+    assert (ended.returncode, ended.stdout) == (0, "Site s1 was not running.\n")
+
+
+def test_a_site_does_not_start_what_it_has_not_approved(site, monkeypatch, capsys):
+    home, file = site
+    keep(home, file)
+    ended = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert ended.returncode == 2
+    assert "it has not approved 'A small study'" in ended.stderr
+    assert not (kits.find_kit(home).path / "supervisor.pid").exists()
+
+
+def test_a_site_does_not_start_with_scans_that_changed_since_approval(site, monkeypatch, capsys):
+    home, file = site
+    study = keep(home, file)
+    approve(home, study)
+    first = sorted(home.data_path.iterdir())[0]
+    kept = first.read_bytes()
+    try:
+        first.write_bytes(kept[:-8] + bytes(8))
+        ended = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    finally:
+        first.write_bytes(kept)
+    assert ended.returncode == 2
+    assert "to use them as they are now, approve it again" in ended.stderr
+
+
+def test_the_command_refuses_the_kit_of_another_site(site, monkeypatch, capsys):
+    home, file = site
+    other = str(file.with_name("s3.zip"))
+    ended = run_main(["site", "approve", other, "--site", str(home.folder)], monkeypatch, capsys)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "is the kit of site s3; this is site s1" in ended.stderr
+
+
+def test_a_kit_is_found_by_the_beginning_of_its_study(sealed, site):
+    home, file = site
+    keep(home, file)
+    name = sealed[0].hash.hex()
+    assert kits.find_kit(home, name[:6]).label.study == name
+    with pytest.raises(InputError, match="site s1 has no kit of study ffffffff"):
+        kits.find_kit(home, "ffffffff")
+    later = shutil.copytree(kits.find_kit(home).path, home.folder / "kits" / "later")
+    os.utime(later, (2e9, 2e9))
+    assert [kit.path for kit in kits.installed(home)] == [later, home.folder / "kits" / name[:16]]
