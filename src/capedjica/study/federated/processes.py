@@ -197,7 +197,8 @@ def _command(kit: Path, role: Role, name: str) -> list[str]:
     module = f"{_FLARE}{role}.{role}_train"
     identity = [f"uid={name}"] if role == "client" else []
     settings = ["secure_train=true", *identity, f"org={ORGANISATION}", "config_folder=config"]
-    return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *settings]
+    program = [sys.executable, "-u", "-m", "capedjica.engines.flare.party", module]
+    return [*program, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *settings]
 
 
 def _environment() -> dict[str, str]:
