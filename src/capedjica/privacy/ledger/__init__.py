@@ -1,8 +1,8 @@
 """The site's ledger: every release recorded and charged before it leaves, once, and never beyond the cap.
 
 ``ledger`` is what a site uses. Beneath it ``chain`` keeps file, entries and head in step, ``books`` decides,
-``log`` stores, ``entry`` links, ``vault`` seals, ``head`` signs, ``policy`` compares with the caps,
-``statement`` tells people and ``checks`` turns bad input away.
+``log`` stores, ``entry`` links, ``vault`` seals, ``keys`` follow one another, ``head`` signs, ``policy``
+compares with the caps, ``statement`` tells people and ``checks`` turns bad input away.
 """
 
 from capedjica.privacy.ledger.books import Slot

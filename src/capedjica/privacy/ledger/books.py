@@ -69,7 +69,7 @@ class Books:
             raise TamperedError(f"entry {entry.seq} of the ledger makes no sense; it was forged") from None
 
     def _apply(self, entry: Entry) -> None:
-        if entry.kind in ("genesis", "head-rebuilt"):
+        if entry.kind in ("genesis", "head-rebuilt", "key", "note"):
             return
         study = _present(entry.study)
         match entry.kind:

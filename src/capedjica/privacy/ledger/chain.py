@@ -18,6 +18,7 @@ from capedjica.privacy.ledger.books import Books
 from capedjica.privacy.ledger.entry import GENESIS_HASH, Detail, Entry, Genesis, Kind, Note, linked
 from capedjica.privacy.ledger.errors import RestoredError, StorageError, TamperedError, WrongKeyError
 from capedjica.privacy.ledger.head import NAME_BYTES, Head, Sign, Verify, read_head, write_atomically
+from capedjica.privacy.ledger.keys import Keys, Period, open_keys
 from capedjica.privacy.ledger.log import Log
 from capedjica.privacy.ledger.vault import Vault
 
@@ -93,19 +94,36 @@ class Chain:
             )
         self._log.create()
         name = os.urandom(NAME_BYTES)
-        self._tip, self._vault = Head(name, 0, GENESIS_HASH), Vault(storage_key, name)
+        self._tip = Head(name, 0, GENESIS_HASH)
+        self._keys = Keys(storage_key, [Period(1, Vault(storage_key, name), self._verify)])
         # The empty message serves to recognise the storage key.
         self.append("genesis", Genesis(name.hex()), message=b"")
 
     def _unlock(self, storage_key: bytes) -> None:
-        """Find the ledger's name in its first entry, and check the key with the message sealed there."""
+        """Find the ledger's name in its first entry, and check the key with what was sealed under it."""
         genesis = next(linked(self._log.entries(), 0, GENESIS_HASH), None)
         if genesis is None or genesis.kind != "genesis":
             raise TamperedError("entry 1 of the ledger is missing")
         name = genesis.read(Genesis).name
-        self._tip, self._vault = Head(name, 0, GENESIS_HASH), Vault(storage_key, name)
-        if self._vault.unseal(self._log.sealed(genesis), genesis.binding()) is None:
-            raise WrongKeyError(f"the storage key is not the one of the ledger {self.path}")
+        self._tip = Head(name, 0, GENESIS_HASH)
+        changes = [entry for entry in self.entries() if entry.kind == "key"] if self._log.has("key") else []
+        try:
+            self._keys = open_keys(storage_key, self._verify, name, genesis, changes, self._log.sealed)
+        except WrongKeyError as error:
+            self._check_age(name)
+            raise WrongKeyError(f"{self.path}: {error}") from None
+
+    def _check_age(self, name: bytes) -> None:
+        """Refuse a ledger from before the present key, which has signed a later head of it."""
+        data = read_head(self.head_path)
+        if data is None or not Head.readable(data, lambda _: self._verify):
+            return
+        head = Head.parse(data, lambda _: self._verify, "its head")
+        if head.ledger == name and self._log.hash_at(head.seq) is None:
+            raise RestoredError(
+                f"the ledger {self.path} is from before the present key, but its head {self.head_path} was "
+                f"signed at entry {head.seq}: an older copy was restored; put the latest one back"
+            )
 
     def close(self) -> None:
         """Close the file; any use afterwards is an error."""
@@ -160,6 +178,8 @@ class Chain:
                     f"entry {self._tip.seq} of {self.path} was replaced while in use; nothing was sent"
                 )
         for entry in linked(entries, self._tip.seq, self._tip.hash):
+            if entry.kind == "key" and entry.seq > self._keys.present.first:
+                raise WrongKeyError(f"the key of the ledger {self.path} was changed while in use")
             self.books.apply(entry)
             self._tip = Head(self._tip.ledger, entry.seq, entry.hash)
 
@@ -178,11 +198,11 @@ class Chain:
         mu2: float | None = None,
         message: bytes | None = None,
     ) -> None:
-        """Append one entry, at most one in a transaction, and its message, sealed."""
+        """Append one entry, at most one in a transaction, and its message, sealed by the key in force."""
         now, text = time.time_ns() // 1000, msgspec.json.encode(detail).decode()
         seq, previous = self._tip.seq + 1, self._tip.hash
         entry = Entry(seq, kind, now, study, block, attempt, slot, request, mu2, text, previous)
-        sealed = None if message is None else self._vault.seal(message, entry.binding())
+        sealed = None if message is None else self._keys.present.vault.seal(message, entry.binding())
         digest = None if sealed is None else hashlib.sha256(sealed).digest()
         self._log.append(entry.chained(digest), sealed)
 
@@ -192,7 +212,8 @@ class Chain:
 
     def message(self, entry: Entry) -> bytes:
         """Return the message of an entry as it was handed out."""
-        message = self._vault.unseal(self._log.sealed(entry), entry.binding())
+        vault = self._keys.at(entry.seq).vault
+        message = vault.unseal(self._log.sealed(entry), entry.binding())
         if message is None:
             raise TamperedError(f"the message of entry {entry.seq} of the ledger cannot be unsealed")
         return message
@@ -208,6 +229,21 @@ class Chain:
         self._check_head_file()
         return len(entries)
 
+    # The key
+
+    def change_key(self, storage_key: bytes, old: bytes, new: bytes) -> None:
+        """Let another key take over from the next entry on; this chain, which has the old one, is closed."""
+        with self._exclusive():
+            try:
+                with self._log.transaction():
+                    self._settle()
+                    name, seq, previous = self._tip.ledger, self._tip.seq + 1, self._tip.hash
+                    detail, message = self._keys.hand_over(name, seq, previous, old, new, self._sign)
+                    self._keys = Keys(storage_key, [Period(seq, Vault(storage_key, name), self._verify)])
+                    self.append("key", detail, message=message)
+            finally:
+                self.close()
+
     # The head; inside a transaction
 
     def signed_head(self) -> bytes:
@@ -216,7 +252,7 @@ class Chain:
 
     def compare(self, data: bytes, source: str = _GIVEN) -> int:
         """Compare the chain with a signed head, and return that head's sequence number."""
-        head = Head.parse(data, self._verify, source)
+        head = Head.parse(data, self._keys.verifier, source)
         if head.ledger != self._tip.ledger:
             raise TamperedError(f"the ledger {self.path} is not the one that {source} belongs to")
         if head.seq > self._tip.seq:
@@ -242,7 +278,7 @@ class Chain:
 
     def _head_is_lost(self) -> bool:
         data = read_head(self.head_path)
-        return data is None or not Head.readable(data, self._verify)
+        return data is None or not Head.readable(data, self._keys.verifier)
 
     def _write_head(self) -> None:
         write_atomically(self.head_path, self.signed_head())

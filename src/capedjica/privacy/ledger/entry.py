@@ -19,7 +19,9 @@ import msgspec
 from capedjica.privacy.ledger.errors import TamperedError
 
 Value = int | float | str | bytes | None
-Kind = Literal["genesis", "study", "revoke", "claim", "release", "burn", "abort", "head-rebuilt"]
+Kind = Literal[
+    "genesis", "study", "revoke", "claim", "release", "burn", "abort", "head-rebuilt", "key", "note"
+]
 
 GENESIS_HASH: Final = bytes(32)
 _CHAIN: Final = b"capedjica ledger entry 1\0"
@@ -65,9 +67,17 @@ class Release(Detail, frozen=True):
 
 
 class Note(Detail, frozen=True):
-    """Why something was revoked, burnt, aborted or rebuilt."""
+    """Why something was revoked, burnt, aborted or rebuilt; or a note by itself, which changes nothing."""
 
     reason: str
+
+
+class KeyChange(Detail, frozen=True):
+    """A new key of the site: both public keys and the old one's signature, in hexadecimal."""
+
+    old: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    new: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    signature: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 
 AnyDetail = TypeVar("AnyDetail", bound=Detail)

@@ -43,21 +43,24 @@ class Head:
         return body + signature
 
     @classmethod
-    def parse(cls, data: bytes, verify: Verify, source: str) -> Head:
-        """Read a signed head strictly; ``source`` says in the error where it came from."""
+    def parse(cls, data: bytes, verifier: Callable[[int], Verify], source: str) -> Head:
+        """Read a signed head strictly; ``source`` says in the error where it came from.
+
+        ``verifier`` returns what verifies a head of a number: that of the key in force at that entry.
+        """
         if not isinstance(data, bytes) or len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
             raise TamperedError(f"{source} is not a ledger head of {HEAD_BYTES} bytes")
         body, signature = data[: _BODY.size], data[_BODY.size :]
-        if not verify(signature, body):
-            raise TamperedError(f"{source} was not signed by this site")
         _, ledger, seq, chain_hash = _BODY.unpack(body)
+        if not verifier(seq)(signature, body):
+            raise TamperedError(f"{source} was not signed by this site")
         return cls(ledger, seq, chain_hash)
 
     @classmethod
-    def readable(cls, data: bytes, verify: Verify) -> bool:
+    def readable(cls, data: bytes, verifier: Callable[[int], Verify]) -> bool:
         """Whether ``data`` is a head signed by this site."""
         try:
-            cls.parse(data, verify, "it")
+            cls.parse(data, verifier, "it")
         except TamperedError:
             return False
         return True

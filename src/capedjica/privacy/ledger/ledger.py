@@ -100,6 +100,37 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({str(self._chain.path)!r}, {len(self._chain)} entries)"
 
+    def change_key(self, *, storage_key: bytes, old: bytes, new: bytes) -> None:
+        """Let a new key of the site take over, in one entry that the old key signs, and close the ledger.
+
+        Open it again with the new key, which then signs the head. Until the head is written, the old head is
+        compared with the ledger; a crash in between loses nothing. Whoever still has the ledger open with
+        the old key is refused.
+
+        Parameters
+        ----------
+        storage_key : bytes
+            32 secret bytes of the new key.
+        old, new : bytes
+            The Ed25519 public keys of both.
+        """
+        self._chain.change_key(
+            checks.secret_or_hash("storage_key", storage_key),
+            checks.secret_or_hash("old", old),
+            checks.secret_or_hash("new", new),
+        )
+
+    def note(self, text: str) -> None:
+        """Record that something happened, with its time; nothing depends on it."""
+        reason = checks.text("text", text)
+        with self._chain.writing():
+            self._chain.append("note", Note(reason))
+
+    def notes(self) -> list[str]:
+        """Return all notes, in order."""
+        with self._chain.reading():
+            return [e.read(Note).reason for e in self._chain.entries() if e.kind == "note"]
+
     # Studies and blocks
 
     def register_study(self, study: bytes, title: str, cap: Cap) -> None:

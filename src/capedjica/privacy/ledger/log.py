@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from capedjica.errors import InputError
-from capedjica.privacy.ledger.entry import COLUMNS, Entry, Value
+from capedjica.privacy.ledger.entry import COLUMNS, Entry, Kind, Value
 from capedjica.privacy.ledger.errors import StorageError, TamperedError
 
 SCHEMA_VERSION: Final = 1
@@ -198,6 +198,10 @@ class Log:
         query = f"SELECT {columns} FROM entry WHERE seq >= ? ORDER BY seq"  # noqa: S608
         for row in self._execute(query, (lowest,)):
             yield Entry(*row)
+
+    def has(self, kind: Kind) -> bool:
+        """Whether there is an entry of a kind."""
+        return bool(self._execute("SELECT 1 FROM entry WHERE kind = ? LIMIT 1", (kind,)))
 
     def hash_at(self, seq: int) -> bytes | None:
         """Return the hash of one entry, None if there is no such entry."""
