@@ -109,6 +109,39 @@ def approve(
         typer.echo(f"To connect to its server: capedjica site start {home.folder}")
 
 
+@app.command("rotate-key")
+def rotate_key(
+    site: SiteArgument = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Change it without being asked.")] = False,
+) -> None:
+    """Give this site a new key, and keep its ledger: what was spent stays spent.
+
+    Not while it takes part in a study. Studies that name the old key cannot go on. Should it be interrupted,
+    the same command finishes it.
+    """
+    from capedjica.study import key_rotation
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.text import printable
+
+    home = SiteHome.load(site)
+    for title in key_rotation.bound_studies(home):
+        typer.echo(
+            f"'{printable(title)}' names the present key: unless it is done, it cannot go on and needs a new "
+            "study, with the new card."
+        )
+    if not yes and sys.stdin.isatty() and not typer.confirm("Change the key?", default=False):
+        typer.echo("Nothing changed.")
+        raise typer.Exit(1)
+    changed = key_rotation.rotate_key(home)
+    typer.echo(f"Site {home.settings.name} has a new key. The old one is kept as {changed.aside}.")
+    typer.echo(f"New card, for the coordinator, also as {home.card_path}:\n  {changed.new.card}")
+    typer.echo(f"New fingerprint, to be compared by voice:\n  {changed.new.fingerprint}")
+    typer.echo(
+        f"Old fingerprint, for the others' site.toml (revoked) if the key was stolen:\n  "
+        f"{changed.old.fingerprint}"
+    )
+
+
 @app.command()
 def check(site: SiteArgument = Path("."), study: StudyOption = None, as_json: JsonOption = False) -> None:
     """Tell what is here, what is wrong with it, and with --study what would leave and what it would cost.

@@ -171,6 +171,12 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
             f"the study names another key for it, fingerprint {pinned.fingerprint}; its own is "
             f"{own.fingerprint}: put its card into the study"
         )
+    found += [
+        f"site {peer.name} of the study has a key that this site revoked, fingerprint {peer.fingerprint}: it "
+        "needs a new key, and the study must be made anew with it"
+        for peer in map(contract.roster.site, contract.roster.names)
+        if home.revokes(peer)
+    ]
     if not contract.protects and not home.settings.policy.allow_unprotected:
         seeded = " with seeded noise" if contract.insecure_noise else ""
         found.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,7 @@ import msgspec
 
 from capedjica.data.finding import DataKind
 from capedjica.errors import InputError
-from capedjica.privacy.ledger import Cap, Ledger, Policy, Totals
+from capedjica.privacy.ledger import Cap, Ledger, Policy, Totals, WrongKeyError
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.toml import read_toml, toml_value
@@ -61,7 +62,12 @@ allow_unprotected = {allow_unprotected}
 # Approve every study within these limits without asking (`capedjica site approve`), with the scans as they
 # are when it runs?{approve_note}
 auto_approve = {auto_approve}
+
+# Keys that are trusted no more, by their fingerprints of 13 groups: a study in which one of them has a part
+# is refused.
+# revoked = ["abcd efgh ijkl mnop qrst uvwx yz23 4567 abcd efgh ijkl mnop qrst"]
 """
+_FINGERPRINT: Final = "[a-z2-7]{52}"
 _NOBODY_REAL: Final = " Nobody real is in these data."
 
 
@@ -73,6 +79,7 @@ class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     delta: float
     allow_unprotected: bool = False
     auto_approve: bool = False
+    revoked: tuple[str, ...] = ()
 
 
 class DataTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -113,6 +120,12 @@ class SiteHome:
         settings = read_toml(file, SiteFile)
         if settings.schema != SCHEMA:
             raise InputError(f"{file}: schema must be {SCHEMA}, got {settings.schema}")
+        for entry in settings.policy.revoked:
+            if not re.fullmatch(_FINGERPRINT, _joined(entry)):
+                raise InputError(
+                    f"{file}: policy.revoked names fingerprints, 13 groups of four letters and digits, got "
+                    f"{entry[:80]!r}"
+                )
         return cls(file.parent, settings)
 
     @classmethod
@@ -164,13 +177,34 @@ class SiteHome:
             raise InputError(f"{home} cannot be written: {error.strerror}") from None
         return cls.load(home)
 
+    @property
+    def identity_path(self) -> Path:
+        """Where the site's key is."""
+        return self.folder / Path(self.settings.identity).expanduser()
+
+    @property
+    def next_identity_path(self) -> Path:
+        """Where the key is that is about to take over."""
+        path = self.identity_path.resolve()
+        return path.with_name(f"{path.stem}-next{path.suffix}")
+
     def identity(self) -> Identity:
         """Read the site's key."""
-        return Identity.load(self.folder / self.settings.identity)
+        return Identity.load(self.identity_path)
+
+    def revokes(self, key: PublicIdentity) -> bool:
+        """Whether the site trusts a key no more."""
+        return _joined(key.fingerprint) in map(_joined, self.settings.policy.revoked)
 
     def card(self) -> PublicIdentity:
         """Return what the peers may know of this site."""
         return self.identity().public(self.settings.name)
+
+    def write_card(self, identity: Identity) -> None:
+        """Write the card of a key of this site, whole or not at all."""
+        draft = self.card_path.with_name(f".{self.card_path.name}.part")
+        draft.write_text(f"{identity.public(self.settings.name).card}\n", encoding="utf-8")
+        draft.replace(self.card_path)
 
     @property
     def card_path(self) -> Path:
@@ -219,7 +253,7 @@ class SiteHome:
 
     def totals(self) -> Totals | None:
         """Return what was ever spent; None where there is no ledger yet, and none is made."""
-        if not self.ledger_path.exists() and not self.head_path.exists():
+        if not self.has_ledger:
             return None
         with self.open_ledger() as ledger:
             return ledger.totals()
@@ -230,7 +264,19 @@ class SiteHome:
             raise InputError(
                 f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing ever left"
             )
-        identity, head = self.identity(), self.head_path
+        try:
+            return self.open_ledger_as(self.identity())
+        except WrongKeyError:
+            if not self.next_identity_path.exists():
+                raise
+            raise WrongKeyError(
+                f"the change of the key of site {self.settings.name} was interrupted; to finish it: "
+                f"capedjica site rotate-key {self.folder}"
+            ) from None
+
+    def open_ledger_as(self, identity: Identity) -> Ledger:
+        """Open the site's ledger with a key of the site, or start it."""
+        head = self.head_path
         try:
             head.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -244,7 +290,17 @@ class SiteHome:
             head_path=head,
         )
 
+    @property
+    def has_ledger(self) -> bool:
+        """Whether a ledger was begun, also one that is missing now."""
+        return self.ledger_path.exists() or self.head_path.exists()
+
 
 def _default_head(name: str, identity: Identity) -> Path:
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
+
+
+def _joined(fingerprint: str) -> str:
+    """Return a fingerprint without the spaces between its groups."""
+    return "".join(fingerprint.split()).lower()
