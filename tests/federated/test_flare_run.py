@@ -1,17 +1,257 @@
-"""A study on the real FLARE, from kits to results."""
+"""A study on the real FLARE, from kits to results: who is refused, what comes out, what is left behind."""
+
+import base64
+import json
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives import serialization
 
+from capedjica.errors import CapedjicaError
+from capedjica.securesum.noise import NoiseSource
+from capedjica.study.federated import processes, running
+from capedjica.study.federated.progress import read_progress
+from capedjica.study.federated.provisioning import settle
+from capedjica.study.federated.running import Follower
+from capedjica.study.participation import approve
 from capedjica.study.running import find_sites, run_study
-from tests.federated.consortium import consortium
+from tests.attacks.leaks import Needles, contents
+from tests.federated.consortium import Consortium
+from tests.in_process import run_main
+from tests.study.small_study import make_study
 
 pytestmark = pytest.mark.xdist_group("flare")
 
+SEED = 7
+ODD = ("Zoë-Quux-{}", "patient {} of ward 7741", "MRN_00{}9-4471-X")
 
-def test_the_estimate_equals_that_of_one_process_to_the_last_bit(tmp_path):
-    with consortium(tmp_path, insecure_noise=True) as parties:
-        assert parties.run(seed=7).complete
-        study, homes = parties.study, find_sites(parties.study, tmp_path / "sites")
-        run_study(study, homes, tmp_path / "here", insecure_noise_seed=7)
-        np.testing.assert_array_equal(parties.unmixing(), np.load(tmp_path / "here" / "unmixing.npy"))
+
+@dataclass
+class Story:
+    """What happened to one consortium."""
+
+    parties: Consortium
+    errors: dict[str, CapedjicaError] = field(default_factory=dict)
+    spent: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.parties.folder
+
+    def try_to_run(self, title: str, **options) -> None:
+        with pytest.raises(CapedjicaError) as error:
+            self.parties.run(seed=SEED, **options)
+        self.errors[title] = error.value
+        self.spent[title] = [spent_by(home) for home in self.parties.homes.values()]
+
+    def keep_progress(self, title: str) -> None:
+        """Keep how far the run is at this moment, as a run folder of its own."""
+        (self.folder / title).mkdir(exist_ok=True)
+        shutil.copy(self.folder / "run" / "progress.json", self.folder / title)
+
+
+def spent_by(home) -> float:
+    totals = home.totals()
+    return 0.0 if totals is None else totals.overall.mu2
+
+
+class Keeper(Follower):
+    """Keeps a glance at the run while it goes on."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+
+    def progress(self, progress) -> None:
+        if progress.phase == "running":
+            self.story.keep_progress("under way")
+
+
+def make_parties(folder: Path) -> Consortium:
+    """Four hospitals with unmistakable people that approve nothing by themselves, but seeded noise."""
+    study = make_study(folder, simulated=False, insecure_noise=True)
+    for number, file in enumerate(sorted((folder / "sites").glob("*/site.toml"))):
+        text = file.read_text().replace("allow_unprotected = false", "allow_unprotected = true")
+        file.write_text(text)
+        for index, scan in enumerate(sorted((file.parent / "data").iterdir())):
+            np.save(scan, np.load(scan).astype(np.float64) * np.pi + 0.123456789 * index)
+            scan.rename(scan.with_stem(ODD[index % 3].format(10 * number + index)))
+    return Consortium(study)
+
+
+def forget_approval(home) -> None:
+    """Make a site as if it had received its kit and not approved it."""
+    for path in (home.ledger_path, home.head_path):
+        path.unlink()
+    shutil.rmtree(home.approved_path)
+
+
+def change_a_scan(home) -> None:
+    scan = sorted(home.data_path.iterdir())[3]
+    values = np.load(scan)
+    values[7, 7] += 1.0
+    np.save(scan, values)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """One consortium for all: nobody is there; one did not approve and one has other scans; all is well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        parties = make_parties(tmp_path_factory.mktemp("unmistakable-place"))
+        server = parties.federation.server_kit
+        # One server for several runs; each would start one of its own.
+        patch.setattr(running, "_server", lambda *_: nullcontext())
+        story = Story(parties)
+        try:
+            settle(server)
+            processes.start(server, "server", "localhost")
+            story.try_to_run("nobody is there", wait=0.0)
+            homes = parties.homes
+            forget_approval(homes["s1"])
+            change_a_scan(homes["s2"])
+            parties.start()
+            story.try_to_run("two do not take part")
+            story.keep_progress("refused")
+            for name in ("s1", "s2"):
+                approve(homes[name], parties.study)
+            parties.run(Keeper(story), seed=SEED)
+            yield story
+        finally:
+            parties.stop()
+
+
+def test_too_few_sites_are_named(story):
+    error = story.errors["nobody is there"]
+    assert "0 sites are connected, 3 are needed; missing: s1, s2, s3, s4" in str(error)
+    assert error.exit_code == 4
+    assert story.spent["nobody is there"] == [0.0] * 4
+
+
+def test_sites_that_did_not_approve_or_have_other_scans_are_named_and_nothing_is_charged(story):
+    error = story.errors["two do not take part"]
+    assert "2 sites answered, 3 are needed; missing: s1, s2" in str(error)
+    assert "s1: it does not take part; its own log says why" in str(error)
+    assert error.exit_code == 4
+    assert story.spent["two do not take part"] == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("site", "words"),
+    [("s1", "it has not approved 'A small study'"), ("s2", "to use them as they are now, approve it again")],
+)
+def test_a_sites_own_log_says_why_it_does_not_take_part(story, site, words):
+    logs = [path.read_text() for path in story.parties.kit(site).rglob("log*.txt")]
+    assert any(words in log for log in logs)
+
+
+def test_the_estimate_equals_that_of_one_process_to_the_last_bit(story, tmp_path):
+    """The same sites with ledgers of their own, as a second run of a study."""
+    shutil.copytree(story.folder / "sites", tmp_path / "sites")
+    study = story.parties.study
+    run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "here", insecure_noise_seed=SEED)
+    np.testing.assert_array_equal(story.parties.unmixing(), np.load(tmp_path / "here" / "unmixing.npy"))
+
+
+def test_a_run_that_is_complete_is_not_run_again(story, monkeypatch, capsys):
+    """Nobody is asked: the sites could be gone."""
+    arguments = ["run", str(story.folder), "--engine", "flare", "--insecure-noise-seed", str(SEED)]
+    before = (story.folder / "run" / "progress.json").read_bytes()
+    ended = run_main([*arguments, "--resume"], monkeypatch, capsys)
+    assert ended.returncode == 0
+    assert "3 networks from 30 people at 4 sites" in ended.stdout
+    assert "Site" not in ended.stdout
+    assert (story.folder / "run" / "progress.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "state"),
+    [
+        ("run", 0, "complete"),
+        ("absent", 10, "not begun"),
+        ("under way", 11, "running"),
+        ("refused", 12, "stopped"),
+    ],
+)
+def test_status_tells_scripts_how_a_run_stands(story, monkeypatch, capsys, out, code, state):
+    arguments = ["status", str(story.folder), "--out", str(story.folder / out), "--json"]
+    ended = run_main(arguments, monkeypatch, capsys)
+    facts = json.loads(ended.stdout)
+    assert (ended.returncode, facts["state"]) == (code, state)
+    assert [site["connected"] for site in facts["sites"]] == [True] * 4
+    assert facts["n_total"] >= facts["n_done"] >= 0
+
+
+def test_status_for_people_names_the_sites_that_were_lost(story, monkeypatch, capsys):
+    arguments = ["status", str(story.folder), "--out", str(story.folder / "refused")]
+    said = run_main(arguments, monkeypatch, capsys).stdout
+    assert "connected; lost to the run: it does not take part; its own log says why" in said
+    assert "NOT PRIVATE" not in said
+    assert read_progress(story.folder / "refused").lost.keys() == {"s1", "s2"}
+
+
+# What is left behind
+
+
+def whereabouts(story):
+    """All that the aggregator and its server wrote: results, kits, jobs, logs, and FLARE's workspace."""
+    for name in ("federation", "run", "refused", "under way"):
+        yield from contents(story.folder / name)
+
+
+def test_nothing_of_a_subject_is_with_the_aggregator(story):
+    """Names, paths and numbers of everybody, in any file of the server and of the run."""
+    needles = Needles()
+    for name, home in story.parties.homes.items():
+        needles.add_words({str(home.data_path), f"sites/{name}"})
+        for scan in home.data_path.iterdir():
+            needles.add_words({scan.stem})
+            values = np.load(scan)
+            needles.add_arrays(scan.stem, [values, values.mean(axis=0), values - values.mean(axis=0)])
+    found = list(whereabouts(story))
+    names = {name for name, _ in found}
+    assert {"log.txt", "maps.csv", "progress.json", "sealed.json", "server/log.txt"} <= names
+    assert needles.search(found) == []
+    planted = b"...".join([b"careless", np.load(scan)[3].astype(np.float32).tobytes()])
+    assert needles.search([("a log", planted)]) == [f"{scan.stem} in a log"]
+
+
+def forms(secret: bytes) -> list[bytes]:
+    """A secret as somebody could have written it."""
+    return [secret, secret.hex().encode(), secret.hex().upper().encode(), base64.b64encode(secret)[:-2]]
+
+
+def signing_key(home) -> list[bytes]:
+    pem = (home.folder / "identity.pem").read_bytes()
+    key = serialization.load_pem_private_key(pem, None)
+    raw = key.private_bytes(
+        serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
+    )
+    return [pem.splitlines()[1], *forms(raw)]
+
+
+def test_no_secret_of_a_site_is_with_the_aggregator_or_in_a_log(story):
+    """Its signing key, and the masks of its first block: known here, as noise and masks are seeded."""
+    written = list(whereabouts(story))
+    for name, home in story.parties.homes.items():
+        masks = NoiseSource(insecure_noise_seed=SEED, purpose=name).branch("masks").uniform(4).tobytes()
+        secrets = [*signing_key(home), *forms(masks), *forms(masks[:16])]
+        own = [*contents(home.folder / "kits"), ("site.log", (home.folder / "site.log").read_bytes())]
+        assert {"site.log"} < {Path(place).name for place, _ in own}
+        assert [place for place, data in written + own if any(secret in data for secret in secrets)] == []
+        assert any(secret in (home.folder / "identity.pem").read_bytes() for secret in secrets)
+
+
+def test_the_key_of_a_site_for_the_network_is_in_its_own_kit_only(story):
+    keys = {
+        name: (story.parties.kit(name) / "startup" / "client.key").read_bytes().splitlines()[3]
+        for name in story.parties.homes
+    }
+    for name, home in story.parties.homes.items():
+        holds = {
+            other for other, key in keys.items() if any(key in data for _, data in contents(home.folder))
+        }
+        assert holds == {name}

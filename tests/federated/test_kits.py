@@ -53,12 +53,12 @@ def test_a_kit_is_kept_where_nobody_else_reads_it(sealed, site):
     assert study.hash == sealed[0].hash
     kit = kits.find_kit(home)
     assert kit.path == home.folder / "kits" / study.hash.hex()[:16]
-    assert kit.server == "localhost:8002"
+    assert kit.server() == "localhost:8002"
     assert {stat.S_IMODE(path.stat().st_mode) for path in (kit.path, kit.path.parent)} == {0o700}
     files = [path for path in kit.path.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-    settings = json.loads((kit.path / "local" / "capedjica.json").read_text())
-    assert settings == {"site": str(home.folder.absolute())}
+    own = json.loads((kit.path / "local" / "capedjica.json").read_text())
+    assert own == {"site": str(home.folder.absolute())}
 
 
 def test_the_same_kit_again_changes_nothing(site):
@@ -120,6 +120,11 @@ def test_a_kit_of_another_version_names_both(site, tmp_path):
         "startup\\..\\evil",
         "evil",
         "custom/evil.py",
+        "local/resources.json",
+        "local/log_config.json",
+        "local/custom/evil.py",
+        "startup/sub_start.sh",
+        "transfer/evil",
         ".hidden",
         "",
         ".",
@@ -193,6 +198,51 @@ def test_another_zip_is_refused(site, tmp_path):
     assert refused(home, kit).endswith("is not a kit: there is no kit.json in it")
 
 
+def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
+    """Whatever a coordinator would like: no other classes, no code, no commands, no streams of logs."""
+    home, file = site
+    keep(home, file)
+    local = kits.find_kit(home).path / "local"
+    names = {"resources.json", "authorization.json", "log_config.json", "capedjica.json"}
+    assert {path.name for path in local.iterdir()} == names
+    resources = json.loads((local / "resources.json").read_text())
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["class_allow_list"] == ["capedjica.study.federated.parties.SiteParty"]
+    assert resources["allow_log_streaming"] is False
+    assert not any("stream" in one["path"].lower() for one in resources["components"])
+    allowed = json.loads((local / "authorization.json").read_text())["permissions"]
+    powers = {power for power, who in allowed["project_admin"].items() if who != "none"}
+    assert powers == {"submit_job", "manage_job", "view"}
+    assert allowed["org_admin"] == allowed["lead"] == allowed["member"] == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda reach: reach.update(components=[{"id": "x", "path": "os.system", "args": {}}]),
+        lambda reach: reach["client"].update(connection_security="clear"),
+        lambda reach: reach["client"].update(fqsn="s2"),
+        lambda reach: reach["client"].update(ssl_root_cert="/tmp/other.pem"),
+        lambda reach: reach["servers"][0]["service"].update(scheme="http"),
+        lambda reach: reach["servers"][0]["service"].update(target="localhost:8002 evil"),
+        lambda reach: reach["servers"][0]["service"].update(target="evil\x1b[2J:8002"),
+        lambda reach: reach["servers"][0]["service"].update(target=8002),
+        lambda reach: reach["servers"].append({}),
+        lambda reach: reach.pop("servers"),
+    ],
+)
+def test_a_kit_that_tells_flare_more_than_where_the_server_is_is_refused(site, tmp_path, change):
+    home, file = site
+
+    def rewrite(files):
+        reach = json.loads(files["startup/fed_client.json"])
+        change(reach)
+        files["startup/fed_client.json"] = json.dumps(reach).encode()
+
+    kit = altered(file, tmp_path / "kit.zip", rewrite)
+    assert "does not say where the server is, and nothing else" in refused(home, kit)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(st.data())
 def test_a_damaged_kit_is_refused_in_words(site, tmp_path, data):
@@ -240,11 +290,18 @@ def test_a_kit_whose_study_was_changed_is_refused(site, tmp_path):
     assert "holds another study than it says" in refused(home, kit)
 
 
-def test_a_kit_without_a_study_or_certificates_is_refused(site, tmp_path):
+@pytest.mark.parametrize(
+    "name",
+    ["startup/rootCA.pem", "startup/client.crt", "startup/client.key", "startup/fed_client.json", "study"],
+)
+def test_a_kit_that_is_not_complete_is_refused(site, tmp_path, name):
     home, file = site
-    for missing in ("study/study.toml", "startup/rootCA.pem"):
-        kit = altered(file, tmp_path / "kit.zip", lambda files, missing=missing: files.pop(missing))
-        assert missing.split("/")[0] in refused(home, kit)
+
+    def remove(files):
+        for path in [path for path in files if path.startswith(name)]:
+            del files[path]
+
+    assert name in refused(home, altered(file, tmp_path / "kit.zip", remove))
 
 
 @pytest.mark.parametrize("name", ["startup/client.crt", "startup/rootCA.pem"])

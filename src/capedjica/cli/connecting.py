@@ -66,7 +66,9 @@ def start(
     found = problems(home, given)
     if found:
         raise InputError(listed(f"site {home.settings.name} is not ready for '{given.content.title}'", found))
-    where = f"Site {home.settings.name} takes part in '{given.content.title}', by the server at {kit.server}."
+    where = (
+        f"Site {home.settings.name} takes part in '{given.content.title}', by the server at {kit.server()}."
+    )
     if foreground:
         typer.echo(where)
         processes.supervise(kit.path, "client", home.settings.name)

@@ -6,6 +6,8 @@
     How that is made.
 ``kits``
     What a site received: checked, and put into its folder.
+``site_settings``
+    What FLARE may do at a site, which the site decides.
 ``parties``
     The aggregator and a site as NVIDIA FLARE runs them.
 ``processes``

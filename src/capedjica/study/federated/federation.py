@@ -17,6 +17,9 @@ SCHEMA: Final = 1
 FOLDER: Final = "federation"
 ORGANISATION: Final = "capedjica"
 COORDINATOR: Final = "coordinator@capedjica.org"
+# All that FLARE loads for a job.
+AGGREGATOR_CLASS: Final = "capedjica.study.federated.parties.AggregatorParty"
+SITE_CLASS: Final = "capedjica.study.federated.parties.SiteParty"
 # In the folder ``local`` of a kit: where its owner's files are.
 SETTINGS: Final = "capedjica.json"
 

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from capedjica.errors import InputError, ProtocolError
-from capedjica.study.federated.federation import COORDINATOR, Federation, write_json
-from capedjica.study.federated.provisioning import AGGREGATOR_CLASS, SITE_CLASS
+from capedjica.study.federated.federation import (
+    AGGREGATOR_CLASS,
+    COORDINATOR,
+    SITE_CLASS,
+    Federation,
+    write_json,
+)
+from capedjica.study.federated.processes import port_is_free
 
 _PAUSE: Final = 0.5
 
@@ -95,6 +101,9 @@ def _connect(federation: Federation, seconds: float) -> Any:
 
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     seal, deadline = federation.seal, time.monotonic() + seconds
+    # FLARE leaves a socket open each time that it finds nobody.
+    while port_is_free(seal.host, seal.port) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
     while True:
         opened = FlareSession(COORDINATOR, str(federation.admin_kit))
         try:

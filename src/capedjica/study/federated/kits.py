@@ -20,7 +20,7 @@ from cryptography import x509
 
 from capedjica import __version__
 from capedjica.errors import InputError
-from capedjica.study.federated.federation import SETTINGS, write_json
+from capedjica.study.federated.site_settings import STARTUP, connection, is_host, write_settings
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.study.text import printable
@@ -30,7 +30,7 @@ _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 512 << 20
 _WARN_BEFORE: Final = timedelta(days=30)
 _PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_PARTS: Final = ("startup", "local", "study", "transfer", "kit.json")
+_FILES: Final = {"kit.json", *(f"startup/{name}" for name in STARTUP)}
 
 
 class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -63,15 +63,18 @@ class Kit:
             )
         return study
 
-    @property
     def server(self) -> str:
-        """Where the aggregator is, as ``host:port``."""
+        """Return where the aggregator is, as ``host:port``; refuse a kit that tells FLARE anything more."""
         file = self.path / "startup" / "fed_client.json"
         try:
-            target = msgspec.json.decode(file.read_bytes())["servers"][0]["service"]["target"]
-        except (OSError, ValueError, RecursionError, LookupError, TypeError):
-            raise InputError(f"{file} does not say where the server is: the kit is damaged") from None
-        return printable(str(target))
+            given = msgspec.json.decode(file.read_bytes())
+            host, _, port = given["servers"][0]["service"]["target"].rpartition(":")
+            sound = given == connection(self.label.site, self.label.study, host, int(port)) and is_host(host)
+        except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            sound = False
+        if not sound:
+            raise InputError(f"{file} does not say where the server is, and nothing else: it cannot be used")
+        return f"{host}:{int(port)}"
 
     def expiry(self) -> datetime:
         """Return when the first of the kit's certificates ends."""
@@ -140,14 +143,16 @@ def open_kit(path: Path, into: Path) -> Kit:
 
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
-    if "kit.json" not in archive.namelist():
-        raise InputError(f"{path} is not a kit: there is no kit.json in it")
+    missing = _FILES - set(archive.namelist())
+    if missing:
+        raise InputError(f"{path} is not a kit: there is no {min(missing)} in it")
     if len(members) > _MOST_FILES or sum(member.file_size for member in members) > _MOST_BYTES:
         raise InputError(f"{path} is not a kit: it is too large")
     for member in members:
         parts = PurePosixPath(member.filename).parts
         kind = stat.S_IFMT(member.external_attr >> 16)
-        beside = not parts or parts[0] not in _PARTS or ".." in parts or "\\" in member.filename
+        public = parts[:1] == ("study",) and ".." not in parts and "\\" not in member.filename
+        beside = member.filename not in _FILES and not public
         if beside or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.compress_type not in _PACKINGS:
             raise InputError(f"{path} is not a kit: it holds {printable(member.filename)!r}")
 
@@ -177,7 +182,7 @@ def received(home: SiteHome, path: Path) -> Iterator[tuple[Study, Callable[[], N
 def _keep(home: SiteHome, kit: Kit) -> None:
     place = kits_folder(home) / kit.label.study[:16]
     if not place.exists():
-        write_json(kit.path / "local" / SETTINGS, {"site": str(home.folder.absolute())})
+        write_settings(kit.path, home.folder)
         kit.path.rename(place)
 
 
@@ -193,6 +198,7 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
             "parties must run the same version"
         )
     check_certificates(kit.path)
+    kit.server()
     kit.study()
 
 

@@ -122,8 +122,10 @@ class Reporter(Watcher):
         return str(round_up(step.privacy.spent_epsilon)) if step.privacy.secure else "NOT PRIVATE"
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> None:
-        """Write how it ended."""
-        self._latest = msgspec.structs.replace(self._latest, phase=phase, reason=reason, exit_code=exit_code)
+        """Write how it ended; where it was stopped, also why sites were given up."""
+        lost = "; ".join(f"{name}: {why}" for name, why in sorted(self._lost().items()))
+        words = f"{reason}. Given up were: {lost}" if reason and lost else reason
+        self._latest = msgspec.structs.replace(self._latest, phase=phase, reason=words, exit_code=exit_code)
         self.write()
 
     def write(self) -> None:

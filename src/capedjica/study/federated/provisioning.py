@@ -1,7 +1,8 @@
 """A sealed study: certificates for mutual TLS and a kit for each party, made by FLARE's provisioner.
 
-What FLARE's defaults would allow and a hospital would not is taken out of every kit: jobs that bring code,
-components other than ours, commands from outside, and logs that are streamed to the server.
+What FLARE's defaults would allow is taken out of the server's kit: jobs that bring code, components other
+than ours, commands from outside, and logs that are streamed to it. What may happen at a site is not said in
+its kit: the site's own program decides (``site_settings``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tempfile
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,6 +23,7 @@ from capedjica.engines.flare.carriage import MAX_MESSAGE
 from capedjica.errors import InputError
 from capedjica.mechanisms.sizes import largest_message
 from capedjica.study.federated.federation import (
+    AGGREGATOR_CLASS,
     COORDINATOR,
     FOLDER,
     ORGANISATION,
@@ -31,32 +33,21 @@ from capedjica.study.federated.federation import (
     read_seal,
     write_json,
 )
+from capedjica.study.federated.site_settings import (
+    AUTHORIZATION,
+    LONGEST_HOST,
+    STARTUP,
+    connection,
+    is_host,
+    project,
+)
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 
 DEFAULT_PORT: Final = 8002
-AGGREGATOR_CLASS: Final = "capedjica.study.federated.parties.AggregatorParty"
-SITE_CLASS: Final = "capedjica.study.federated.parties.SiteParty"
-_HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
-# The longest name in a certificate.
-_LONGEST_HOST: Final = 64
 # What FLARE calls its server, wherever it is.
 _SERVER: Final = "server"
-
-# Whoever talks to a site through FLARE may see that it is there and hand it the one job it knows.
-_NOBODY: Final = dict.fromkeys(
-    ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
-)
-_AUTHORIZATION: Final = {
-    "format_version": "1.0",
-    "permissions": {
-        "project_admin": {"submit_job": "any", "manage_job": "any", "view": "any", **_NOBODY},
-        "org_admin": {},
-        "lead": {},
-        "member": {},
-    },
-}
 
 
 def provision(study: Study, host: str, port: int) -> Federation:
@@ -88,9 +79,9 @@ def provision(study: Study, host: str, port: int) -> Federation:
 
 
 def _check(study: Study, host: str, port: int) -> None:
-    if len(host) > _LONGEST_HOST or not re.fullmatch(_HOST_PATTERN, host):
+    if not is_host(host):
         raise InputError(
-            f"--host must be the name or address of the aggregator's machine, of at most {_LONGEST_HOST} "
+            f"--host must be the name or address of the aggregator's machine, of at most {LONGEST_HOST} "
             f"characters, got {host[:80]!r}"
         )
     if not 1 <= port <= 65535:
@@ -134,9 +125,9 @@ def check_sizes(study: Study) -> None:
 def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
     """Return the folder of all kits, ready to be moved to its place."""
     names = study.contract.roster.names
-    project = f"capedjica-{study.hash.hex()[:16]}"
-    _run_provisioner(project, host, port, names, scratch)
-    kits = scratch / project / "prod_00"
+    workspace = scratch / project(study.hash.hex())
+    _run_provisioner(workspace.name, host, port, names, scratch)
+    kits = workspace / "prod_00"
     made = scratch / "made"
     (made / "kits").mkdir(parents=True)
     (kits / host).rename(made / "server")
@@ -144,13 +135,15 @@ def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
     _restrict_server(made / "server", len(names))
     _add_study(study, made / "server")
     for name in names:
-        _restrict_site(kits / name)
+        _reduce(kits / name)
         _add_study(study, kits / name)
+        reach = connection(name, study.hash.hex(), host, port)
+        write_json(kits / name / "startup" / "fed_client.json", reach)
         label = {"site": name, "study": study.hash.hex(), "capedjica": __version__}
         write_json(kits / name / "kit.json", label)
         _zip(kits / name, made / "kits" / f"{name}.zip")
     # The root's key: who has it can make kits for this study.
-    (scratch / project / "state").rename(made / "root")
+    (workspace / "state").rename(made / "root")
     (made / "root" / "cert.json").chmod(0o600)
     seal = Seal(
         title=study.content.title,
@@ -164,7 +157,7 @@ def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
     return made
 
 
-def _run_provisioner(project: str, host: str, port: int, names: tuple[str, ...], scratch: Path) -> None:
+def _run_provisioner(title: str, host: str, port: int, names: tuple[str, ...], scratch: Path) -> None:
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
@@ -172,7 +165,7 @@ def _run_provisioner(project: str, host: str, port: int, names: tuple[str, ...],
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    description = Project(project, "capedjica", props={"api_version": 3})
+    description = Project(title, "capedjica", props={"api_version": 3})
     description.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
     description.add_admin(COORDINATOR, ORGANISATION, {"role": "project_admin"})
     for name in names:
@@ -201,23 +194,22 @@ class _Words(logging.Handler):
         self.said.append(str(text))
 
 
-def _resources(kit: Path) -> dict[str, Any]:
-    content: dict[str, Any] = msgspec.json.decode((kit / "local" / "resources.json.default").read_bytes())
-    return content
-
-
-def _without(resources: dict[str, Any], *ids: str) -> list[dict[str, Any]]:
-    return [component for component in resources["components"] if component["id"] not in ids]
-
-
 def _restrict_server(kit: Path, n_sites: int) -> None:
     """Let the server run our jobs only, and receive no logs; make room for all sites."""
-    resources = _resources(kit)
+    local = kit / "local"
+    resources = msgspec.json.decode((local / "resources.json.default").read_bytes())
     resources["class_allow_list"] = [AGGREGATOR_CLASS]
-    resources["components"] = _without(resources, "log_receiver")
+    kept = [component for component in resources["components"] if component["id"] != "log_receiver"]
+    resources["components"] = kept
     # A site that comes back is counted beside itself for a while.
     resources["servers"][0] |= {"heart_beat_timeout": 60, "max_num_clients": 2 * n_sites}
-    _write_local(kit, resources)
+    (local / "log_config.json.default").rename(local / "log_config.json")
+    for file in (*local.glob("*.default"), *local.glob("*.sample"), *(kit / "startup").glob("*.sh")):
+        file.unlink()
+    (kit / "readme.txt").unlink(missing_ok=True)
+    write_json(local / "resources.json", resources)
+    write_json(local / "authorization.json", AUTHORIZATION)
+    write_json(local / SETTINGS, {})
 
 
 def settle(kit: Path) -> None:
@@ -232,26 +224,14 @@ def settle(kit: Path) -> None:
     write_json(path, resources)
 
 
-def _restrict_site(kit: Path) -> None:
-    """Let a site run our jobs only, and stream no logs."""
-    resources = _resources(kit)
-    resources["class_allow_list"] = [SITE_CLASS]
-    resources["allow_log_streaming"] = False
-    resources["components"] = _without(resources, "site_log_streamer")
-    _write_local(kit, resources)
-
-
-def _write_local(kit: Path, resources: dict[str, Any]) -> None:
-    local = kit / "local"
-    write_json(local / "resources.json", resources)
-    write_json(local / "authorization.json", _AUTHORIZATION)
-    for name in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
-        (local / name).unlink()
-    (local / "log_config.json.default").rename(local / "log_config.json")
-    for script in ("start.sh", "sub_start.sh", "stop_fl.sh"):
-        (kit / "startup" / script).unlink()
-    (kit / "readme.txt").unlink(missing_ok=True)
-    write_json(local / SETTINGS, {})
+def _reduce(kit: Path) -> None:
+    """Leave of what FLARE would give to a site its key and certificates."""
+    for part in kit.iterdir():
+        if part.name != "startup":
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+    for file in (kit / "startup").iterdir():
+        if file.name not in STARTUP:
+            file.unlink()
 
 
 def _add_study(study: Study, kit: Path) -> None:
