@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,9 +30,9 @@ PATIENCE = Patience(joining=60.0, silence=8.0, greeting=30.0, masks=60.0, releas
 class Consortium:
     """A sealed study on disk and its parties."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, host: str = "localhost") -> None:
         self.study = study
-        self.federation: Federation = provision(study, "localhost", free_port())
+        self.federation: Federation = provision(study, host, free_port())
         self.homes = {home.settings.name: home for home in find_sites(study, study.folder / "sites")}
         for name, home in self.homes.items():
             with kits.received(home, self.federation.site_kits / f"{name}.zip") as (given, keep):
@@ -73,8 +73,20 @@ class Consortium:
             "job": [child for process in party for child in process.children()],
         }
 
-    def run(self, follower: Follower | None = None, *, wait: float = 60.0, seed: int | None = None):
-        return run_federated(self.study, self.folder / "run", Terms(wait, PATIENCE, seed), follower)
+    def run(
+        self,
+        follower: Follower | None = None,
+        *,
+        wait: float = 60.0,
+        seed: int | None = None,
+        patience: Patience = PATIENCE,
+    ):
+        return run_federated(self.study, self.folder / "run", Terms(wait, patience, seed), follower)
+
+    @property
+    def n_releases(self) -> int:
+        """How many means the study makes."""
+        return sum(stage.count for stage in self.study.contract.stages)
 
     def progress(self) -> Progress | None:
         return read_progress(self.folder / "run")
@@ -92,9 +104,18 @@ class Consortium:
 
 
 @contextmanager
-def consortium(folder: Path, *, started: bool = True, **study) -> Iterator[Consortium]:
-    """Seal a small study, start its sites, and leave no process behind."""
-    made = Consortium(make_study(folder, **study))
+def consortium(
+    folder: Path,
+    *,
+    started: bool = True,
+    host: str = "localhost",
+    prepare: Callable[[Study], None] = lambda study: None,
+    **study,
+) -> Iterator[Consortium]:
+    """Seal a small study, which ``prepare`` may change, start its sites, and leave no process behind."""
+    written = make_study(folder, **study)
+    prepare(written)
+    made = Consortium(written, host)
     try:
         if started:
             made.start()

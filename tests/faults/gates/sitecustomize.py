@@ -1,0 +1,93 @@
+"""Lets a test hold a party, in whatever process it runs, at a chosen moment of the protocol.
+
+Python imports this in every process whose PYTHONPATH has this folder. Nothing is changed but the time: while
+the file ``PARTY/MOMENT.hold`` exists in the folder of gates, the party waits there, and says so by
+``PARTY/MOMENT.reached``. Moments of a site are ``Join`` and the tags of the aggregator's messages, before
+they are handled and, with ``-done``, before the answer leaves; of the server, the means about to be written
+down.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+_PARTIES = "capedjica.study.federated.parties"
+
+
+def wait_at(party: str, moment: str) -> None:
+    place = Path(os.environ["CAPEDJICA_TEST_GATES"]) / party
+    hold = place / f"{moment}.hold"
+    if hold.exists():
+        (place / f"{moment}.reached").touch()
+    while hold.exists():
+        time.sleep(0.02)
+
+
+def _moment(data: bytes) -> str:
+    import msgspec
+
+    message = msgspec.msgpack.decode(data)
+    # The sixth of an Ask is its slot's plan, which begins with the stage.
+    return f"Ask-{message[6][0]}" if message[0] == "Ask" else str(message[0])
+
+
+def _gate_sites(parties) -> None:
+    take_part = parties.SiteParty._take_part
+
+    def gated(self, home, study):
+        name = home.settings.name
+        wait_at(name, "Join")
+        handle = take_part(self, home, study)
+
+        def answer(data: bytes) -> bytes:
+            moment = _moment(data)
+            wait_at(name, moment)
+            reply = handle(data)
+            wait_at(name, f"{moment}-done")
+            return reply
+
+        return answer
+
+    parties.SiteParty._take_part = gated
+
+
+def _gate_server() -> None:
+    from capedjica.study.journal import Journal
+
+    append = Journal.append
+
+    def gated(self, record) -> None:
+        wait_at("server", f"Mean-{record.stage}")
+        append(self, record)
+
+    Journal.append = gated
+
+
+class _Gated(Loader):
+    def __init__(self, real) -> None:
+        self._real = real
+
+    def create_module(self, spec):
+        return self._real.create_module(spec)
+
+    def exec_module(self, module) -> None:
+        self._real.exec_module(module)
+        _gate_sites(module)
+        _gate_server()
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != _PARTIES:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        spec.loader = _Gated(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, _Finder())
