@@ -19,16 +19,17 @@ DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 COMPOSE = sorted(DEPLOY.glob("compose.*.yaml"))
 CONTAINER_KEYS = """
-    image build command restart init read_only cap_drop security_opt tmpfs ulimits stop_grace_period stop_signal
-    volumes logging extra_hosts ports
+    image build command restart init read_only cap_drop security_opt tmpfs ulimits stop_grace_period
+    stop_signal volumes logging extra_hosts ports
 """
 SERVICE_KEYS = """
-    Type User Group ExecStart Restart RestartSec RestartPreventExitStatus KillMode KillSignal SuccessExitStatus
-    TimeoutStopSec ReadWritePaths Environment CacheDirectory CacheDirectoryMode LimitCORE MemorySwapMax
-    NoNewPrivileges CapabilityBoundingSet ProtectSystem ProtectHome PrivateTmp PrivateDevices ProtectClock
-    ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectControlGroups ProtectProc
-    RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality RemoveIPC
-    SystemCallArchitectures SystemCallFilter SystemCallErrorNumber UMask
+    Type User Group ExecStart Restart RestartSec RestartPreventExitStatus KillMode KillSignal
+    SuccessExitStatus TimeoutStopSec ReadWritePaths Environment CacheDirectory CacheDirectoryMode
+    LimitCORE MemorySwapMax NoNewPrivileges CapabilityBoundingSet ProtectSystem ProtectHome PrivateTmp
+    PrivateDevices ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules
+    ProtectKernelTunables ProtectControlGroups ProtectProc RestrictAddressFamilies RestrictNamespaces
+    RestrictRealtime RestrictSUIDSGID LockPersonality RemoveIPC SystemCallArchitectures SystemCallFilter
+    SystemCallErrorNumber UMask
 """
 UNIT_KEYS = {"Unit": "Description Wants After", "Service": SERVICE_KEYS, "Install": "WantedBy"}
 
