@@ -75,6 +75,7 @@ def start(kit: Path, role: Role, name: str, owner: Mark | None = None) -> int:
     With an ``owner`` it ends when that process does.
     """
     kit = kit.absolute()
+    _check_paths(kit)
     if running(kit) is not None:
         raise InputError(f"{kit} is running already, as process {running(kit)}")
     with open(kit / _LOG, "ab") as log:
@@ -128,6 +129,7 @@ def family(kit: Path) -> list[psutil.Process]:
 def supervise(kit: Path, role: Role, name: str, owner: Mark | None = None) -> None:
     """Run a party until told to end, or until its owner ends; start it again when it dies. Blocks."""
     kit = kit.absolute()
+    _check_paths(kit)
     with locked(kit / ".supervisor.lock", f"{kit} is running already"):
         _end(family(kit), _GRACE)
         (kit / _PID).write_text(f"{Mark.own()}\n")
@@ -138,6 +140,16 @@ def supervise(kit: Path, role: Role, name: str, owner: Mark | None = None) -> No
                 )
         finally:
             (kit / _PID).unlink(missing_ok=True)
+
+
+def _check_paths(kit: Path) -> None:
+    """Refuse a kit in which FLARE could start no job: it puts paths into a line that it splits again."""
+    for path in (str(kit), sys.executable):
+        if any(letter in path for letter in " \t\n\r\\\"'#"):
+            raise InputError(
+                f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
+                "to another place"
+            )
 
 
 def _keep_running(kit: Path, role: Role, name: str, ended: Callable[[], bool]) -> None:
