@@ -218,10 +218,13 @@ def _environment() -> dict[str, str]:
 
 
 def port_is_free(host: str, port: int) -> bool:
-    """Whether nothing listens at a port of this machine."""
+    """Whether nothing listens at a port of this machine; nothing does under a name that is not known."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        return probe.connect_ex((host, port)) != 0
+        try:
+            return probe.connect_ex((host, port)) != 0
+        except OSError:
+            return True
 
 
 def _say(text: str) -> None:
