@@ -1,4 +1,7 @@
-"""Run the whole test suite, long cases included, and write what was seen: ``python -m tests.evidence``."""
+"""Run the whole test suite, long cases included, and write what was seen: ``python -m tests.evidence``.
+
+A part of it, under a name of its own: ``python -m tests.evidence NAME`` and what pytest is to be told.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,23 @@ from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
-REPORT = Path(__file__).parent.parent / "docs" / "evidence" / "test-full.txt"
-PACKAGES = ("capedjica", "numpy", "scipy", "numba", "cryptography", "msgspec", "pytest", "hypothesis")
+EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+PACKAGES = (
+    "capedjica",
+    "numpy",
+    "scipy",
+    "numba",
+    "cryptography",
+    "msgspec",
+    "nvflare",
+    "pytest",
+    "hypothesis",
+)
 
 
 def main() -> int:
+    named = len(sys.argv) > 1 and not sys.argv[1].startswith("-")
+    report = EVIDENCE / f"{sys.argv[1] if named else 'test-full'}.txt"
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
         command = [
@@ -25,14 +40,16 @@ def main() -> int:
             "pytest",
             "-n",
             "2",
+            "--dist",
+            "loadgroup",
             "-m",
             "",
             f"--junitxml={results}",
-            *sys.argv[1:],
+            *sys.argv[2 if named else 1 :],
         ]
         code = subprocess.run(command, check=False).returncode
-        REPORT.write_text(summary(ET.parse(results).getroot(), code), encoding="utf-8")
-    print(f"wrote {REPORT.relative_to(Path.cwd())}")
+        report.write_text(summary(ET.parse(results).getroot(), code), encoding="utf-8")
+    print(f"wrote {report.relative_to(Path.cwd())}")
     return code
 
 
@@ -53,6 +70,12 @@ def summary(root: ET.Element, code: int) -> str:
         "",
         f"{'tests':>6} {'seconds':>8}  file",
     ]
+    bad = [
+        case
+        for case in suite.iter("testcase")
+        if case.find("failure") is not None or case.find("error") is not None
+    ]
+    lines[2:2] = [f"failed: {case.get('classname')}::{case.get('name')}" for case in bad]
     lines += [f"{len(times):6d} {sum(times):8.1f}  {name}" for name, times in sorted(files.items())]
     return "\n".join(lines) + "\n"
 
