@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from capedjica import __version__
 from capedjica.errors import InputError
-from capedjica.study.federated import kits
+from capedjica.study.federated import kits, processes
 from capedjica.study.participation import approve
 from tests.federated.sealed import altered, certificate, days_from_now, lying_zip, rezip, unzip, with_member
 from tests.in_process import run_main
@@ -71,6 +71,25 @@ def test_the_same_kit_again_changes_nothing(site):
         path: when for path, when in before.items() if path.is_file()
     }
     assert after.keys() == before.keys()
+
+
+def test_a_kit_made_anew_for_the_same_study_replaces_the_first(site, tmp_path, monkeypatch):
+    home, file = site
+    keep(home, file)
+    end = days_from_now(700)
+    newer = altered(
+        file, tmp_path / "s1.zip", lambda files: files.update({"startup/client.crt": certificate(end)})
+    )
+    monkeypatch.setattr(processes, "running", lambda kit: 1)
+    with pytest.raises(
+        InputError, match="is connected by an earlier kit of this study; first: capedjica site stop"
+    ):
+        keep(home, newer)
+    monkeypatch.undo()
+    keep(home, newer)
+    (kit,) = kits.installed(home)
+    assert (kit.path / "startup" / "client.crt").read_bytes() == unzip(newer)["startup/client.crt"]
+    assert (kit.path / "local" / "capedjica.json").exists()
 
 
 def test_a_kit_that_is_not_kept_leaves_nothing(site):

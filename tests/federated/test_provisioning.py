@@ -65,6 +65,12 @@ def refused(study, host="localhost", port=8002):
 # What is refused
 
 
+@pytest.mark.parametrize("name", ["n", "yes", "007", "1e5", "nan"])
+def test_a_name_that_flare_would_not_read_as_a_name_is_refused(tmp_path, name):
+    words = refused(study_in(tmp_path, names=("alder", name, "cedar")))
+    assert words.startswith(f"site {name}: NVIDIA FLARE would take this name for a number or a yes or no")
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_host_that_is_none_is_refused(tmp_path, host):
     assert "--host must be the name or address" in refused(study_in(tmp_path), host)
@@ -88,7 +94,7 @@ def test_a_site_whose_name_cannot_travel_is_refused(tmp_path, name):
     )
 
 
-@pytest.mark.parametrize("name", ["server", "gateway", "Gateway"])
+@pytest.mark.parametrize("name", ["server", "Server_Parent", "gateway", "Gateway"])
 def test_a_site_called_like_the_server_is_refused(tmp_path, name):
     """FLARE could not tell them apart."""
     words = refused(study_in(tmp_path, (name, "birch", "cedar")), "gateway")

@@ -37,6 +37,7 @@ def provision(
     for name in given.contract.roster.names:
         typer.echo(f"  {federation.site_kits / f'{name}.zip'}")
     typer.echo(f"Keep to yourself: {federation.path / 'root'}. Open to the sites: port {port} of {host}.")
+    typer.echo("Next, at each site: capedjica site approve NAME.zip; capedjica site start")
     typer.echo(f"Next, here: capedjica run {shlex.quote(str(study))} --engine flare")
 
 

@@ -161,7 +161,8 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
 def received(home: SiteHome, path: Path) -> Iterator[tuple[Study, Callable[[], None]]]:
     """Yield the study that a site was given, in a kit or by itself, and what keeps the kit.
 
-    A kit that is not kept leaves nothing behind; keeping the same again changes nothing.
+    A kit that is not kept leaves nothing behind; keeping the same again changes nothing. A study that was
+    sealed again, since its certificates end, comes in another kit, which replaces the first.
     """
     if path.suffix != ".zip":
         yield Study.load(path), lambda: None
@@ -180,10 +181,23 @@ def received(home: SiteHome, path: Path) -> Iterator[tuple[Study, Callable[[], N
 
 
 def _keep(home: SiteHome, kit: Kit) -> None:
-    place = kits_folder(home) / kit.label.study[:16]
-    if not place.exists():
-        write_settings(kit.path, home.folder)
-        kit.path.rename(place)
+    """Keep a kit; one made anew for the same study takes the place of the earlier one."""
+    place = _place(home, kit)
+    if place.exists():
+        if _files(place) == _files(kit.path):
+            return
+        shutil.rmtree(place)
+    write_settings(kit.path, home.folder)
+    kit.path.rename(place)
+
+
+def _place(home: SiteHome, kit: Kit) -> Path:
+    return kits_folder(home) / kit.label.study[:16]
+
+
+def _files(kit: Path) -> dict[str, bytes]:
+    """Return what a site needs of a kit to connect; the study is the same where its hash is."""
+    return {path.name: path.read_bytes() for path in (kit / "startup").iterdir()}
 
 
 def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
@@ -200,6 +214,22 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
     check_certificates(kit.path)
     kit.server()
     kit.study()
+    _check_earlier(home, kit)
+
+
+def _check_earlier(home: SiteHome, kit: Kit) -> None:
+    """Refuse to replace a kit that is in use."""
+    place = _place(home, kit)
+    if not place.exists() or _files(place) == _files(kit.path):
+        return
+    # Approving a study without a kit needs none of what runs kits.
+    from capedjica.study.federated import processes
+
+    if processes.running(place) is not None:
+        raise InputError(
+            f"site {home.settings.name} is connected by an earlier kit of this study; first: capedjica site "
+            f"stop {home.folder}"
+        )
 
 
 def _read_label(file: Path, path: Path) -> Label:

@@ -47,7 +47,7 @@ from capedjica.study.study_file import Study, write_study
 DEFAULT_PORT: Final = 8002
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
 # What FLARE calls its server, wherever it is.
-_SERVER: Final = "server"
+_SERVER: Final = ("server", "server_parent")
 
 
 def provision(study: Study, host: str, port: int) -> Federation:
@@ -92,13 +92,20 @@ def _check(study: Study, host: str, port: int) -> None:
 
 def _check_names(names: tuple[str, ...], host: str) -> None:
     """Refuse names that FLARE cannot carry, or cannot tell apart."""
+    from nvflare.fuel.utils.argument_utils import parse_vars
+
     # Kits are files named after sites, and on some disks capital letters make no difference.
-    taken = {name.lower(): "the aggregator's machine" for name in (host, _SERVER)}
+    taken = {name.lower(): "the aggregator's machine" for name in (host, *_SERVER)}
     for name in names:
         if not re.fullmatch(_SITE_PATTERN, name):
             raise InputError(
                 f"site {name}: a name that travels holds up to 63 letters, digits, '-' and '_'; let the site "
                 "make an identity under such a name"
+            )
+        if parse_vars([f"uid={name}"])["uid"] != name:
+            raise InputError(
+                f"site {name}: NVIDIA FLARE would take this name for a number or a yes or no; let the site "
+                "make an identity under another"
             )
         other = taken.setdefault(name.lower(), f"site {name}")
         if other != f"site {name}":
