@@ -49,7 +49,7 @@ def _sender(engine: Any) -> Send:
     def send_one(parcel: bytes, names: list[str], seconds: float) -> dict[str, Any]:
         # A context of its own for each call: blocks of masks are made in a second thread.
         with engine.new_context() as fl_ctx:
-            replies: dict[str, Any] = engine.send_aux_request(
+            replies: dict[str, Any] | None = engine.send_aux_request(
                 targets=names,
                 topic=TOPIC,
                 request=_request(parcel),
@@ -57,14 +57,17 @@ def _sender(engine: Any) -> Send:
                 fl_ctx=fl_ctx,
                 optional=True,
             )
-        return replies
+        # FLARE returns nothing at all where it failed.
+        return replies or {}
 
     def send(parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
         # FLARE 2.9.0 cannot send different requests at once (its multicast_aux_requests raises TypeError).
         same: dict[bytes, list[str]] = {}
         for name, parcel in parcels.items():
-            same.setdefault(parcel, []).append(name)
-        with ThreadPoolExecutor(len(same)) as pool:
+            # Asked for a site that is not part of the job, FLARE would ask none of the others either.
+            if engine.get_client_from_name(name) is not None:
+                same.setdefault(parcel, []).append(name)
+        with ThreadPoolExecutor(max(1, len(same))) as pool:
             sent = [pool.submit(send_one, parcel, names, seconds) for parcel, names in same.items()]
         replies = {name: reply for one in sent for name, reply in one.result().items()}
         return {name: reply[PARCEL] for name, reply in replies.items() if _is_slip(reply)}
