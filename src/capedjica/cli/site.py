@@ -205,6 +205,23 @@ def enrol(
 
 
 @app.command()
+def withdraw(
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="Whose consent, with or without 'sub-'.")],
+    site: SiteArgument = Path("."),
+) -> None:
+    """Somebody withdraws their consent: from now on no study reads their scans, and nobody enrols them.
+
+    Also while a study runs, from its next release on. What was released cannot be taken back.
+    """
+    from capedjica.study.site_home import SiteHome
+    from capedjica.study.withdrawal import explain, withdraw
+
+    home = SiteHome.load(site)
+    for words in explain(home, withdraw(home, person)):
+        typer.echo(words)
+
+
+@app.command()
 def purge(
     site: SiteArgument = Path("."),
     results: Annotated[

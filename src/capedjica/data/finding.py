@@ -21,7 +21,7 @@ import hashlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
@@ -81,6 +81,7 @@ def find_people(
     space: str | None = None,
     participants: Sequence[str] = (),
     abide_site: str | None = None,
+    without: Collection[str] = (),
 ) -> Found:
     """Return the people of a folder with their recordings.
 
@@ -98,6 +99,8 @@ def find_people(
         Which people, with or without "sub-"; all when empty.
     abide_site : str, optional
         One ``SITE_ID`` of ABIDE.
+    without : collection of str
+        Names of people who are left out, and none of whose files is opened.
     """
     home = _readable(Path(folder))
     kind = _guess(home, pattern) if kind == "auto" else kind
@@ -107,9 +110,11 @@ def find_people(
         recordings, problems = _abide(home, pattern, abide_site), []
     else:
         recordings, problems = _plain(home, pattern, kind)
-    people = _chosen(_people(recordings), participants, home)
+    chosen = _chosen(_people(recordings), participants, home)
+    people = tuple(person for person in chosen if person.name not in without)
     names = {person.name for person in people}
     problems = [problem for problem in problems if problem.subject in names or not participants]
+    problems = [problem for problem in problems if problem.subject not in without]
     return Found(kind, people, (*problems, *_duplicate_runs(people), *_same_content(people)))
 
 

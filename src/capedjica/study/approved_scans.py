@@ -69,6 +69,15 @@ def write_record(home: SiteHome, study: Study, record: ApprovedScans) -> None:
     write_private(record_path(home, study), msgspec.json.encode(record))
 
 
+def forget_person(home: SiteHome, name: str) -> None:
+    """Take what is known of somebody's files out of all records; they stay approved, without any file."""
+    for file in home.approved_path.glob("*.people"):
+        record = _read(file)
+        if record is not None and record.people.get(_text(name)):
+            people = record.people | {_text(name): {}}
+            write_private(file, msgspec.json.encode(msgspec.structs.replace(record, people=people)))
+
+
 def _read(file: Path) -> ApprovedScans | None:
     try:
         record = msgspec.json.decode(file.read_bytes(), type=ApprovedScans)

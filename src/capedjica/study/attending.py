@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
+from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.site import Site
 from capedjica.securesum.noise import NoiseSource
+from capedjica.study.consents import Consenting
 from capedjica.study.log_files import logged
 from capedjica.study.participation import approve, open_site
 from capedjica.study.site_home import SiteHome
@@ -29,13 +31,19 @@ def attending(
             approve(home, study)
         noise = NoiseSource(insecure_noise_seed=insecure_noise_seed, purpose=name)
         with home.open_ledger() as ledger:
-            people = open_people(home, study)
+            statistics = Consenting(
+                home,
+                open_people(home, study),
+                lambda people: study.method.site(_Watched(people, name, watcher)),
+            )
             try:
-                site = open_site(home, study, ledger, _Watched(people, name, watcher), noise)
+                site = open_site(home, study, ledger, statistics, noise)
                 yield site
                 _log_zeros(site, study.contract.enrolled[name])
             finally:
-                _log_unreadable(name, people)
+                _log_unreadable(name, statistics.people)
+                with suppress(CapedjicaError):
+                    statistics.follow()
 
 
 def _log_zeros(site: Site, enrolled: int) -> None:

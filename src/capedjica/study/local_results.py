@@ -128,9 +128,14 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
     return folder
 
 
+def person_label(name: str) -> str:
+    """Return what the folder of somebody's results is called."""
+    return name if name.startswith("sub-") else f"sub-{name}"
+
+
 def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, unmixing: FloatArray) -> str:
     """Write the folder of one person, whole or not at all; return what became of it."""
-    label = person.name if person.name.startswith("sub-") else f"sub-{person.name}"
+    label = person_label(person.name)
     if (folder / label).exists():
         return "kept"
     runs = _runs(person, study, home)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from capedjica.algorithms.method import Subject
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.site import Site, SitePolicy
+from capedjica.mechanisms.site import Site, SitePolicy, Statistics
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger, Spent
 from capedjica.securesum.noise import NoiseSource
@@ -123,11 +122,10 @@ def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[st
 
 
 def open_site(
-    home: SiteHome, study: Study, ledger: Ledger, subjects: Sequence[Subject], noise: NoiseSource
+    home: SiteHome, study: Study, ledger: Ledger, statistics: Statistics, noise: NoiseSource
 ) -> Site:
     """Return the site that answers the aggregator."""
     policy = SitePolicy(allow_unprotected=home.settings.policy.allow_unprotected)
-    statistics = study.method.site(subjects)
     return Site(study.contract, home.settings.name, home.identity(), ledger, statistics, noise, policy)
 
 

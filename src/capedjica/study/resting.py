@@ -37,3 +37,12 @@ def connected_studies(home: SiteHome) -> list[str]:
 
     running = [kit for kit in kits.installed(home) if processes.running(kit.path) is not None]
     return [kit.study().content.title for kit in running]
+
+
+def is_resting(home: SiteHome) -> bool:
+    """Whether a site takes part in nothing at this moment."""
+    try:
+        with resting(home):
+            return True
+    except InputError:
+        return False

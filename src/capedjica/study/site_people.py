@@ -19,6 +19,7 @@ from capedjica.data.people import People
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan
 from capedjica.errors import InputError
+from capedjica.study.consents import read_withdrawn
 from capedjica.study.enrolment import (
     Enrolment,
     LeftOut,
@@ -37,6 +38,7 @@ Tick = Callable[[], None]
 _PLAIN_IMAGES: Final = FeatureTable(kind="voxels", voxel_size=8.0)
 # The fewest time points that any analysis needs.
 _FEWEST_TIMEPOINTS: Final = 2
+_WITHDREW: Final = "withdrew consent on"
 
 
 @dataclass(frozen=True)
@@ -53,21 +55,25 @@ class Roll:
         What is wrong already, before any file is opened.
     enrolment : Enrolment or None
         None where all that are found take part.
+    withdrawn : frozenset of str
+        Names of those among the enrolled who withdrew their consent, and who therefore have no recordings.
     """
 
     kind: str
     people: tuple[Person, ...]
     problems: tuple[Problem, ...]
     enrolment: Enrolment | None
+    withdrawn: frozenset[str] = frozenset()
 
     @property
     def missing(self) -> list[str]:
         """Names of those who are enrolled but cannot be found."""
-        return [person.name for person in self.people if not person.recordings]
+        names = [person.name for person in self.people if not person.recordings]
+        return [name for name in names if name not in self.withdrawn]
 
     @cached_property
     def found(self) -> list[Person]:
-        """All others."""
+        """All who have recordings."""
         return [person for person in self.people if person.recordings]
 
 
@@ -84,11 +90,11 @@ def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
     people = tuple(present.get(name, Person(name, ())) for name in enrolment.enrolled)
     names = set(enrolment.enrolled)
     problems = tuple(problem for problem in found.problems if problem.name in names)
-    return Roll(found.kind, people, problems, enrolment)
+    return Roll(found.kind, people, problems, enrolment, frozenset(read_withdrawn(home)) & names)
 
 
 def find(home: SiteHome, data: DataTable, study: Study | None) -> Found:
-    """Return who is in the folder of the scans, in the study's space if it has one."""
+    """Return who is in the folder of the scans and did not withdraw, in the study's space if it has one."""
     wanted = None if study is None else study.content.features.space
     if wanted is not None and data.space not in (None, wanted):
         raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
@@ -100,6 +106,7 @@ def find(home: SiteHome, data: DataTable, study: Study | None) -> Found:
         space=data.space or wanted,
         participants=data.participants,
         abide_site=data.abide_site,
+        without=read_withdrawn(home),
     )
 
 
@@ -166,7 +173,8 @@ def enrol(
 ) -> Enrolment:
     """Look at everybody that ``data`` selects, leave out those who cannot take part, and fix the list.
 
-    An earlier list is replaced only if ``again`` says so.
+    Those who withdrew their consent are left out without a look. An earlier list is replaced only if
+    ``again`` says so.
     """
     if enrolment_path(home).exists() and not again:
         raise InputError(
@@ -182,6 +190,9 @@ def enrol(
         raise InputError(f"nobody of site {home.settings.name} can be enrolled; the first reason: {first}")
     names = [person.name for person in found.people if person.name in reasons]
     left_out = [LeftOut(name, tuple(reasons[name])) for name in names]
+    left_out += [
+        LeftOut(name, (f"{name}: {_WITHDREW} {when}",)) for name, when in read_withdrawn(home).items()
+    ]
     title = None if study is None else study.content.title
     enrolment = Enrolment.now(data, enrolled, left_out, title)
     write_enrolment(home, enrolment)

@@ -68,7 +68,7 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
         facts
         | {
             "data": _measured(roll),
-            "enrolment": None if roll.enrolment is None else _enrolment(roll.enrolment, roll.missing),
+            "enrolment": None if roll.enrolment is None else _enrolment(roll.enrolment, roll),
             "problems": [
                 {"person": found.name, "what": str(found), "fatal": found.fatal} for found in problems
             ],
@@ -133,13 +133,14 @@ def _measured(roll: Roll) -> dict[str, Any]:
     }
 
 
-def _enrolment(enrolment: Enrolment, missing: list[str]) -> dict[str, Any]:
+def _enrolment(enrolment: Enrolment, roll: Roll) -> dict[str, Any]:
     return {
         "when": enrolment.when,
         "study": enrolment.study,
         "people": len(enrolment.enrolled),
         "left_out": {one.name: list(one.reasons) for one in enrolment.left_out},
-        "missing": missing,
+        "missing": roll.missing,
+        "withdrawn": sorted(roll.withdrawn),
     }
 
 
@@ -249,6 +250,11 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
         yield (
             f"Of these, {len(enrolment['missing']):,} cannot be found any more and would count as zero: "
             f"{', '.join(map(printable, enrolment['missing']))}."
+        )
+    if enrolment["withdrawn"]:
+        yield (
+            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their scans are not read, "
+            "and they count as zero."
         )
 
 

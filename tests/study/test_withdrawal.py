@@ -1,0 +1,242 @@
+"""Somebody withdraws their consent: no study reads their scans any more, whatever it was doing."""
+
+import builtins
+import os
+
+import msgspec
+import numpy as np
+import pytest
+
+from capedjica.errors import InputError
+from capedjica.study import consents
+from capedjica.study.approved_scans import read_record
+from capedjica.study.consents import read_withdrawn, withdrawn_path
+from capedjica.study.enrolment import enrolment_path, read_enrolment
+from capedjica.study.participation import approve, problems, taking_part
+from capedjica.study.running import find_sites, run_study
+from capedjica.study.site_home import SiteHome
+from capedjica.study.site_people import call_roll, enrol, open_people
+from capedjica.study.site_report import site_report
+from capedjica.study.watching import Watcher
+from capedjica.study.withdrawal import NOTE, withdraw
+from tests.in_process import run_main
+from tests.study.small_study import SIZES, make_study
+
+PERSON = "sub-03"
+
+
+@pytest.fixture
+def study(tmp_path):
+    return make_study(tmp_path)
+
+
+@pytest.fixture
+def home(study, tmp_path):
+    return SiteHome.load(tmp_path / "sites" / "s1")
+
+
+def careful(home):
+    """The same site, but one that approves nothing by itself."""
+    file = home.folder / "site.toml"
+    file.write_text(file.read_text().replace("auto_approve = true", "auto_approve = false"))
+    return SiteHome.load(home.folder)
+
+
+class Opened:
+    """Names of the files that Python opens, however it does so."""
+
+    def __init__(self, monkeypatch):
+        self.names = []
+        for module, name in ((builtins, "open"), (os, "open")):
+            monkeypatch.setattr(module, name, self._noting(getattr(module, name)))
+        monkeypatch.setattr("io.open", builtins.open)
+
+    def _noting(self, function):
+        def noting(file, *args, **kwargs):
+            self.names.append(os.fspath(file) if not isinstance(file, int) else "")
+            return function(file, *args, **kwargs)
+
+        return noting
+
+    def clear(self):
+        self.names.clear()
+
+    def of(self, home, person):
+        return [name for name in self.names if str(name).startswith(str(home.data_path / person))]
+
+
+def test_the_list_is_private_and_says_when(home):
+    done = withdraw(home, PERSON)
+    assert read_withdrawn(home) == {PERSON: done.since}
+    assert withdrawn_path(home).stat().st_mode & 0o777 == 0o600
+    again = withdraw(home, "03")
+    assert (again.name, again.since) == (PERSON, done.since)
+    withdraw(home, "sub-01")
+    assert list(read_withdrawn(home)) == [PERSON, "sub-01"]
+
+
+def test_a_stranger_is_refused(home):
+    with pytest.raises(InputError, match=r"site s1 knows nobody called 'sub-3'; did you mean sub-03\?"):
+        withdraw(home, "sub-3")
+    assert not withdrawn_path(home).exists()
+    assert not enrolment_path(home).exists()
+
+
+def test_the_scan_is_not_opened_by_anything(home, study, tmp_path, monkeypatch):
+    withdraw(home, PERSON)
+    opened = Opened(monkeypatch)
+    assert problems(home, study) == []
+    enrol(home, home.settings.data, study, again=True)
+    site_report(home, study)
+    enrolment_path(home).unlink()
+    call_roll(home, study)
+    careful_home = careful(home)
+    with pytest.raises(InputError, match="enrols 6 subjects"):
+        approve(careful_home, study)
+    assert opened.of(home, "sub-02")
+    assert opened.of(home, PERSON) == []
+
+
+def test_a_run_after_a_withdrawal_counts_the_person_as_zero(home, study, tmp_path, monkeypatch):
+    withdraw(home, PERSON)
+    opened = Opened(monkeypatch)
+    state = run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
+    assert state.complete
+    assert opened.of(home, "sub-02")
+    assert opened.of(home, PERSON) == []
+    assert len(open_people(home, study)) == SIZES[0]
+    assert (
+        "1 of 6 people's scans could not be read and counted as zero"
+        in (home.folder / "site.log").read_text()
+    )
+
+
+class Withdrawing(Watcher):
+    """Withdraws somebody's consent in the middle of a run, between two releases."""
+
+    def __init__(self, home, opened, after):
+        self._home, self._opened, self._left = home, opened, after
+
+    def step(self, step):
+        self._left -= 1
+        if self._left == 0:
+            assert self._opened.of(self._home, PERSON)
+            withdraw(self._home, PERSON)
+            self._opened.clear()
+
+
+@pytest.mark.parametrize("after", [1, 4])
+def test_a_run_under_way_forgets_the_person(home, study, tmp_path, monkeypatch, after):
+    """The scans are read for the first mean and once for all others, so what is kept in memory counts."""
+    opened, made = Opened(monkeypatch), []
+    genuine = consents.Consenting.__call__
+
+    def noting(self, stage, published, state):
+        vectors = [np.array(batch) for batch in genuine(self, stage, published, state)]
+        if self._home.folder == home.folder:
+            made.append(np.concatenate(vectors))
+        return vectors
+
+    monkeypatch.setattr(consents.Consenting, "__call__", noting)
+    watcher = Withdrawing(home, opened, after)
+    state = run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run", watcher=watcher)
+    assert state.complete
+    assert opened.of(home, "sub-02")
+    assert opened.of(home, PERSON) == []
+    contributes = [bool(np.isfinite(rows[3]).all() and rows[3].any()) for rows in made]
+    assert contributes == [True] * after + [False] * (len(made) - after)
+    assert all(np.isfinite(rows[2]).all() and rows[2].any() for rows in made)
+
+
+def test_nobody_is_read_if_the_list_cannot_be(home, study, monkeypatch):
+    people = open_people(home, study)
+    statistics = consents.Consenting(home, people, study.method.site)
+    withdrawn_path(home).write_text("damaged")
+    with pytest.raises(InputError, match="not valid TOML"):
+        statistics(0, b"", b"")
+    (found,) = problems(home, study)
+    assert "withdrawn.toml is not valid TOML" in found
+
+
+def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatch, capsys):
+    careful_home = careful(home)
+    approve(careful_home, study)
+    assert read_record(home, study).people[PERSON]
+    run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
+    for command in ("results", "report"):
+        done = run_main(
+            ["site", command, str(tmp_path / "run"), "--site", str(home.folder)], monkeypatch, capsys
+        )
+        assert done.returncode == 0
+    (folder,) = home.results_path.iterdir()
+    assert (folder / PERSON).is_dir()
+    home.cache_path.mkdir(exist_ok=True)
+    (home.cache_path / f"{'0' * 64}.npy").write_bytes(b"series")
+    done = run_main(["site", "withdraw", PERSON, str(home.folder)], monkeypatch, capsys)
+    assert done.returncode == 0
+    for words in (
+        f"{PERSON} withdrew on 20",
+        "Removed: 1 extracted series",
+        "results about this person of 1 studies",
+        "cannot be taken back, and results are not computed anew",
+        "this person included, at most epsilon ",
+        "'A small study' has begun",
+        "counts as zero among the 6",
+    ):
+        assert words in done.stdout
+    assert "A study runs here" not in done.stdout
+    assert not (folder / PERSON).exists()
+    assert not (folder / "report.html").exists()
+    assert (folder / "sub-02").is_dir()
+    assert not list(home.cache_path.glob("*.npy"))
+    assert read_record(home, study).people[PERSON] == {}
+    assert read_record(home, study).people["sub-02"]
+    # Results that are made again are made without.
+    run_main(["site", "results", str(tmp_path / "run"), "--site", str(home.folder)], monkeypatch, capsys)
+    assert not (folder / PERSON).exists()
+
+
+def test_the_ledger_notes_that_and_not_who(home, study):
+    withdraw(home, "sub-05")
+    assert not home.ledger_path.exists()
+    approve(home, study)
+    for _ in range(2):
+        withdraw(home, PERSON)
+    with home.open_ledger() as ledger:
+        assert ledger.notes() == [NOTE, NOTE]
+        ledger.verify_chain()
+    assert PERSON.encode() not in home.ledger_path.read_bytes()
+
+
+def test_an_approved_study_goes_on_with_the_number_agreed(home, study):
+    home = careful(home)
+    approve(home, study)
+    done = withdraw(home, PERSON)
+    (words,) = done.studies
+    assert words.startswith("'A small study' was approved for 6 people here and has not begun: it can go on")
+    # Also when the scan is removed: the list of people was fixed.
+    (home.data_path / f"{PERSON}.npy").unlink()
+    assert problems(home, study) == []
+    assert len(read_enrolment(home).enrolled) == 6
+    facts = site_report(home, study)
+    assert facts["enrolment"]["withdrawn"] == [PERSON]
+    assert facts["enrolment"]["missing"] == []
+    msgspec.json.encode(facts)
+
+
+def test_nobody_enrols_the_person_again(home, study):
+    withdraw(home, PERSON)
+    enrolment = enrol(home, home.settings.data, study, again=True)
+    assert PERSON not in enrolment.enrolled
+    assert len(enrolment.enrolled) == 5
+    (left_out,) = enrolment.left_out
+    assert left_out.name == PERSON
+    assert "withdrew consent on 20" in left_out.reasons[0]
+    assert withdraw(home, PERSON).studies == ()
+
+
+def test_a_study_that_runs_is_told(home, study, monkeypatch, capsys):
+    approve(home, study)
+    with taking_part(home, study):
+        done = run_main(["site", "withdraw", PERSON, str(home.folder)], monkeypatch, capsys)
+    assert "A study runs here: a mean that is computed at this moment may be the last" in done.stdout
