@@ -1,0 +1,235 @@
+"""Releases across processes by NVIDIA FLARE: ``python -m benchmarks.federated [--quick] [--sites N]``.
+
+A server and sites of their own processes, on this machine, over mutual TLS. The online part of a release is
+the time from the aggregator's question to the last answer, less the time that the slowest site computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from benchmarks.framework import EVIDENCE_WIDTH, ROOT, Row, Section, amount_row, show, write_evidence
+from benchmarks.timed_parties import PROBES, TIMES
+from capedjica.data import make_synthetic
+from capedjica.study.federated import jobs, kits
+from capedjica.study.federated.demo import free_port, running_sites
+from capedjica.study.federated.federation import write_json
+from capedjica.study.federated.provisioning import provision
+from capedjica.study.federated.running import Terms, run_federated
+from capedjica.study.participation import approve
+from capedjica.study.site_home import SiteHome
+from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile, write_study
+
+AIM_MS: Final = 30.0
+AGGREGATOR: Final = "benchmarks.timed_parties.TimedAggregator"
+SITE: Final = "benchmarks.timed_parties.TimedSite"
+# The first releases wait for compilers and files.
+WARM_UP: Final = 20
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A study's size: sites, people at each, length of a scan, side of an image, networks, iterations."""
+
+    sites: int = 4
+    people: int = 10
+    length: int = 50
+    side: int = 10
+    components: int = 20
+    iterations: int = 300
+
+
+@dataclass(frozen=True)
+class Times:
+    """What was measured in one run, in seconds, a number for each release.
+
+    Attributes
+    ----------
+    bare : ndarray
+        Round trips of a message that asks for nothing.
+    asked : ndarray
+        From the question to the last answer.
+    computed, handled : ndarray
+        At the slowest site: computing alone, and until its answer was ready.
+    total : float
+        From the first question to the last answer.
+    """
+
+    bare: FloatArray
+    asked: FloatArray
+    computed: FloatArray
+    handled: FloatArray
+    total: float
+
+    @property
+    def online(self) -> FloatArray:
+        """The online part of each release that was not among the first."""
+        return (self.asked - self.computed)[WARM_UP:]
+
+    @property
+    def idle(self) -> float:
+        """Part of the total time in which nobody computed."""
+        return 1 - float(self.computed.sum()) / self.total
+
+
+def measure(size: Size) -> Times:
+    """Run a study of the paper's method and return what it took."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        homes = _write_study(size, folder)
+        study = Study.load(folder)
+        with _timed(study, homes), running_sites(homes):
+            run_federated(study, folder / "run", Terms(wait=300.0))
+        return _read(folder, homes)
+
+
+def _write_study(size: Size, folder: Path) -> list[SiteHome]:
+    names = [f"site-{number}" for number in range(1, size.sites + 1)]
+    homes = [SiteHome.create(folder / name, name, 100.0, 50.0, 1e-5, simulated=True) for name in names]
+    people = [size.people] * size.sites
+    data = make_synthetic(
+        size.sites, sum(people), size.components, size.length, size.side, 1, site_sizes=people
+    )
+    for home, subjects in zip(homes, data.sites, strict=True):
+        home.data_path.mkdir()
+        for index, subject in enumerate(subjects):
+            np.save(home.data_path / f"sub-{index:04d}.npy", subject)
+    content = StudyFile(
+        title="benchmark",
+        analysis=AnalysisTable(
+            method="paper",
+            n_components=size.components,
+            n_features=size.side**2,
+            scan_length=size.length,
+            max_iter=size.iterations,
+        ),
+        privacy=PrivacyTable(epsilon=10.0),
+        sites=tuple(
+            SiteTable(name=name, subjects=size.people, card=home.card().card)
+            for name, home in zip(names, homes, strict=True)
+        ),
+    )
+    write_study(folder / "study.toml", content)
+    return homes
+
+
+@contextmanager
+def _timed(study: Study, homes: Sequence[SiteHome]) -> Iterator[None]:
+    """Seal a study and hand out its kits, which allow parties with a clock in hand."""
+    federation = provision(study, "localhost", free_port())
+    _allow(federation.server_kit, AGGREGATOR)
+    for home in homes:
+        with kits.received(home, federation.site_kits / f"{home.settings.name}.zip") as (given, keep):
+            approve(home, given)
+            keep()
+        _allow(kits.find_kit(home).path, SITE)
+    with patch.multiple(jobs, AGGREGATOR_CLASS=AGGREGATOR, SITE_CLASS=SITE):
+        yield
+
+
+def _allow(kit: Path, name: str) -> None:
+    file = kit / "local" / "resources.json"
+    write_json(file, json.loads(file.read_text()) | {"class_allow_list": [name]})
+
+
+def _read(folder: Path, homes: Sequence[SiteHome]) -> Times:
+    """Put together what the parties noted, release by release."""
+    notes = json.loads((folder / "federation" / "server" / TIMES).read_text())
+    sites = [
+        {(b, s): (c, h) for b, s, c, h in json.loads((home.folder / TIMES).read_text())} for home in homes
+    ]
+    slots = [(block, slot) for block, slot, _, _ in notes["asked"]]
+    computed, handled = np.max([[site[slot] for slot in slots] for site in sites], axis=0).T
+    stamps = np.array(notes["asked"])[:, 2:]
+    return Times(
+        bare=np.array(notes["bare"]).ravel(),
+        asked=stamps[:, 1] - stamps[:, 0],
+        computed=computed,
+        handled=handled,
+        total=float(stamps[-1, 1] - stamps[0, 0]),
+    )
+
+
+def _latency_rows(sites: int, times: Times) -> list[Row]:
+    median, late = 1e3 * np.percentile(times.online, (50, 95))
+    bare = 1e3 * float(np.median(times.bare))
+    what = f"online part of a release, {sites} sites"
+    rows = [
+        amount_row(f"{what}, median", float(median), bare, "an empty message, the same way", "ms"),
+        Row(f"{what}, 95th percentile", float(late), None, "", "ms", None, "as much"),
+    ]
+    if sites == 4:
+        rows.insert(1, amount_row(f"{what}, median", float(median), AIM_MS, "the aim", "ms", target=1.0))
+    return rows
+
+
+def _idle_row(size: Size, times: Times) -> Row:
+    what = f"{len(times.asked) - 1:,} iterations, {size.sites} x {size.people} people: time not computing"
+    return amount_row(what, times.total * times.idle, times.total, "all of it", "s", target=0.5)
+
+
+def run(console: Console, sites: Sequence[int] = (4, 10), quick: bool = False) -> Section:
+    """Measure every row."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ[PROBES] = "20" if quick else "300"
+    rows: list[Row] = []
+    notes: list[str] = []
+    for n_sites in sites:
+        size = Size(n_sites, iterations=40 if quick else 300)
+        console.print(f"{n_sites} sites ...")
+        times = measure(size)
+        rows += _latency_rows(n_sites, times)
+        answer = 1e3 * float(np.median((times.handled - times.computed)[WARM_UP:]))
+        notes.append(f"{n_sites} sites: noise, ledger and answer took the slowest site {answer:.1f} ms.")
+    large = (
+        Size(people=20, length=100, iterations=60) if quick else Size(people=256, length=250, iterations=1000)
+    )
+    console.print(f"{large.iterations:,} iterations ...")
+    rows.append(_idle_row(large, measure(large)))
+    return Section(
+        "federated",
+        "Studies across processes by NVIDIA FLARE, over mutual TLS on one machine",
+        rows,
+        (
+            *notes,
+            "Releases of 420 values; the paper's method with 20 components and wide masks, epsilon 10.",
+            "All sites and the server share the cores of this machine.",
+        ),
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, show, and write the evidence unless it was quick or only in part."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.federated", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
+    parser.add_argument("--sites", type=int, help="only with so many; 4 and 10 by default")
+    given = parser.parse_args(arguments)
+    if given.sites is not None and not 3 <= given.sites <= 50:
+        parser.error(f"--sites must lie between 3 and 50, got {given.sites}")
+    console = Console(width=None if sys.stdout.isatty() else EVIDENCE_WIDTH)
+    default = (4,) if given.quick else (4, 10)
+    section = run(console, default if given.sites is None else (given.sites,), given.quick)
+    show(section, console)
+    if not given.quick and given.sites is None:
+        write_evidence(section)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
