@@ -10,7 +10,7 @@ from rich.console import Console
 
 import capedjica
 from capedjica.cli.compare import compare
-from capedjica.cli.connecting import provision, start, stop
+from capedjica.cli.connecting import forget, provision, start, stop
 from capedjica.cli.demo import demo
 from capedjica.cli.federated_demo import federated_demo
 from capedjica.cli.ledger import app as ledger_app
@@ -44,6 +44,7 @@ app.command()(compare)
 study_app.command()(provision)
 site_app.command()(start)
 site_app.command()(stop)
+site_app.command()(forget)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
 app.add_typer(study_app, name="study")

@@ -20,16 +20,36 @@ WhichOption = Annotated[
 
 def provision(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
-    host: Annotated[str, typer.Option(help="The name by which sites reach the machine of the aggregator.")],
-    port: Annotated[int, typer.Option(help="Its port, the only one that sites must reach.")] = 8002,
+    host: Annotated[
+        str | None, typer.Option(help="The name by which sites reach the machine of the aggregator.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Its port, the only one that sites must reach; by default 8002.")
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Make new kits for a sealed study: certificates end, or a kit was lost or stolen."
+        ),
+    ] = False,
 ) -> None:
-    """Seal a study: it can be changed no more, and every site gets a kit to connect with."""
+    """Seal a study: it can be changed no more, and every site gets a kit to connect with.
+
+    With --again the study stays the same, and all earlier kits become useless: every site needs its new one.
+    """
     need_flare()
     from capedjica.study.federated import provisioning
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
-    federation = provisioning.provision(given, host, port)
+    if again:
+        federation = provisioning.provision_again(given, host, port)
+        typer.echo("All earlier kits are useless now: every site approves its new one.")
+    elif host is None:
+        raise InputError("--host is missing: the name by which sites reach the machine of the aggregator")
+    else:
+        federation = provisioning.provision(given, host, port or provisioning.DEFAULT_PORT)
+    host, port = federation.seal.host, federation.seal.port
     typer.echo(
         f"Sealed '{given.content.title}'. Its hash, to be compared with the sites:\n  {given.hash.hex()}"
     )
@@ -93,3 +113,20 @@ def stop(site: SiteArgument = Path("."), study: WhichOption = None) -> None:
         typer.echo(f"Site {home.settings.name} was not running.")
     for kit in stopped:
         typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")
+
+
+def forget(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="The beginning of the study's hash.")],
+    site: SiteArgument = Path("."),
+) -> None:
+    """Remove the kit of a study that is over; its approval and the ledger stay."""
+    need_flare()
+    from capedjica.study.federated import kits
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    kit = kits.forget(home, study)
+    typer.echo(
+        f"Site {home.settings.name} removed its kit of study {kit.label.study[:16]}, and FLARE's logs in it. "
+        "What was approved and spent stays in the ledger."
+    )

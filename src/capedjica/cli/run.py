@@ -128,8 +128,12 @@ def _run_on_flare(
         )
     need_flare()
     from capedjica.engines.flare.carriage import Patience
+    from capedjica.study.federated.federation import Federation
     from capedjica.study.federated.running import Terms, run_federated
+    from capedjica.study.federated.status import federation_warnings
 
+    for warning in federation_warnings(Federation.beside(study)):
+        progress.console.print(f"Warning: {warning}.")
     terms = Terms(wait, Patience(silence=silence), seed)
     return run_federated(study, folder, terms, follower(progress))
 

@@ -95,12 +95,17 @@ def approve(
         if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
             typer.echo("Not approved; nothing changed.")
             raise typer.Exit(1)
-        with _looking(home) as tick:
-            participation.approve(home, given, tick)
+        # A new kit for a study that has begun changes nothing of what was approved.
+        renewed = study.suffix == ".zip" and participation.has_begun(home, given)
+        if not renewed:
+            with _looking(home) as tick:
+                participation.approve(home, given, tick)
         keep()
     cost = given.contract.cap(home.settings.name) if given.contract.protects else "NO privacy"
     typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
-    if not home.settings.policy.auto_approve:
+    if renewed:
+        typer.echo("It has begun: it goes on as it was approved, with this kit.")
+    elif not home.settings.policy.auto_approve:
         typer.echo(
             "The scans were recorded as they are: should they change before it begins, approve it again."
         )

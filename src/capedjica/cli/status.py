@@ -67,4 +67,6 @@ def _view(facts: dict[str, Any]) -> Group:
     if facts["n_done"]:
         table.add_row("releases", Text(f"{facts['n_done']} of at most {facts['n_total']}"))
         table.add_row("epsilon", Text(f"{facts['epsilon']} spent so far"))
+    for warning in facts["warnings"]:
+        table.add_row("warning", Text(warning, style="yellow"))
     return Group(table)

@@ -62,8 +62,7 @@ def _refuse(home: SiteHome, study: Study, found: list[str]) -> None:
 def _record(home: SiteHome, study: Study, tick: Tick) -> ApprovedScans | None:
     """Return what the approval is given for; None where the earlier record stays."""
     roll = call_roll(home, study)
-    known = spent_on(home, study)
-    if known is None or not known.n_releases:
+    if not has_begun(home, study):
         _refuse(home, study, data_obstacles(home, study, roll, []))
         return take_record(home, roll.people, tick)
     earlier = read_record(home, study)
@@ -80,6 +79,12 @@ def spent_on(home: SiteHome, study: Study) -> Spent | None:
     """Return what a site spent on a study; None where it has not approved it."""
     totals = home.totals()
     return None if totals is None else totals.studies.get(study.contract.hash)
+
+
+def has_begun(home: SiteHome, study: Study) -> bool:
+    """Whether a site released anything for a study."""
+    known = spent_on(home, study)
+    return known is not None and known.n_releases > 0
 
 
 def changed_since_approval(home: SiteHome, study: Study) -> list[str]:

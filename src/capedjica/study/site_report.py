@@ -24,6 +24,7 @@ from capedjica.privacy.statement import round_up
 from capedjica.study.approved_scans import read_record
 from capedjica.study.describe import describe, show_facts, show_releases, twice_words
 from capedjica.study.enrolment import Enrolment
+from capedjica.study.federated.kits import certificate_warning, installed
 from capedjica.study.participation import (
     budget_problems,
     changed_since_approval,
@@ -51,7 +52,11 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
 
     ``obstacles`` is what keeps the site from taking part, in words.
     """
-    facts: dict[str, Any] = {"site": home.settings.name, "folder": str(home.data_path)}
+    facts: dict[str, Any] = {
+        "site": home.settings.name,
+        "folder": str(home.data_path),
+        "warnings": _kit_warnings(home, study),
+    }
     obstacles = [] if study is None else _study_obstacles(home, study)
     if study is not None and home.settings.name in study.contract.roster.names:
         facts["approval"] = _approval(home, study)
@@ -76,6 +81,13 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
         }
         | _cost(home, study)
     )
+
+
+def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
+    """Return which kits can be used no more, or not for long: that of a study, or all."""
+    chosen = [kit for kit in installed(home) if study is None or kit.label.study == study.hash.hex()]
+    warnings = filter(None, (certificate_warning(kit.path) for kit in chosen))
+    return [f"{words}; ask the coordinator for a new kit" for words in warnings]
 
 
 def _study_obstacles(home: SiteHome, study: Study) -> list[str]:
@@ -191,6 +203,8 @@ def show_terms(home: SiteHome, study: Study, console: Console) -> None:
 def show_site(facts: dict[str, Any], console: Console) -> None:
     """Explain a site on the terminal."""
     console.print(Text(f"Site {facts['site']}", style="bold"))
+    for warning in facts["warnings"]:
+        show_paragraph(f"Warning: {warning}.", console)
     if facts["data"] is not None:
         show_heading("What is here", console)
         for words in _data_words(facts):

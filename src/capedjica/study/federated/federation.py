@@ -78,6 +78,11 @@ class Federation:
         return self.path / "coordinator"
 
     @property
+    def run_lock(self) -> Path:
+        """Held by whoever runs the study, or makes its kits anew."""
+        return self.path / ".run.lock"
+
+    @property
     def site_kits(self) -> Path:
         """Where the kits are that sites are to be given."""
         return self.path / "kits"

@@ -102,6 +102,14 @@ def check_certificates(kit: Path, now: datetime | None = None) -> str | None:
     return None
 
 
+def certificate_warning(kit: Path) -> str | None:
+    """Return in words that a kit's certificates have ended, or will within 30 days."""
+    try:
+        return check_certificates(kit)
+    except InputError as error:
+        return str(error)
+
+
 def installed(home: SiteHome) -> list[Kit]:
     """Return the kits of a site, the latest first."""
     folders = [path.parent for path in kits_folder(home).glob("*/kit.json")]
@@ -122,6 +130,22 @@ def find_kit(home: SiteHome, study: str | None = None) -> Kit:
             f"site {home.settings.name} has no kit{which}; first: capedjica site approve KIT.zip "
             f"--site {home.folder}"
         )
+    return kits[0]
+
+
+def forget(home: SiteHome, study: str) -> Kit:
+    """Remove the kit of a study, given by the beginning of its hash; the approval and the ledger stay."""
+    kits = [kit for kit in installed(home) if study and kit.label.study.startswith(study)]
+    if len(kits) != 1:
+        raise InputError(
+            f"site {home.settings.name} has {len(kits) or 'no'} kits of a study whose hash begins with "
+            f"{printable(study[:64])!r}; one is to be named"
+        )
+    _check_unused(home, kits[0].path)
+    try:
+        shutil.rmtree(kits[0].path)
+    except OSError as error:
+        raise InputError(f"{kits[0].path} cannot be removed: {error.strerror}") from None
     return kits[0]
 
 
@@ -222,13 +246,17 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
     place = _place(home, kit)
     if not place.exists() or _files(place) == _files(kit.path):
         return
+    _check_unused(home, place)
+
+
+def _check_unused(home: SiteHome, kit: Path) -> None:
     # Approving a study without a kit needs none of what runs kits.
     from capedjica.study.federated import processes
 
-    if processes.running(place) is not None:
+    if processes.running(kit) is not None:
         raise InputError(
-            f"site {home.settings.name} is connected by an earlier kit of this study; first: capedjica site "
-            f"stop {home.folder}"
+            f"site {home.settings.name} is connected by its kit of this study; first: capedjica site stop "
+            f"{home.folder}"
         )
 
 

@@ -12,6 +12,8 @@ import re
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -22,6 +24,7 @@ from capedjica import __version__
 from capedjica.engines.flare.carriage import MAX_MESSAGE
 from capedjica.errors import InputError
 from capedjica.mechanisms.sizes import largest_message
+from capedjica.study.federated import processes
 from capedjica.study.federated.federation import (
     AGGREGATOR_CLASS,
     COORDINATOR,
@@ -41,6 +44,7 @@ from capedjica.study.federated.site_settings import (
     is_host,
     project,
 )
+from capedjica.study.locks import locked
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 
@@ -68,14 +72,47 @@ def provision(study: Study, host: str, port: int) -> Federation:
     if earlier is not None or target.exists():
         when = f"on {earlier.sealed}" if earlier is not None else "or begun to be"
         raise InputError(f"'{study.content.title}' was sealed already, {when}: {target} exists")
+    with _made(study, host, port) as made:
+        made.rename(target)
+    return Federation.beside(study)
+
+
+def provision_again(study: Study, host: str | None = None, port: int | None = None) -> Federation:
+    """Make all kits of a sealed study anew, under a new root: the earlier ones reach nobody any more.
+
+    The study stays the same, to the hash; a run that was begun goes on with the new kits. Host and port stay
+    unless others are given.
+    """
+    earlier = Federation.beside(study)
+    host, port = host or earlier.seal.host, port or earlier.seal.port
+    _check(study, host, port)
+    busy = f"'{study.content.title}' is being run: its kits can be made anew when it is not"
+    with locked(earlier.run_lock, busy), _made(study, host, port) as made:
+        processes.stop(earlier.server_kit)
+        _replace(earlier.path, made)
+    return Federation.beside(study)
+
+
+def _replace(folder: Path, made: Path) -> None:
+    """Put the folder of new kits in the place of the old one, which is removed with all else beside it."""
+    aside = folder.rename(made.parent / "earlier")
+    try:
+        made.rename(folder)
+    except OSError:
+        aside.rename(folder)
+        raise
+
+
+@contextmanager
+def _made(study: Study, host: str, port: int) -> Iterator[Path]:
+    """Yield the folder of all kits, to be moved to its place."""
     try:
         with tempfile.TemporaryDirectory(prefix=".sealing-", dir=study.folder) as scratch:
             made = _make(study, host, port, Path(scratch))
             made.chmod(0o700)
-            made.rename(target)
+            yield made
     except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.strerror}") from None
-    return Federation.beside(study)
+        raise InputError(f"{study.folder / FOLDER} cannot be written: {error.strerror}") from None
 
 
 def _check(study: Study, host: str, port: int) -> None:

@@ -93,7 +93,7 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
 def _server(study: Study, federation: Federation, follower: Follower) -> Iterator[None]:
     """Have a server for the time of the run and no longer, even if this process is killed."""
     seal, kit = federation.seal, federation.server_kit
-    with locked(federation.path / ".run.lock", f"'{study.content.title}' is being run by another process"):
+    with locked(federation.run_lock, f"'{study.content.title}' is being run by another process"):
         # One that is there although nobody runs the study is left from a run that was killed.
         processes.stop(kit)
         if not processes.port_is_free("127.0.0.1", seal.port):

@@ -9,11 +9,13 @@ from capedjica.errors import InputError, ProtocolError
 from capedjica.study.federated import processes
 from capedjica.study.federated.federation import Federation
 from capedjica.study.federated.jobs import session
+from capedjica.study.federated.kits import certificate_warning
 from capedjica.study.federated.progress import Progress, read_progress
 from capedjica.study.federated.running import connected_sites
 from capedjica.study.study_file import Study
 
 _SECONDS: Final = 10.0
+_RENEW: Final = "new kits for all: capedjica study provision STUDY --again"
 
 
 def look(study: Study, run: Path) -> dict[str, Any]:
@@ -27,7 +29,16 @@ def look(study: Study, run: Path) -> dict[str, Any]:
     state, words = _state(progress, server is not None)
     where = f"{federation.seal.host}:{federation.seal.port}"
     found = _facts(study, state, words, present, progress)
-    return found | {"server": f"{where}, process {server}" if server is not None else f"{where}, not running"}
+    return found | {
+        "server": f"{where}, process {server}" if server is not None else f"{where}, not running",
+        "warnings": federation_warnings(federation),
+    }
+
+
+def federation_warnings(federation: Federation) -> list[str]:
+    """Return which of the coordinator's certificates have ended, or will soon."""
+    own = (federation.server_kit, federation.admin_kit)
+    return [f"{words}; {_RENEW}" for words in map(certificate_warning, own) if words]
 
 
 def _present(study: Study, federation: Federation) -> tuple[dict[str, bool], int | None]:
@@ -65,6 +76,7 @@ def _facts(
         "state": state,
         "words": words,
         "server": "not sealed",
+        "warnings": [],
         "sites": [
             {
                 "name": name,
