@@ -10,9 +10,11 @@ import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from capedjica.errors import InputError
+from capedjica import __version__
+from capedjica.errors import InputError, ProtocolError
 from capedjica.study.federated import kits, processes
 from capedjica.study.federated.federation import Federation
+from capedjica.study.federated.parties import SiteParty
 from capedjica.study.federated.provisioning import provision, provision_again
 from capedjica.study.federated.status import look
 from capedjica.study.key_rotation import rotate_key
@@ -161,6 +163,37 @@ def test_a_kit_that_is_forgotten(home, study, monkeypatch, capsys):
     assert "What was approved and spent stays in the ledger" in done.stdout
     assert kits.installed(home) == []
     assert problems(home, study) == []
+
+
+def test_an_upgrade_with_a_study_under_way_is_refused(home, study, monkeypatch, capsys):
+    """By the command, and by the site's part in a run, which a client that was running would start."""
+    approve(home, study, monkeypatch, capsys)
+    kit = kits.find_kit(home).path
+    label = kit / "kit.json"
+    label.write_text(label.read_text().replace(__version__, "0.0.1"))
+    done = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert done.returncode == 2
+    assert f"was made by capedjica 0.0.1, this is {__version__}: all parties must" in done.stderr
+    party, said = SiteParty(study.hash.hex()), []
+    monkeypatch.setattr(party.logger, "error", lambda *words: said.append(str(words[-1])))
+    with pytest.raises(ProtocolError, match="it does not take part"):
+        party.open(kit / "local")
+    assert "was made by capedjica 0.0.1" in said[0]
+
+
+def test_a_key_revoked_after_approval_is_refused_by_the_sites_part(home, study, monkeypatch, capsys):
+    approve(home, study, monkeypatch, capsys)
+    peer = SiteHome.load(study.folder / "sites" / "s3").card().fingerprint
+    file = home.folder / "site.toml"
+    file.write_text(re.sub("# revoked = .*", f'revoked = ["{peer}"]', file.read_text()))
+    party, said = SiteParty(study.hash.hex()), []
+    monkeypatch.setattr(party.logger, "error", lambda *words: said.append(str(words[-1])))
+    with pytest.raises(ProtocolError, match="it does not take part"):
+        party.open(kits.find_kit(home).path / "local")
+    assert "site s3 of the study has a key that this site revoked" in said[0]
+    done = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert done.returncode == 2
+    assert peer in done.stderr
 
 
 # Certificates that end

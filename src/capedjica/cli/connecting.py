@@ -80,6 +80,7 @@ def start(
 
     home = SiteHome.load(site)
     kit = kits.find_kit(home, study)
+    kit.check_version()
     warning = kits.check_certificates(kit.path)
     if warning:
         typer.echo(f"Warning: {warning}.", err=True)

@@ -76,6 +76,14 @@ class Kit:
             raise InputError(f"{file} does not say where the server is, and nothing else: it cannot be used")
         return f"{host}:{int(port)}"
 
+    def check_version(self, name: Path | None = None) -> None:
+        """Refuse a kit that another version made, also one that was received before an upgrade."""
+        if self.label.capedjica != __version__:
+            raise InputError(
+                f"{name or self.path} was made by capedjica {printable(self.label.capedjica)}, this is "
+                f"{__version__}: all parties must run the same version, from a study's first day to its last"
+            )
+
     def expiry(self) -> datetime:
         """Return when the first of the kit's certificates ends."""
         return certificates_end(self.path)
@@ -230,11 +238,7 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
         raise InputError(
             f"{path} is the kit of site {printable(kit.label.site)}; this is site {home.settings.name}"
         )
-    if kit.label.capedjica != __version__:
-        raise InputError(
-            f"{path} was made by capedjica {printable(kit.label.capedjica)}, this is {__version__}: all "
-            "parties must run the same version"
-        )
+    kit.check_version(path)
     check_certificates(kit.path)
     kit.server()
     kit.study()

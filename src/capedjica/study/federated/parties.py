@@ -17,6 +17,7 @@ from capedjica.errors import CapedjicaError, InputError, ProtocolError
 from capedjica.study.attending import attending
 from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
+from capedjica.study.federated.kits import Kit
 from capedjica.study.federated.progress import Reporter
 from capedjica.study.locks import BusyError
 from capedjica.study.log_files import logged
@@ -113,6 +114,7 @@ class SiteParty(AnsweringExecutor):
         """Return the site's answers; a site that does not take part says so, and only its own log why."""
         try:
             home = SiteHome.load(_read(settings / SETTINGS, SiteSettings).site)
+            Kit.load(settings.parent).check_version()
             return self._take_part(home, _load(settings, self._hash))
         except CapedjicaError as error:
             self.logger.error("does not take part: %s", error)
