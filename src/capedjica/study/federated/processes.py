@@ -214,7 +214,8 @@ def _command(kit: Path, role: Role, name: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    return os.environ | {"MALLOC_ARENA_MAX": "4"}
+    # With a fixed threshold glibc gives large buffers back to the system when they are done with.
+    return os.environ | {"MALLOC_ARENA_MAX": "4", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 def port_is_free(host: str, port: int) -> bool:
