@@ -36,6 +36,17 @@ def test_numbers_in_words_are_rounded_up():
     assert float(allowed) >= STATEMENT.epsilon
 
 
+def test_a_site_that_was_not_in_the_last_release_is_named_as_lost():
+    assert STATEMENT.lost == ()
+    without = replace(
+        STATEMENT, releases=(*STATEMENT.releases, Charge("gradient", {"north": 0.1}, noise=0.5))
+    )
+    assert without.lost == ("south",)
+    assert "Sites lost on the way: south" in str(without)
+    assert "lost on the way" not in str(STATEMENT)
+    assert replace(without, mechanism="local").lost == ()
+
+
 def test_what_was_spent_is_that_of_the_site_that_gave_most_aborted_releases_included():
     assert STATEMENT.spent_mu == pytest.approx(math.sqrt(0.1**2 + 0.05**2 + 0.2**2))
     assert STATEMENT.spent_epsilon == pytest.approx(gaussian_epsilon(STATEMENT.spent_mu, 1e-5))

@@ -97,10 +97,10 @@ class PrivacyStatement:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The sites that did not state what they were charged: they were gone by the end."""
-        if self.charged is None or self.mechanism == "local":
+        """The sites of the study that were not among those of the last release."""
+        if not self.releases or self.mechanism == "local":
             return ()
-        return tuple(name for name in self.site_epsilon if name not in self.charged)
+        return tuple(name for name in self.site_epsilon if name not in self.releases[-1].site_mu)
 
     @property
     def spent_mu(self) -> float:
