@@ -12,9 +12,14 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.cellnet.utils import make_reply as make_cell_reply
+from nvflare.fuel.f3.message import Message
 
 from capedjica.engines.flare.carriage import Desk, Handle
-from capedjica.engines.flare.controller import PARCEL, TOPIC
+from capedjica.engines.flare.controller import CHANNEL, LARGE, PARCEL, TOPIC
 from capedjica.errors import ProtocolError
 
 
@@ -27,6 +32,7 @@ class AnsweringExecutor(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._desk: Desk | None = None
+        self._aggregator = ""
 
     @abstractmethod
     def open(self, settings: Path) -> Handle:
@@ -44,7 +50,9 @@ class AnsweringExecutor(Executor):  # type: ignore[misc]
         if event_type == EventType.START_RUN:
             engine = fl_ctx.get_engine()
             self._desk = self._open_desk(Path(engine.get_workspace().get_site_config_dir()))
-            engine.register_aux_message_handler(TOPIC, self._receive)
+            self._aggregator = FQCN.join([FQCN.ROOT_SERVER, fl_ctx.get_job_id()])
+            engine.register_aux_message_handler(TOPIC, self._receive_large)
+            engine.get_cell().core_cell.register_request_cb(CHANNEL, TOPIC, self._receive_small)
         elif event_type == EventType.END_RUN and self._desk is not None:
             self._desk.close()
             self.close()
@@ -58,7 +66,15 @@ class AnsweringExecutor(Executor):  # type: ignore[misc]
             self.logger.exception("cannot answer")
             return Desk(None, refusal="it cannot answer; its own log says why")
 
-    def _receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def _receive_small(self, message: Message) -> Message:
+        """Return the slip for a parcel that came as one message; none where it has to go as a stream."""
+        parcel, origin = message.payload, message.get_header(MessageHeaderKey.ORIGIN)
+        if self._desk is None or origin != self._aggregator or not isinstance(parcel, bytes | bytearray):
+            return make_cell_reply(CellReturnCode.INVALID_REQUEST)
+        slip = self._desk.receive(bytes(parcel))
+        return make_cell_reply(CellReturnCode.OK, body=slip if len(slip) <= LARGE else None)
+
+    def _receive_large(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         parcel = request.get(PARCEL)
         if self._desk is None or not isinstance(parcel, bytes):
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
