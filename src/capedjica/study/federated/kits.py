@@ -91,17 +91,26 @@ class Kit:
 
 def certificates_end(kit: Path) -> datetime:
     """Return when the first of a kit's certificates ends."""
+    return min(certificate.not_valid_after_utc for certificate in _certificates(kit))
+
+
+def _certificates(kit: Path) -> list[x509.Certificate]:
     files = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
     try:
-        ends = [x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc for file in files]
+        return [x509.load_pem_x509_certificate(file.read_bytes()) for file in files]
     except (OSError, ValueError) as error:
         raise InputError(f"the certificates of {kit} cannot be read: {error}") from None
-    return min(ends)
 
 
 def check_certificates(kit: Path, now: datetime | None = None) -> str | None:
-    """Refuse a kit whose certificates have ended; return a warning where they will within 30 days."""
+    """Refuse a kit whose certificates are not valid now; return a warning if they end within 30 days."""
     end, now = certificates_end(kit), now or datetime.now(UTC)
+    begin = max(certificate.not_valid_before_utc for certificate in _certificates(kit))
+    if now < begin:
+        raise InputError(
+            f"the certificates of {kit} are valid from {begin.isoformat(timespec='minutes')} on, and the "
+            f"clock of this machine says {now.isoformat(timespec='minutes')}: it is slow, set it"
+        )
     when = end.isoformat(timespec="minutes")
     if end <= now:
         raise InputError(f"the certificates of {kit} ended on {when}: the study must be provisioned again")
