@@ -359,7 +359,7 @@ def test_a_kit_warns_in_its_last_month_and_not_before(site):
 def test_a_kit_from_the_future_says_that_the_clock_is_slow(site):
     home, file = site
     keep(home, file)
-    with pytest.raises(InputError, match="the clock of this machine says .* it is slow"):
+    with pytest.raises(InputError, match=r"the clock of this machine says .* it is slow"):
         kits.check_certificates(kits.find_kit(home).path, days_from_now(-1))
 
 
