@@ -17,7 +17,7 @@ from tests.test_docs import ROOT
 
 COORDINATOR = ROOT / "docs" / "guide-coordinator.md"
 MANAGER = ROOT / "docs" / "guide-data-manager.md"
-PAGES = [COORDINATOR, MANAGER, ROOT / "docs" / "deployment.md"]
+PAGES = [COORDINATOR, MANAGER, ROOT / "docs" / "deployment.md", ROOT / "README.md"]
 # Who is whose turn, by the numbers of the sections.
 TURNS = [
     (COORDINATOR, (2, 3, 4, 5)),
