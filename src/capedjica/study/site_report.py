@@ -85,7 +85,11 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
     """Return which kits can be used no more, or not for long: that of a study, or all."""
-    chosen = [kit for kit in installed(home) if study is None or kit.label.study == study.hash.hex()]
+    try:
+        kits = installed(home)
+    except InputError as error:
+        return [str(error)]
+    chosen = [kit for kit in kits if study is None or kit.label.study == study.hash.hex()]
     warnings = filter(None, (certificate_warning(kit.path) for kit in chosen))
     return [f"{words}; ask the coordinator for a new kit" for words in warnings]
 

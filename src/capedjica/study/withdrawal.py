@@ -24,6 +24,7 @@ from capedjica.study.consents import add_withdrawn, read_withdrawn
 from capedjica.study.enrolment import Enrolment, read_enrolment, write_enrolment
 from capedjica.study.local_reporting import REPORT
 from capedjica.study.local_results import person_label
+from capedjica.study.locks import locked
 from capedjica.study.participation import approved
 from capedjica.study.resting import is_resting
 from capedjica.study.site_home import SiteHome
@@ -59,6 +60,12 @@ class Withdrawn:
 
 def withdraw(home: SiteHome, person: str) -> Withdrawn:
     """Let nobody read somebody's scans any more, and remove what was made of them."""
+    busy = f"somebody else's consent is being withdrawn at site {home.settings.name}; try again"
+    with locked(home.folder / ".withdrawn.lock", busy):
+        return _withdraw(home, person)
+
+
+def _withdraw(home: SiteHome, person: str) -> Withdrawn:
     enrolment = read_enrolment(home)
     name = _name(home, enrolment, person)
     if enrolment is None and name not in read_withdrawn(home):
