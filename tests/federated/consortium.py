@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,14 +52,17 @@ class Consortium:
         return kits.find_kit(self.homes[name]).path
 
     def start(self, *names: str) -> None:
-        for name in names or self.homes:
-            processes.start(self.kit(name), "client", name)
+        with ThreadPoolExecutor() as together:
+            list(
+                together.map(
+                    lambda name: processes.start(self.kit(name), "client", name), names or self.homes
+                )
+            )
 
     def stop(self, *names: str) -> None:
-        for name in names or self.homes:
-            processes.stop(self.kit(name))
-        if not names:
-            processes.stop(self.federation.server_kit)
+        own = [self.kit(name) for name in names or self.homes]
+        with ThreadPoolExecutor() as together:
+            list(together.map(processes.stop, own if names else [*own, self.federation.server_kit]))
 
     def processes_of(self, kit: Path) -> dict[str, list[psutil.Process]]:
         """Return the supervisor, FLARE's process and those of its jobs."""

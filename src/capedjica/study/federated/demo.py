@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,15 +73,13 @@ def run_demo(
 @contextmanager
 def running_sites(homes: Sequence[SiteHome]) -> Iterator[None]:
     """Have the clients of sites running, each with its latest kit, and stop them however it ends."""
-    try:
-        for home in homes:
-            kit = kits.find_kit(home)
-            processes.start(kit.path, "client", home.settings.name)
-        yield
-    finally:
-        for home in homes:
-            for kit in kits.installed(home):
-                processes.stop(kit.path)
+    own = {home.settings.name: kits.find_kit(home).path for home in homes}
+    with ThreadPoolExecutor(len(own)) as together:
+        try:
+            list(together.map(lambda name: processes.start(own[name], "client", name), own))
+            yield
+        finally:
+            list(together.map(processes.stop, own.values()))
 
 
 def free_port() -> int:
