@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
+from capedjica.engines.flare.carriage import Patience
 from capedjica.privacy import gaussian_epsilon
 from capedjica.study.federated import processes
 from tests.federated.consortium import Consortium, consortium
@@ -27,6 +28,8 @@ from tests.study.small_study import COMPONENTS
 GATES = Path(__file__).parent / "gates"
 CAPEDJICA = (sys.executable, "-m", "capedjica")
 SITES = ("s1", "s2", "s3", "s4")
+# Longer than a site that is well is ever silent, on a machine with ten times the work it can do.
+CALM = Patience(joining=90.0, silence=20.0, greeting=60.0, masks=120.0, release=120.0)
 # No test depends on how long anything takes; this only ends those in which something never happens.
 _NEVER = 300.0
 
@@ -47,7 +50,7 @@ def command(*words: object) -> subprocess.CompletedProcess:
 class Running:
     """A run in another thread."""
 
-    def __init__(self, parties: Consortium, **terms) -> None:
+    def __init__(self, parties: Gated, **terms) -> None:
         self.error: Exception | None = None
         self._parties = parties
         self._thread = threading.Thread(target=self._run, kwargs=terms)
@@ -78,6 +81,9 @@ class Gated:
 
     def __getattr__(self, name: str):
         return getattr(self.parties, name)
+
+    def run(self, **terms):
+        return self.parties.run(**{"patience": CALM, "wait": 120.0} | terms)
 
     def hold(self, party: str, moment: str) -> None:
         (self._gates / party).mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def run_command(parties):
-    return ["run", parties.folder, "--engine", "flare", "--wait", "120", "--silence", "8"]
+    return ["run", parties.folder, "--engine", "flare", "--wait", "120", "--silence", "20"]
 
 
 def start_run(parties):

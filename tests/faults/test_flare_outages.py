@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from capedjica.errors import CapedjicaError
-from tests.faults.flare_faults import Running, audit, audited, command, gated, wait_until
-from tests.federated.consortium import PATIENCE
+from tests.faults.flare_faults import CALM, Running, audit, audited, command, gated, wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("flare"),
@@ -86,7 +85,7 @@ def test_sites_that_stood_still_take_part_again_without_being_started(tmp_path):
 def test_a_site_that_computes_for_ever_is_given_up_after_the_limit_of_its_stage(tmp_path):
     with gated(tmp_path) as parties:
         parties.hold("s2", "Ask-1")
-        Running(parties, patience=replace(PATIENCE, release=10.0)).finish()
+        Running(parties, patience=replace(CALM, release=20.0)).finish()
         audit(parties, OTHERS)
         assert parties.progress().lost["s2"] == "it took too long"
         wait_until(lambda: not parties.processes_of(parties.kit("s2"))["job"], "its job has ended")
@@ -124,7 +123,7 @@ def test_a_cut_of_20_seconds_is_bridged(tmp_path):
         inside = [sys.executable, "-m", module, str(parties.kit("s2").absolute()), "client", "s2", "detached"]
         must("ip", "netns", "exec", space, *inside)
         parties.hold("s2", "Ask-1")
-        running = Running(parties, patience=replace(PATIENCE, silence=90.0))
+        running = Running(parties, patience=replace(CALM, silence=90.0))
         parties.reached("s2", "Ask-1", running)
         must("ip", "link", "set", f"{space}-h", "down")
         parties.let_go("s2", "Ask-1")
