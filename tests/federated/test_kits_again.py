@@ -22,6 +22,7 @@ from capedjica.study.locks import locked
 from capedjica.study.participation import problems
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.site_home import SiteHome
+from tests.federated.consortium import consortium
 from tests.federated.sealed import certificate, days_from_now, unzip
 from tests.in_process import run_main
 from tests.study.small_study import make_study
@@ -235,3 +236,20 @@ def test_the_coordinator_is_warned(study, monkeypatch, capsys):
     assert "far enough" in done.stderr
     shutil.rmtree(study.folder / "federation")
     assert look(study, study.folder / "run")["warnings"] == []
+
+
+@pytest.mark.full
+@pytest.mark.xdist_group("flare")
+def test_on_flare_an_earlier_kit_reaches_nobody(tmp_path):
+    """Three sites with new kits make the study; the fourth, with its earlier kit, is never heard."""
+    with consortium(tmp_path, started=False) as made:
+        provision_again(made.study)
+        for name in ("s1", "s2", "s3"):
+            home = made.home(name)
+            with kits.received(home, made.federation.site_kits / f"{name}.zip") as (_, keep):
+                keep()
+        made.start()
+        state = made.run(wait=20.0)
+        assert state.complete
+        assert made.spent("s1") > 0
+        assert made.spent("s4") == 0
