@@ -70,7 +70,7 @@ def certificate(end: datetime) -> bytes:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(end - timedelta(days=365))
+        .not_valid_before(min(end, days_from_now(0)) - timedelta(days=365))
         .not_valid_after(end)
         .sign(key, hashes.SHA256())
     )
