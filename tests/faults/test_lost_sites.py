@@ -90,9 +90,14 @@ def test_one_message_goes_astray(number, fault):
             "swap": [previous],
         }[fault]
 
-    study, _ = run(carrier)
+    study, means = run(carrier)
     check_books(study)
     assert len(study.sites) == len(SIZES)
+    last = study.aggregator.releases[-1]
+    taking_part = {site: rows for site, rows in DATA.items() if site in last.participants}
+    assert np.abs(means[-1] - clipped_mean(taking_part)).max() < 6 * last.noise
+    if fault == "repeat":
+        assert [release.aborted for release in study.aggregator.releases] == [False] * COUNT
 
 
 def test_a_lost_answer_is_asked_for_again_and_costs_nothing():

@@ -34,6 +34,7 @@ def test_a_letter_comes_a_round_late(number, order, direction):
 
     study, means = run(carrier)
     check_books(study)
+    assert [release.aborted for release in study.aggregator.releases] == [False] * COUNT
     last = study.aggregator.releases[-1]
     taking_part = {site: rows for site, rows in DATA.items() if site in last.participants}
     assert np.abs(means[-1] - clipped_mean(taking_part)).max() < 6 * last.noise

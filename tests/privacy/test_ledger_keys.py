@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from capedjica.errors import InputError
-from capedjica.privacy.ledger import RestoredError, StorageError, TamperedError, WrongKeyError
+from capedjica.privacy.ledger import RestoredError, StorageError, TamperedError, WrongKeyError, keys
 from tests.privacy.ledger_site import _IDENTITY, STORAGE_KEY, STUDY, Site, ask, begin, verify_with
 
 OLD = _IDENTITY.public_key().public_bytes_raw()
@@ -150,6 +150,16 @@ def test_a_change_that_nobody_agreed_to(site, spent):
             "UPDATE entry SET detail = ? WHERE kind = 'key'", (row.replace(OLD.hex(), NEWER.public.hex()),)
         )
     with pytest.raises(TamperedError, match="edited or moved"):
+        site.open(**NEW.opens)
+
+
+def test_a_change_that_the_old_key_did_not_sign(site, spent, monkeypatch):
+    """Chained and sealed as it should be, but signed by another: the chain has nothing to say against it."""
+    with site.open() as ledger, monkeypatch.context() as lying:
+        lying.setattr(keys, "_verifies", lambda *_: True)
+        lying.setattr(ledger._chain, "_sign", NEWER.private.sign)
+        ledger.change_key(storage_key=NEW.storage, old=OLD, new=NEW.public)
+    with pytest.raises(TamperedError, match="was not agreed to"):
         site.open(**NEW.opens)
 
 
