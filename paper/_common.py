@@ -8,7 +8,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
@@ -33,6 +35,7 @@ written by its command, all parts by `make paper`, from the numbers of that run;
 are in `results/`. Where a formula of the paper is compared with the exact value,
 [Where we depart from the paper](../docs/departures.md) says why they differ. Errors are standard errors over
 the repeats, each with data and noise of its own; the paper made ten, here there are as many as a figure says.
+A part says when its numbers were made, by the code of that time.
 """
 _SECTION: Final = re.compile(r"<!-- (\w+) -->\n(.*?)\n<!-- end of \1 -->\n", re.DOTALL)
 
@@ -68,6 +71,8 @@ class Experiment:
         What else the reader should know, a paragraph each.
     command : str
         What makes it, after ``python -m paper.``; by default the name.
+    made : datetime
+        When its numbers were.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Experiment:
     findings: Sequence[Finding]
     notes: Sequence[str] = ()
     command: str = ""
+    made: datetime = field(default_factory=partial(datetime.now, UTC))
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ def _write_figure(figure: Figure, base: Path) -> None:
     """Write the figure twice; the same figure gives the same bytes."""
     FigureCanvasAgg(figure)
     with rc_context({"svg.hashsalt": base.name}):
-        figure.savefig(base.with_suffix(".png"), dpi=150)
+        figure.savefig(base.with_suffix(".png"), dpi=110)
         figure.savefig(base.with_suffix(".svg"), metadata={"Date": None})
 
 
@@ -212,7 +218,8 @@ def _part(experiment: Experiment) -> str:
         f"## {experiment.title}",
         "",
         f"`python -m paper.{experiment.command or name}`: [figure](results/{name}.svg), "
-        f"[table](results/{name}.csv), [parameters](results/{name}.json)",
+        f"[table](results/{name}.csv), [parameters](results/{name}.json); numbers of "
+        f"{experiment.made:%Y-%m-%d at %H:%M} UTC",
         "",
         "| The paper's claim | Measured | Holds |",
         "|---|---|---|",
