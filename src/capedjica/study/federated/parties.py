@@ -176,7 +176,7 @@ def _enter(held: ExitStack, claim: Callable[[], AbstractContextManager[_Claimed]
 def _read(path: Path, kind: type[_Settings]) -> _Settings:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be used: {error}") from None
 
 

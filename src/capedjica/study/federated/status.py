@@ -55,7 +55,7 @@ def _present(study: Study, federation: Federation) -> tuple[dict[str, bool], int
 def _state(progress: Progress | None, server: bool) -> tuple[str, str]:
     """Return how a run stands, in one word for programs and in a sentence for people."""
     if progress is None:
-        return "not begun", "not begun"
+        return "not begun", "not begun; the server waits for sites to connect" if server else "not begun"
     if progress.phase == "complete":
         return "complete", f"complete since {progress.updated}"
     if progress.phase == "stopped":
@@ -81,7 +81,7 @@ def _facts(
             {
                 "name": name,
                 "connected": present.get(name, False),
-                "words": _site_words(present.get(name, False), lost.get(name)),
+                "words": _site_words(present.get(name), lost.get(name)),
             }
             for name in study.contract.roster.names
         ],
@@ -92,6 +92,7 @@ def _facts(
     }
 
 
-def _site_words(connected: bool, lost: str | None) -> str:
-    words = "connected" if connected else "not connected"
+def _site_words(connected: bool | None, lost: str | None) -> str:
+    known = {True: "connected", False: "not connected", None: "not known: the server does not run or answer"}
+    words = known[connected]
     return words if lost is None else f"{words}; lost to the run: {lost}"
