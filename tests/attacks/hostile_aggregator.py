@@ -156,6 +156,15 @@ class HostileAggregator:
         }
         self.tell(name, self.request(AgreementList, tuple(signed.values())))
 
+    def mix_agreements(self, name):
+        """Hand a site what others of its survivors signed, whatever set it was that they signed."""
+        seen = self.attempt.agreements
+        own = next((view for view, signers in seen.items() if name in signers), ())
+        signed = {peer: data for signers in seen.values() for peer, data in signers.items() if peer in own}
+        agreed = survivors_hash(self.parameters, own)
+        signed |= {peer: self.signed(peer, Agreement, agreed) for peer in self.colluders if peer in own}
+        self.tell(name, self.request(AgreementList, tuple(signed.values())))
+
     # Mischief between the rounds
 
     def disturb(self):

@@ -61,6 +61,7 @@ def play(adversary):
         adversary.list_survivors(name, random_view(adversary, name, everyone))
         maybe_disturb(adversary)
     for name in adversary.random.sample(adversary.honest, len(adversary.honest)):
+        adversary.mix_agreements(name)
         for view in list(adversary.attempt.agreements):
             adversary.list_agreements(name, view)
         maybe_disturb(adversary)
@@ -147,6 +148,7 @@ def kill_all_but_two(adversary):
     for name in adversary.honest:
         adversary.list_survivors(name, everyone - dead[name])
     for name in adversary.honest:
+        adversary.mix_agreements(name)
         for view in list(adversary.attempt.agreements):
             adversary.list_agreements(name, view)
     return set(kept)
