@@ -1,14 +1,57 @@
-"""Every claim of the threat model names a test; here: the test exists."""
+"""Every claim of the threat model names a test, and every test was seen to notice a defence that is gone."""
 
 import re
 from pathlib import Path
 
+from tests.defences import DEFENCES, REPORT
+
 ROOT = Path(__file__).parent.parent
+FLARE = (
+    "minutes each; 'record before sending, real processes' stands for all, the rest is shown in one process"
+)
+
+# Tests without a change of ours that they must notice.
+EXCEPTIONS = {
+    "tests/attacks/test_flare_trust.py::test_a_site_under_another_name_is_not_let_in": "FLARE's own defence",
+    "tests/privacy/test_ledger_keys.py::test_the_old_key_opens_it_no_more": "what is sealed does not open",
+    "tests/federated/test_flare_run.py::test_too_few_sites_are_named": FLARE,
+    "tests/federated/test_flare_full.py::test_a_study_begins_without_a_site_that_is_not_there": FLARE,
+}
+# Parts of names: many tests of which one stands for all.
+EXCEPTED_FILES = {"tests/faults/test_flare_kills.py": FLARE, "tests/faults/test_flare_outages.py": FLARE}
+
+
+def named_tests():
+    text = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    assert not re.findall(r"`tests/[\w/.]+\.py`", text), "a file is not a test"
+    return {f"{path}::{name}" for path, name in re.findall(r"`(tests/[\w/.]+)::(\w+)`", text)}
 
 
 def test_the_tests_that_the_threat_model_names_exist():
-    text = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
-    named = re.findall(r"`(tests/[\w/.]+)::(\w+)`", text)
-    assert len(named) > 30
-    for path, name in named:
-        assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), f"{path}::{name}"
+    named = named_tests() | {defence.test for defence in DEFENCES}
+    assert len(named) > 80
+    for test in named:
+        path, _, name = test.partition("::")
+        assert f"\ndef {name}(" in (ROOT / path).read_text("utf-8"), test
+
+
+def test_every_test_of_the_threat_model_has_a_defence_to_miss():
+    named, tried = named_tests(), {defence.test for defence in DEFENCES}
+    left = {test for test in named - tried if test.partition("::")[0] not in EXCEPTED_FILES}
+    assert left == EXCEPTIONS.keys()
+    assert tried <= named
+
+
+def test_every_defence_can_still_be_taken_away():
+    """Where a source changed, so must the change that takes its defence away."""
+    assert len({defence.name for defence in DEFENCES}) == len(DEFENCES)
+    for defence in DEFENCES:
+        for change in defence.changes:
+            assert (ROOT / change.file).read_text("utf-8").count(change.old) == 1, (defence.name, change)
+            assert change.old != change.new
+
+
+def test_every_defence_that_was_taken_away_was_noticed():
+    lines = REPORT.read_text("utf-8").splitlines()[4:]
+    assert lines
+    assert [line for line in lines if not line.startswith("noticed | ")] == []
