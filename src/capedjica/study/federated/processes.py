@@ -44,29 +44,37 @@ class Mark:
     """A process: numbers are used again, but not with the same time at which it began."""
 
     pid: int
-    began: float
+    began: str
 
     @classmethod
     def own(cls) -> Mark:
         """Return that of this process."""
-        return cls(os.getpid(), psutil.Process().create_time())
+        return cls(os.getpid(), _began(os.getpid()))
 
     @classmethod
     def read(cls, text: str) -> Mark:
         """Return what ``str`` wrote."""
         pid, began = text.split()
-        return cls(int(pid), float(began))
+        return cls(int(pid), began)
 
     def __str__(self) -> str:
-        return f"{self.pid} {self.began!r}"
+        return f"{self.pid} {self.began}"
 
     def is_alive(self) -> bool:
         """Whether the process runs."""
         try:
-            process = psutil.Process(self.pid)
-            return bool(process.create_time() == self.began and process.status() != psutil.STATUS_ZOMBIE)
+            ended = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+            return not ended and _began(self.pid) == self.began
         except psutil.Error:
             return False
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, by the clock since the start of the machine: the other one is set."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return repr(psutil.Process(pid).create_time())
 
 
 def start(kit: Path, role: Role, name: str, owner: Mark | None = None) -> int:
