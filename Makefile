@@ -35,7 +35,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 test: lint  ## style, types, layers and the tests (under 10 minutes on 2 cores)
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt
 	$(BIN)/python -m tests.evidence

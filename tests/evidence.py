@@ -41,7 +41,7 @@ def main() -> int:
             "-n",
             "2",
             "--dist",
-            "loadgroup",
+            "loadfile",
             "-m",
             "",
             f"--junitxml={results}",

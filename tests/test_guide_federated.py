@@ -84,7 +84,6 @@ def walk(folder, port):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("flare")
 def test_both_guides_lead_to_a_report(tmp_path):
     walked = walk(tmp_path, free_port())
     assert walked.returncode == 0, walked.stdout + walked.stderr

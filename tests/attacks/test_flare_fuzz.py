@@ -15,7 +15,6 @@ from capedjica.study.federated.jobs import session
 from tests.attacks.test_flare_trust import client_context, start_server
 from tests.federated.consortium import consortium
 
-pytestmark = pytest.mark.xdist_group("flare")
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "600"))
 
 

@@ -20,7 +20,6 @@ from tests.attacks.test_hostile_messages import check
 from tests.federated.consortium import Consortium, consortium
 from tests.study.small_study import make_study
 
-pytestmark = pytest.mark.xdist_group("flare")
 ROOT = Path(__file__).parent.parent.parent
 # Of a message of 64 bytes, as FLARE frames it; no beginning of a handshake of TLS.
 BEGINNING = struct.pack(">I", 64) + bytes(4)

@@ -56,7 +56,6 @@ def test_bad_numbers_of_sites_are_refused():
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("flare")
 def test_the_quick_benchmark_runs():
     done = python("-m", "benchmarks.federated", "--quick")
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,6 @@ from tests.faults.flare_faults import (
 )
 
 pytestmark = [
-    pytest.mark.xdist_group("flare"),
     # FLARE leaves sockets open when a server disappears.
     pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"),
 ]

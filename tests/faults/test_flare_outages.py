@@ -17,7 +17,6 @@ from capedjica.errors import CapedjicaError
 from tests.faults.flare_faults import CALM, Running, audit, audited, command, gated, wait_until
 
 pytestmark = [
-    pytest.mark.xdist_group("flare"),
     pytest.mark.full,
     # FLARE leaves sockets open when a server disappears.
     pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"),

@@ -8,8 +8,6 @@ from capedjica.errors import InputError
 from capedjica.study.federated import processes
 from tests.federated.consortium import consortium
 
-pytestmark = pytest.mark.xdist_group("flare")
-
 
 def test_a_run_of_another_version_is_refused_before_a_server_is_started(tmp_path):
     with consortium(tmp_path, started=False) as parties:

@@ -70,7 +70,6 @@ class Weigher(Follower):
         return min(held[half:]) / min(held[:half])
 
 
-@pytest.mark.xdist_group("flare")
 @pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
 def test_a_long_study_on_flare(tmp_path):
     with consortium(tmp_path, iterations=N_ITERATIONS) as parties:

@@ -16,7 +16,7 @@ from capedjica.study.study_file import Study, write_study
 from tests.federated.consortium import PATIENCE, Consortium, consortium
 from tests.study.small_study import make_study
 
-pytestmark = [pytest.mark.xdist_group("flare"), pytest.mark.full]
+pytestmark = pytest.mark.full
 
 
 def wide_study(folder, side):

@@ -24,8 +24,6 @@ from tests.federated.consortium import Consortium
 from tests.in_process import run_main
 from tests.study.small_study import make_study
 
-pytestmark = pytest.mark.xdist_group("flare")
-
 SEED = 7
 ODD = ("Zoë-Quux-{}", "patient {} of ward 7741", "MRN_00{}9-4471-X")
 

@@ -239,7 +239,6 @@ def test_the_coordinator_is_warned(study, monkeypatch, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.xdist_group("flare")
 def test_on_flare_an_earlier_kit_reaches_nobody(tmp_path):
     """Three sites with new kits make the study; the fourth, with its earlier kit, is never heard."""
     with consortium(tmp_path, started=False) as made:
