@@ -56,7 +56,7 @@ def losses(names, most):
                 yield dict(zip(lost, steps, strict=True))
 
 
-@pytest.mark.parametrize("n_sites", [4, 5, 7])
+@pytest.mark.parametrize("n_sites", [4, 5, pytest.param(7, marks=pytest.mark.full)])
 def test_every_set_of_lost_sites_at_every_step(n_sites):
     consortium = Consortium(n_sites)
     for lost in losses(consortium.names, n_sites - consortium.threshold):
