@@ -35,7 +35,7 @@ def wide_study(folder, side):
     return Study.load(folder)
 
 
-@pytest.mark.parametrize(("side", "megabytes"), [(30, 3), (52, 29)])
+@pytest.mark.parametrize(("side", "megabytes"), [(30, 3), (53, 32)])
 def test_a_large_statistic_travels_whole(tmp_path, side, megabytes):
     study = wide_study(tmp_path, side)
     assert round(8e-6 * study.contract.stages[0].query.size) == megabytes
