@@ -20,6 +20,7 @@ import numpy as np
 WINDOW = 8  # bytes
 DIGITS = 6
 _NUMBER = re.compile(rb"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
+_TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 
 
@@ -72,14 +73,20 @@ def _binary(flat: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _is_telling(flat: np.ndarray) -> np.ndarray:
-    """Zeros, ones and round numbers are everybody's."""
-    mantissa = flat.astype(np.float32).view(np.uint32) & 0x7FFFFF
-    return np.isfinite(flat) & (mantissa & 0xFFF != 0)
+    """Zeros, ones and round numbers are everybody's; what no scan could hold is nobody's."""
+    mantissa = _of_a_scan(flat).astype(np.float32).view(np.uint32) & 0x7FFFFF
+    return mantissa & 0xFFF != 0
+
+
+def _of_a_scan(flat: np.ndarray) -> np.ndarray:
+    """The numbers, with 1 for those that single precision cannot hold: chance makes them of random bytes."""
+    size = np.abs(flat)
+    return np.where((size >= _TINY) & (size <= _HUGE), flat, 1.0)
 
 
 def _triples(flat: np.ndarray) -> np.ndarray:
     """Every three numbers that follow each other, to six digits, as one number."""
-    known = np.where(np.isfinite(flat) & (flat != 0), flat, 1.0).astype(np.float64)
+    known = _of_a_scan(flat).astype(np.float64)
     size = np.floor(np.log10(np.abs(known)))
     digits = np.rint(known / 10.0 ** (size - DIGITS + 1)).astype(np.int64) * 1000 + size.astype(np.int64)
     if len(digits) < 3:

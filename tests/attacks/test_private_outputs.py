@@ -121,6 +121,20 @@ def test_the_search_finds_what_is_planted(tables, leak):
         extra.unlink()
 
 
+@pytest.mark.parametrize(
+    "number", [b"7.3E99", b"2.5e400", b"-1.25e-320", b"4.1e-400", b"0.0e7", b"1.0e38", b"9.9e38"]
+)
+def test_numbers_that_chance_makes_of_random_bytes_neither_stop_the_search_nor_hide_a_leak(number):
+    """Keys, hashes and noise hold every short text sooner or later, also of absurd numbers."""
+    secret = np.array([0.123456, 0.234567, 0.345678, 0.456789])
+    needles = Needles()
+    needles.add_arrays("somebody", [secret])
+    around = b" ".join([number] * 4)
+    assert needles.search([("noise", around)]) == []
+    leak = b" ".join(f"{value:.6g}".encode() for value in secret)
+    assert needles.search([("leak", around + b" " + leak + b" " + around)]) == ["somebody in leak"]
+
+
 def test_a_real_leak_is_found(tables, tmp_path, monkeypatch):
     """A log of the run that names a scan, as a careless programmer would write it."""
     study = make_study(tmp_path)
