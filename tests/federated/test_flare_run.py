@@ -146,8 +146,18 @@ def test_a_sites_own_log_says_why_it_does_not_take_part(story, site, words):
     assert any(words in log for log in logs)
 
 
+def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story, monkeypatch, capsys):
+    home = story.parties.homes["s1"]
+    ended = run_main(["site", "status", str(home.folder), "--json"], monkeypatch, capsys)
+    (facts,) = json.loads(ended.stdout)
+    assert (ended.returncode, facts["state"]) == (0, "connected"), facts["words"]
+    assert facts["server"] == f"localhost:{story.parties.federation.seal.port}"
+    assert facts["spent"]["releases"] == read_progress(story.folder / "run").n_done
+    assert facts["spent"]["epsilon_text"] == "not private"
+
+
 def test_the_estimate_equals_that_of_one_process_to_the_last_bit(story, tmp_path):
-    """The same sites with ledgers of their own, as a second run of a study."""
+    """The same sites with ledgers of their own, as a second run of a study; the first ones are stale then."""
     shutil.copytree(story.folder / "sites", tmp_path / "sites")
     study = story.parties.study
     run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "here", insecure_noise_seed=SEED)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+import time
 import zipfile
 from contextlib import suppress
 
@@ -397,6 +398,37 @@ def test_a_site_does_not_start_with_scans_that_changed_since_approval(site, monk
         first.write_bytes(kept)
     assert ended.returncode == 2
     assert "to use them as they are now, approve it again" in ended.stderr
+
+
+def status_of(home, monkeypatch, capsys):
+    ended = run_main(["site", "status", str(home.folder), "--json"], monkeypatch, capsys)
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
+    """No kit; a kit that does not run; one that runs and finds no server; one that cannot be used."""
+    home, file = site
+    assert status_of(home, monkeypatch, capsys) == (10, [])
+    said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
+    assert said == "Site s1 has no kit; first: capedjica site approve KIT.zip\n"
+    approve(home, keep(home, file))
+    code, (facts,) = status_of(home, monkeypatch, capsys)
+    assert (code, facts["state"], facts["spent"]["releases"]) == (10, "stopped", 0)
+    assert run_main(["site", "start", str(home.folder)], monkeypatch, capsys).returncode == 0
+    try:
+        until = time.monotonic() + 60
+        while (found := status_of(home, monkeypatch, capsys))[1][0]["state"] == "starting":
+            assert time.monotonic() < until
+        assert (found[0], found[1][0]["state"]) == (11, "connecting")
+        said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
+        assert "goes on trying: the server does not answer" in said
+        assert "epsilon 0 of 10 by 0 releases" in said
+    finally:
+        assert run_main(["site", "stop", str(home.folder)], monkeypatch, capsys).returncode == 0
+    (kits.find_kit(home).path / "startup" / "fed_client.json").write_bytes(b"{}")
+    code, (facts,) = status_of(home, monkeypatch, capsys)
+    assert (code, facts["state"]) == (10, "unusable")
+    assert "does not say where the server is" in facts["words"]
 
 
 def test_the_command_refuses_the_kit_of_another_site(site, monkeypatch, capsys):

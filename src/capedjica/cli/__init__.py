@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 import capedjica
+from capedjica.cli import connecting
 from capedjica.cli.compare import compare
-from capedjica.cli.connecting import forget, provision, start, stop
 from capedjica.cli.demo import demo
 from capedjica.cli.federated_demo import federated_demo
 from capedjica.cli.ledger import app as ledger_app
@@ -41,10 +41,11 @@ app.command()(run)
 app.command()(status)
 app.command()(report)
 app.command()(compare)
-study_app.command()(provision)
-site_app.command()(start)
-site_app.command()(stop)
-site_app.command()(forget)
+study_app.command()(connecting.provision)
+site_app.command()(connecting.start)
+site_app.command()(connecting.status)
+site_app.command()(connecting.stop)
+site_app.command()(connecting.forget)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
 app.add_typer(study_app, name="study")

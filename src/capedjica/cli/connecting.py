@@ -1,20 +1,28 @@
-"""``capedjica study provision`` and ``capedjica site start|stop``: what connects machines."""
+"""``capedjica study provision`` and ``capedjica site start|stop|status``: what connects machines."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
 from capedjica.cli.federated import need_flare
+from capedjica.cli.options import JsonOption
 from capedjica.cli.site import SiteArgument
 from capedjica.errors import InputError
 
 WhichOption = Annotated[
     str | None,
     typer.Option("--study", help="Which study, by the beginning of its hash; by default the latest."),
+]
+AnyOption = Annotated[
+    str | None, typer.Option("--study", help="Which study, by the beginning of its hash; by default all.")
 ]
 
 
@@ -98,10 +106,11 @@ def start(
     processes.start(kit.path, "client", home.settings.name)
     typer.echo(where)
     typer.echo(f"It runs in the background. To stop: capedjica site stop {shlex.quote(str(site))}")
+    typer.echo(f"Whether it is connected: capedjica site status {shlex.quote(str(site))}")
     typer.echo(f"What happens: {kit.path / 'log.txt'}, {home.folder / 'site.log'}")
 
 
-def stop(site: SiteArgument = Path("."), study: WhichOption = None) -> None:
+def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
     """Disconnect this site, from one study or all; what it released stays charged, and a run can go on."""
     need_flare()
     from capedjica.study.federated import kits, processes
@@ -114,6 +123,43 @@ def stop(site: SiteArgument = Path("."), study: WhichOption = None) -> None:
         typer.echo(f"Site {home.settings.name} was not running.")
     for kit in stopped:
         typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")
+
+
+def status(site: SiteArgument = Path("."), study: AnyOption = None, as_json: JsonOption = False) -> None:
+    """Show of each study whether this site runs and is connected, and what it has spent.
+
+    Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but not connected.
+    """
+    need_flare()
+    from capedjica.study.federated.site_status import look
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    found = look(home, study)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        Console(highlight=False, soft_wrap=True).print(_view(home.settings.name, found))
+    running = {one["state"] for one in found} - {"stopped", "unusable"}
+    raise typer.Exit(10 if not running else 0 if running == {"connected"} else 11)
+
+
+def _view(name: str, found: list[dict[str, Any]]) -> Group:
+    if not found:
+        return Group(Text(f"Site {name} has no kit; first: capedjica site approve KIT.zip"))
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for one in found:
+        table.add_row("study", Text(f"{one['title']} ({one['study'][:16]})"))
+        table.add_row("server", Text(one.get("server", "not known")))
+        table.add_row(
+            f"site {name}", Text(one["words"], style="" if one["state"] == "connected" else "yellow")
+        )
+        if spent := one.get("spent"):
+            words = f"epsilon {spent['epsilon_text']} of {spent['allowed']:g} by {spent['releases']} releases"
+            table.add_row("spent", Text(words))
+        for warning in one.get("warnings", ()):
+            table.add_row("warning", Text(warning, style="yellow"))
+    return Group(table)
 
 
 def forget(

@@ -12,12 +12,11 @@ from capedjica.privacy.statement import round_up
 def spending(ledger: Ledger) -> list[dict[str, Any]]:
     """Return what each study spent, and last what all together did."""
     totals = ledger.totals()
-    return [_row(study.hex(), spent) for study, spent in totals.studies.items()] + [
-        _row(None, totals.overall)
-    ]
+    return [row(study.hex(), spent) for study, spent in totals.studies.items()] + [row(None, totals.overall)]
 
 
-def _row(study: str | None, spent: Spent) -> dict[str, Any]:
+def row(study: str | None, spent: Spent) -> dict[str, Any]:
+    """Return what one study spent, or with None all of them."""
     return {
         "study": study,
         "title": spent.title,

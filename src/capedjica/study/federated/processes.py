@@ -86,19 +86,19 @@ def start(kit: Path, role: Role, name: str, owner: Mark | None = None) -> int:
     _check_paths(kit)
     if running(kit) is not None:
         raise InputError(f"{kit} is running already, as process {running(kit)}")
-    with open(kit / _LOG, "ab") as log:
+    with open(log(kit), "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
             [sys.executable, "-m", _MODULE, str(kit), role, name, _DETACHED, str(owner or "")],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=console,
+            stderr=console,
             start_new_session=True,
             check=False,
         )
     deadline = time.monotonic() + _GRACE
     while (pid := running(kit)) is None:
         if time.monotonic() > deadline:
-            raise InputError(f"{kit} could not be started; {kit / _LOG} says why")
+            raise InputError(f"{kit} could not be started; {log(kit)} says why")
         time.sleep(0.05)
     return pid
 
@@ -122,6 +122,11 @@ def running(kit: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return mark.pid if mark.is_alive() else None
+
+
+def log(kit: Path) -> Path:
+    """Return where a kit's party writes what it prints, and its supervisor why it was started again."""
+    return kit / _LOG
 
 
 def family(kit: Path) -> list[psutil.Process]:
