@@ -1031,6 +1031,25 @@ DEFENCES = (
         "tests/study/test_brain_results.py::test_every_person_has_results_that_only_the_owner_can_read",
         (source("study/local_results.py", "os.O_TRUNC, 0o600)", "os.O_TRUNC, 0o644)"),),
     ),
+    # Later additions
+    Defence(
+        "reasons in the site's own log",
+        "why a site does not take part is in its own log alone",
+        "tests/federated/test_site_logs.py::test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone",
+        (
+            source(
+                "study/federated/parties.py",
+                'self.logger.error("does not take part; %s says why", log_path(home))',
+                'self.logger.error("does not take part: %s", error)',
+            ),
+        ),
+    ),
+    Defence(
+        "no warnings in FLARE's logs",
+        "warnings that name the file of a scan go nowhere",
+        "tests/federated/test_site_logs.py::test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs",
+        (source("study/federated/site_settings.py", '"py.warnings": {', '"nobody": {'),),
+    ),
 )
 
 

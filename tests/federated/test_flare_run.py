@@ -142,8 +142,13 @@ def test_sites_that_did_not_approve_or_have_other_scans_are_named_and_nothing_is
     [("s1", "it has not approved 'A small study'"), ("s2", "to use them as they are now, approve it again")],
 )
 def test_a_sites_own_log_says_why_it_does_not_take_part(story, site, words):
-    logs = [path.read_text() for path in story.parties.kit(site).rglob("log*.txt")]
-    assert any(words in log for log in logs)
+    """FLARE's logs, which go to consoles and journals too, say where to look and name nobody."""
+    home = story.parties.homes[site]
+    assert words in (home.folder / "site.log").read_text()
+    logs = [data.decode() for _, data in contents(story.parties.kit(site)) if b"does not take part" in data]
+    assert logs
+    assert all(words not in log and "site.log says why" in log for log in logs)
+    assert [scan.stem for scan in home.data_path.iterdir() if any(scan.stem in log for log in logs)] == []
 
 
 def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story, monkeypatch, capsys):

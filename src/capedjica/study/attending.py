@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
@@ -20,13 +21,34 @@ from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
 
 
+def own_log(home: SiteHome) -> AbstractContextManager[None]:
+    """Write what a site logs into a file that nobody but its owner reads: it may name a patient."""
+    return logged(_logger(home.settings.name).name, log_path(home), private=True)
+
+
+def log_path(home: SiteHome) -> Path:
+    """Return where the site's own log is."""
+    return home.folder / "site.log"
+
+
+def log_refusal(home: SiteHome, error: Exception) -> None:
+    """Tell the site, and nobody else, why it does not take part; an unexpected error with all its lines."""
+    with own_log(home):
+        unexpected = None if isinstance(error, CapedjicaError) else error
+        _logger(home.settings.name).error("does not take part: %s", error, exc_info=unexpected)
+
+
+def _logger(site: str) -> logging.Logger:
+    return logging.getLogger(f"capedjica.site.{site}")
+
+
 @contextmanager
 def attending(
     home: SiteHome, study: Study, insecure_noise_seed: int | None, watcher: Watcher
 ) -> Iterator[Site]:
     """Yield the site that answers the aggregator; hold it by ``taking_part`` before."""
     name = home.settings.name
-    with logged(f"capedjica.site.{name}", home.folder / "site.log", private=True):
+    with own_log(home):
         if home.settings.policy.auto_approve:
             approve(home, study)
         noise = NoiseSource(insecure_noise_seed=insecure_noise_seed, purpose=name)
@@ -48,7 +70,7 @@ def attending(
 
 def _log_zeros(site: Site, enrolled: int) -> None:
     """Tell the site, and nobody else, how many of its subjects could not be used."""
-    logging.getLogger(f"capedjica.site.{site.name}").log(
+    _logger(site.name).log(
         logging.WARNING if site.n_zero else logging.INFO,
         "the last release counted %d of %d subjects as zero because of their data",
         site.n_zero,

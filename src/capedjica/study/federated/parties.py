@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,7 +14,7 @@ from capedjica.engines.flare.carriage import Courier, Handle, Patience, Send
 from capedjica.engines.flare.controller import ConductingController
 from capedjica.engines.flare.executor import AnsweringExecutor
 from capedjica.errors import CapedjicaError, InputError, ProtocolError
-from capedjica.study.attending import attending
+from capedjica.study.attending import attending, log_path, log_refusal
 from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.federated.kits import Kit
@@ -112,14 +112,24 @@ class SiteParty(AnsweringExecutor):
 
     def open(self, settings: Path) -> Handle:
         """Return the site's answers; a site that does not take part says so, and only its own log why."""
+        home = None
         try:
             home = SiteHome.load(_read(settings / SETTINGS, SiteSettings).site)
             Kit.load(settings.parent).check_version()
             return self._take_part(home, _load(settings, self._hash))
-        except CapedjicaError as error:
-            self.logger.error("does not take part: %s", error)
+        except Exception as error:
             self.close()
+            self._log_refusal(home, error)
             raise ProtocolError("it does not take part; its own log says why") from None
+
+    def _log_refusal(self, home: SiteHome | None, error: Exception) -> None:
+        """Write why into the site's own log; FLARE's goes to consoles and journals, and names nobody."""
+        if home is None:
+            self.logger.error("does not take part: its site.toml cannot be read; try capedjica site check")
+            return
+        with suppress(InputError):
+            log_refusal(home, error)
+        self.logger.error("does not take part; %s says why", log_path(home))
 
     def _take_part(self, home: SiteHome, study: Study) -> Handle:
         found = [
@@ -141,8 +151,9 @@ class SiteParty(AnsweringExecutor):
         """Close the ledger and the log."""
         try:
             self._held.close()
-        except Exception:
-            self.logger.exception("while closing")
+        except Exception as error:
+            # Not its words, which may be about a scan.
+            self.logger.error("an unexpected %s while closing", type(error).__name__)
 
 
 class _JobEndedError(CapedjicaError):

@@ -82,8 +82,14 @@ _LOGGING: Final = {
             "maxBytes": 20 << 20,
             "backupCount": 10,
         },
+        "nowhereHandler": {"class": "logging.NullHandler"},
     },
-    "loggers": {"root": {"level": "INFO", "handlers": ["consoleHandler", "logFileHandler"]}},
+    "loggers": {
+        "root": {"level": "INFO", "handlers": ["consoleHandler", "logFileHandler"]},
+        # What may name a patient or the file of a scan: the site's own log has the first, nobody the second.
+        "capedjica.site": {"level": "INFO", "handlers": ["nowhereHandler"], "propagate": False},
+        "py.warnings": {"level": "WARNING", "handlers": ["nowhereHandler"], "propagate": False},
+    },
 }
 
 
