@@ -110,6 +110,7 @@ _change_ledger(home, old, new)
     home.write_card(new)
     os.replace(coming, place)
 """
+HANDED_BACK = "                self._ledger.check_against(self._seal.unseal(hello.head))\n"
 NOT_FOUND = "        without=read_withdrawn(home),\n"
 NOT_OURS = 'raise ProtocolError("it does not take part; its own log says why") from None'
 
@@ -124,6 +125,7 @@ TRUST = "tests/attacks/test_flare_trust.py::test_"
 KITS = "tests/federated/test_kits.py::test_"
 WITHDRAWAL = "tests/study/test_withdrawal.py::test_"
 ROTATION = "tests/study/test_key_rotation.py::test_"
+HEADS = "tests/mechanisms/test_heads.py::test_"
 LEDGER_KEYS = "tests/privacy/test_ledger_keys.py::test_"
 
 EVERY_LAYER = (
@@ -877,7 +879,7 @@ DEFENCES = (
         "head handed back",
         "an older copy of a ledger is noticed by the head that the aggregator hands back",
         f"{ONCE}a_restored_ledger_is_noticed_by_the_head_in_the_last_message",
-        (source(SITE, "                self._ledger.check_against(hello.head)\n", "                pass\n"),),
+        (source(SITE, HANDED_BACK, "                pass\n"),),
     ),
     # 6. Withdrawal, revocation, new keys
     Defence(
@@ -1049,6 +1051,43 @@ DEFENCES = (
         "warnings that name the file of a scan go nowhere",
         "tests/federated/test_site_logs.py::test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs",
         (source("study/federated/site_settings.py", '"py.warnings": {', '"nobody": {'),),
+    ),
+    # Added to sections 2, 3 and 6
+    Defence(
+        "sealed heads",
+        "the head of its ledger that a site sends tells nobody what else happens at the site",
+        f"{HEADS}what_happens_at_a_site_besides_is_not_in_what_it_sends",
+        (
+            source(SITE, "return self._seal.seal(self._ledger.head)", "return self._ledger.head"),
+            source(SITE, HANDED_BACK, "                self._ledger.check_against(hello.head)\n"),
+        ),
+    ),
+    Defence(
+        "heads are bound to study and site",
+        "a head that a site sealed comes back to that site in that study only",
+        f"{HEADS}a_head_comes_back_to_its_site_only",
+        (source("mechanisms/head_seal.py", "_LABEL + contract.hash + name.encode()", "_LABEL"),),
+    ),
+    Defence(
+        "heads of others",
+        "a head that the site did not seal is refused",
+        f"{HEADS}a_head_that_was_not_sealed_by_the_site_is_refused",
+        (
+            source(
+                "mechanisms/head_seal.py",
+                """\
+            raise TamperedError("the head that came back was not sealed by this site in this study") from None
+""",
+                "            return sealed\n",
+            ),
+            source("privacy/ledger/head.py", "if not verifier(seq)(signature, body):", "if False:"),
+        ),
+    ),
+    Defence(
+        "revoked in the middle of a secure sum",
+        "no round of a secure sum is answered after the approval was revoked",
+        f"{HEADS}no_round_of_a_secure_sum_is_answered_after_the_approval_was_revoked",
+        (source(SITE, "        self._ledger.spent(self.contract.hash)\n", ""),),
     ),
 )
 

@@ -34,6 +34,7 @@ Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 # Smaller parts of a budget are no use to anyone, and their noise fits no grid.
 Fraction = Annotated[float, Meta(ge=2.0**-60, le=1)]
+# Sealed: only the site it comes from can read it.
 Head = Annotated[bytes, Meta(max_length=256)]
 SlotNumber = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 
@@ -131,7 +132,7 @@ class SumAnswer(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """One site's part of a release: its mu, its ledger's head and y_s as little-endian words."""
+    """One site's part of a release: its mu, its ledger's sealed head and y_s as little-endian words."""
 
     sender: Name
     block: Count

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
 from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.head_seal import HeadSeal
 from capedjica.mechanisms.messages import (
     VERSION,
     Answer,
@@ -167,6 +168,7 @@ class Site:
         self.contract, self.name = contract, name
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
+        self._seal = HeadSeal(identity, contract, name)
         # Apart from the noise: with a seed, the noise of a release must not depend on when masks are made.
         self._mask_source = noise.branch("masks")
         self._log = logging.getLogger(f"capedjica.site.{name}")
@@ -202,6 +204,8 @@ class Site:
         return encode(message)
 
     def _answer(self, question: Question) -> bytes:
+        # Refused once the approval is revoked: also what could be answered from memory.
+        self._ledger.spent(self.contract.hash)
         match question:
             case Hello():
                 return self._reply(self._status(question))
@@ -218,7 +222,7 @@ class Site:
         # A release must be in the ledger before it can be noted that it was in vain.
         with self._releasing if hello.aborted else nullcontext(), self._state:
             if hello.head:
-                self._ledger.check_against(hello.head)
+                self._ledger.check_against(self._seal.unseal(hello.head))
             self._published, self._published_hash = hello.published, publication_hash(hello.published)
             for block, slot in hello.aborted:
                 self._record_abort(block, slot)
@@ -228,7 +232,11 @@ class Site:
         study, cap = self.contract.hash, self.contract.total_mu[self.name] ** 2
         spent = self._ledger.spent(study)
         part = 0.0 if cap == math.inf or not self.contract.protects else spent / cap
-        return Status(*self._header(), self._ledger.last_block(study), part, self._ledger.head)
+        return Status(*self._header(), self._ledger.last_block(study), part, self._head())
+
+    def _head(self) -> bytes:
+        """Return the ledger's head, for the aggregator to hand back and not to read."""
+        return self._seal.seal(self._ledger.head)
 
     def _record_abort(self, block: int, slot: int) -> None:
         try:
@@ -343,7 +351,7 @@ class Site:
             if block is self._next:
                 self._keep(block)
         total = self._sum_subjects(ask, plan, published)
-        head = self._ledger.head
+        head = self._head()
 
         def make_message() -> bytes:
             words = block.use(ask.slot)
