@@ -21,6 +21,8 @@ from tests.federated.consortium import Consortium, consortium
 from tests.study.small_study import make_study
 
 ROOT = Path(__file__).parent.parent.parent
+# For parties that run programs of this folder.
+REACHABLE = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 # Of a message of 64 bytes, as FLARE frames it; no beginning of a handshake of TLS.
 BEGINNING = struct.pack(">I", 64) + bytes(4)
 
@@ -36,9 +38,23 @@ def start_server(parties: Consortium) -> None:
 def server(tmp_path_factory):
     """A server of a study, without sites; and the kit of another study's site."""
     folder = tmp_path_factory.mktemp("trust")
-    with consortium(folder / "ours", started=False) as parties:
+    with consortium(folder / "ours", started=False) as parties, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", REACHABLE)
+        for who, kit in (("server", parties.federation.server_kit), ("s2", parties.kit("s2"))):
+            add_burglar(kit, parties.home("s1").identity_path, folder / f"{who}.json")
         start_server(parties)
         yield parties, Consortium(make_study(folder / "theirs"))
+
+
+def add_burglar(kit: Path, file: Path, out: Path) -> None:
+    """Let a party, by its own settings, ask site s1 for one of its files."""
+    settings = json.loads((kit / "local" / "resources.json").read_text())
+    burglar = {
+        "path": "tests.attacks.burglar.Burglar",
+        "args": {"target": "s1", "file": str(file), "out": str(out)},
+    }
+    settings["components"].append({"id": "burglar", **burglar})
+    write_json(kit / "local" / "resources.json", settings)
 
 
 def client_context(root: Path, kit: Path | None) -> ssl.SSLContext:
@@ -100,6 +116,40 @@ def test_a_site_under_another_name_is_not_let_in(server, tmp_path):
         processes.stop(kit)
 
 
+def internal_port(kit: Path) -> int:
+    """The port by which a client and its jobs talk to each other."""
+    lines = [line for process in processes.family(kit) for line in process.net_connections(kind="tcp")]
+    (port,) = {line.laddr.port for line in lines if line.status == "LISTEN"}
+    return port
+
+
+def test_neither_the_server_nor_a_site_can_read_a_sites_files(server):
+    """By FLARE's own commands, sent by programs of theirs; nor can whoever has an account on its machine."""
+    ours, theirs = server
+    parties = ("s1", "s2")
+    for name in parties:
+        processes.start(ours.kit(name), "client", name)
+    try:
+        outs = [ours.folder.parent / f"{who}.json" for who in ("server", "s2")]
+        deadline = time.monotonic() + 120
+        while not all(out.exists() for out in outs) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        for out in outs:
+            answers = json.loads(out.read_text())
+            assert answers == {
+                "shell": "invalid_request",
+                "environment": "invalid_request",
+                "processes": "invalid_request",
+            }
+        port = internal_port(ours.kit("s1"))
+        assert is_turned_away(port, None)
+        assert is_turned_away(port, client_context(ours.kit("s1"), theirs.kit("s1")))
+        assert not is_turned_away(port, client_context(ours.kit("s1"), ours.kit("s1")), seconds=5.0)
+    finally:
+        for name in parties:
+            processes.stop(ours.kit(name))
+
+
 @pytest.mark.full
 def test_a_dishonest_server_obtains_nothing_from_real_sites(tmp_path, monkeypatch):
     hostile = "tests.attacks.hostile_party.HostileParty"
@@ -110,9 +160,7 @@ def test_a_dishonest_server_obtains_nothing_from_real_sites(tmp_path, monkeypatc
         out = tmp_path / "hostile"
         write_json(kit / "local" / SETTINGS, {"out": str(out)})
         monkeypatch.setattr(jobs, "AGGREGATOR_CLASS", hostile)
-        monkeypatch.setenv(
-            "PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        )
+        monkeypatch.setenv("PYTHONPATH", REACHABLE)
         start_server(parties)
         with session(parties.federation, 60.0) as line:
             while len(line.connected()) < 4:

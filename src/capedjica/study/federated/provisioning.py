@@ -38,6 +38,7 @@ from capedjica.study.federated.federation import (
 )
 from capedjica.study.federated.site_settings import (
     AUTHORIZATION,
+    COMMUNICATION,
     LONGEST_HOST,
     STARTUP,
     connection,
@@ -253,6 +254,7 @@ def _restrict_server(kit: Path, n_sites: int) -> None:
     (kit / "readme.txt").unlink(missing_ok=True)
     write_json(local / "resources.json", resources)
     write_json(local / "authorization.json", AUTHORIZATION)
+    write_json(local / "comm_config.json", COMMUNICATION)
     write_json(local / SETTINGS, {})
 
 

@@ -33,6 +33,11 @@ AUTHORIZATION: Final = {
         "member": {},
     },
 }
+# A party and its jobs talk on the machine itself, where others may have accounts: each shows its certificate.
+COMMUNICATION: Final = {
+    "allow_adhoc_conns": False,
+    "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
+}
 _COMPONENTS: Final = {
     "resource_manager": (
         "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager",
@@ -43,7 +48,7 @@ _COMPONENTS: Final = {
         {},
     ),
     "process_launcher": (
-        "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher",
+        "capedjica.engines.flare.launcher.GuardedLauncher",
         {},
     ),
 }
@@ -100,6 +105,7 @@ def write_settings(kit: Path, home: Path) -> None:
     write_json(local / "resources.json", _RESOURCES)
     write_json(local / "authorization.json", AUTHORIZATION)
     write_json(local / "log_config.json", _LOGGING)
+    write_json(local / "comm_config.json", COMMUNICATION)
     write_json(local / SETTINGS, {"site": str(home.absolute())})
     for file in local.iterdir():
         file.chmod(0o600)

