@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.infomax import Infomax
 from capedjica.engines.flare import carriage
-from capedjica.engines.flare.carriage import VERSION, Courier, Handle, Parcel, Send
+from capedjica.engines.flare.carriage import VERSION, Courier, Parcel, Revocable, Send
 from capedjica.mechanisms.messages import Ask
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.mechanisms.site import Site
@@ -80,12 +80,12 @@ class TimedSite(SiteParty):
         self._notes: list[tuple[float, float, float]] = []
         self._place: Path | None = None
 
-    def open(self, settings: Path) -> Handle:
+    def open(self, settings: Path) -> Revocable:
         """Return the site's answers, timed."""
         handle = super().open(settings)
         self._place = Path(json.loads((settings / SETTINGS).read_text())["site"]) / TIMES
         computing: list[float] = []
-        _watch_site(handle.__self__, computing)  # type: ignore[attr-defined]
+        _watch_site(handle.handle.__self__, computing)  # type: ignore[attr-defined]
 
         def timed(question: bytes) -> bytes:
             began = time.perf_counter()
@@ -95,7 +95,7 @@ class TimedSite(SiteParty):
                 self._notes.append((*_slot(question), computing.pop(), seconds))  # type: ignore[arg-type]
             return answer
 
-        return timed
+        return Revocable(timed, handle.stands)
 
     def close(self) -> None:
         """Write down what was noted, beside the site's other files."""

@@ -125,6 +125,7 @@ TRUST = "tests/attacks/test_flare_trust.py::test_"
 KITS = "tests/federated/test_kits.py::test_"
 WITHDRAWAL = "tests/study/test_withdrawal.py::test_"
 ROTATION = "tests/study/test_key_rotation.py::test_"
+REVOCATION = "tests/study/test_revocation.py::test_"
 HEADS = "tests/mechanisms/test_heads.py::test_"
 LEDGER_KEYS = "tests/privacy/test_ledger_keys.py::test_"
 
@@ -1088,6 +1089,27 @@ DEFENCES = (
         "no round of a secure sum is answered after the approval was revoked",
         f"{HEADS}no_round_of_a_secure_sum_is_answered_after_the_approval_was_revoked",
         (source(SITE, "        self._ledger.spent(self.contract.hash)\n", ""),),
+    ),
+    Defence(
+        "kept answers are revoked too",
+        "an answer kept in case one gets lost is not handed out after the approval was revoked",
+        "tests/federated/test_revoked_answers.py::test_a_kept_answer_is_not_handed_out_after_a_revocation",
+        (source("engines/flare/carriage.py", "if not self._stands():", "if False:"),),
+    ),
+    Defence(
+        "revoked in the middle of a run",
+        "a run under way loses a site that revokes its approval",
+        f"{REVOCATION}a_run_under_way_goes_on_without_a_site_that_revokes",
+        (source(BOOKS, "        if known.revoked:\n", "        if False:\n"),),
+    ),
+    Defence(
+        "revoked for good",
+        "an approval that was revoked does not come back",
+        f"{REVOCATION}what_was_released_stays_charged_and_the_study_cannot_be_approved_again",
+        (
+            source("study/participation.py", "if known is None or not known.revoked:", "if True:"),
+            source(BOOKS, "        if known.revoked:\n", "        if False:\n"),
+        ),
     ),
 )
 

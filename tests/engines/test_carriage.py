@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capedjica.engines.flare import carriage
-from capedjica.engines.flare.carriage import MAX_MESSAGE, VERSION, Courier, Desk, Parcel, Patience, Slip
+from capedjica.engines.flare.carriage import (
+    MAX_MESSAGE,
+    VERSION,
+    Courier,
+    Desk,
+    Parcel,
+    Patience,
+    Revocable,
+    Slip,
+)
 from capedjica.errors import ProtocolError
 from tests.engines.carriers import ASK, BEGIN, HELLO, SUM, Clock, Faulty, Network, Worker, read, slip
 
@@ -283,6 +292,18 @@ def test_a_site_that_does_not_take_part_says_why():
     desk = Desk(None, refusal="it does not take part")
     assert answered(desk, ASK) == Slip(VERSION, "refused", b"it does not take part")
     assert answered(desk, None).state == "unknown"
+
+
+def test_a_desk_hands_out_no_answer_once_it_is_revoked():
+    """Neither one that it kept, asked for by its question or by its number, nor a new one."""
+    standing = [True]
+    desk = Desk(Revocable(lambda data: data.upper(), lambda: standing[0]))
+    assert answered(desk, b"one").data == b"ONE"
+    assert answered(desk, None).data == b"ONE"
+    standing[0] = False
+    for number, data in ((b"12345678", b"one"), (b"12345678", None), (b"another-", b"two")):
+        assert answered(desk, data, number) == Slip(VERSION, "refused", b"it gives no answers any more")
+    desk.close()
 
 
 def test_a_closed_desk_refuses(gate):

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from capedjica.data import make_synthetic
-from capedjica.study.federated.running import Terms, run_federated
+from capedjica.study.federated.running import Follower, Terms, run_federated
+from capedjica.study.revocation import find_approval, revoke
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.study_file import Study, write_study
 from tests.federated.consortium import PATIENCE, Consortium, consortium
@@ -58,6 +59,29 @@ def test_a_study_begins_without_a_site_that_is_not_there(tmp_path):
         assert parties.progress().lost.keys() == {"s3"}
         assert parties.spent("s3") == 0.0
         assert all(parties.spent(name) > 0 for name in present)
+
+
+class Revoking(Follower):
+    """Revokes the approval of a site as soon as it released something."""
+
+    def __init__(self, home) -> None:
+        self.home, self.released = home, None
+
+    def progress(self, progress) -> None:
+        if self.released is None and self.home.totals().overall.n_releases:
+            revoke(self.home, find_approval(self.home, "A small study"))
+            self.released = self.home.totals().overall.n_releases
+
+
+def test_a_run_goes_on_without_a_site_that_revokes(tmp_path):
+    """What it released stays charged, and nothing more leaves it."""
+    with consortium(tmp_path, iterations=300) as parties:
+        follower = Revoking(parties.home("s2"))
+        assert parties.run(follower).complete
+        assert parties.progress().lost.keys() == {"s2"}
+        assert 0 < follower.released < parties.n_releases
+        assert parties.home("s2").totals().overall.n_releases == follower.released
+        assert parties.home("s1").totals().overall.n_releases >= parties.n_releases
 
 
 def test_the_demonstration_runs_from_an_empty_folder_and_leaves_no_process(tmp_path):

@@ -33,7 +33,7 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
     for row in rows:
         style = "bold" if row["study"] is None else ""
         table.add_row(
-            Text(row["title"]),
+            Text(f"{row['title']} (revoked)" if row["revoked"] else row["title"]),
             str(row["epsilon_text"]),
             f"{row['allowed']:g}",
             f"{row['delta']:.3g}",

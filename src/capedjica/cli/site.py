@@ -114,6 +114,35 @@ def approve(
         typer.echo(f"To connect to its server: capedjica site start {home.folder}")
 
 
+@app.command()
+def revoke(
+    study: Annotated[
+        str,
+        typer.Argument(metavar="STUDY", help="The study.toml, its folder, or its title in the ledger."),
+    ],
+    site: SiteArgument = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Revoke without being asked.")] = False,
+) -> None:
+    """Take the approval of a study back, for good: nothing more leaves for it, not even a stored answer.
+
+    Also while it runs, from this site's next message on. What was released stays released and charged. The
+    same study cannot be approved again. Exit code 1 where the answer was no: nothing changed.
+    """
+    from capedjica.study import revocation
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    approval = revocation.find_approval(home, study)
+    for words in revocation.warn(approval):
+        typer.echo(words)
+    if not yes and sys.stdin.isatty() and not typer.confirm("Revoke?", default=False):
+        typer.echo("Not revoked; nothing changed.")
+        raise typer.Exit(1)
+    revocation.revoke(home, approval)
+    for words in revocation.explain(home, approval):
+        typer.echo(words)
+
+
 @app.command("rotate-key")
 def rotate_key(
     site: SiteArgument = Path("."),

@@ -27,6 +27,7 @@ def row(study: str | None, spent: Spent) -> dict[str, Any]:
         "delta": spent.delta,
         "releases": spent.n_releases,
         "aborted": spent.n_aborted,
+        "revoked": spent.revoked,
     }
 
 

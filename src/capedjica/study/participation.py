@@ -51,7 +51,7 @@ def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:
 
 def check_terms(home: SiteHome, study: Study) -> None:
     """Refuse a study that the site could not approve, whatever its scans are."""
-    _refuse(home, study, terms_problems(home, study))
+    _refuse(home, study, [*terms_problems(home, study), *_revocation(home, study)])
 
 
 def _refuse(home: SiteHome, study: Study, found: list[str]) -> None:
@@ -205,6 +205,8 @@ def budget_problems(home: SiteHome, study: Study) -> list[str]:
     known = None if totals is None else totals.studies.get(contract.hash)
     if known is None and not home.settings.policy.auto_approve:
         return [_not_approved(home, study)]
+    if known is not None and known.revoked:
+        return _revocation(home, study)
     spent = known.mu2 if known is not None else 0.0
     asked = contract.cap(home.settings.name).mu2 - spent if contract.protects else 0.0
     total, overall = home.policy.total, 0.0 if totals is None else totals.overall.mu2
@@ -216,6 +218,14 @@ def budget_problems(home: SiteHome, study: Study) -> list[str]:
             f"{total} and have spent {gaussian_epsilon(math.sqrt(before), total.delta):.6g}"
         ]
     return []
+
+
+def _revocation(home: SiteHome, study: Study) -> list[str]:
+    """Return that the site revoked its approval, if it did: the ledger does not take that back."""
+    known = spent_on(home, study)
+    if known is None or not known.revoked:
+        return []
+    return ["the site revoked its approval, which cannot be taken back; it needs a new study"]
 
 
 def _not_approved(home: SiteHome, study: Study) -> str:

@@ -115,7 +115,7 @@ def _approval(home: SiteHome, study: Study) -> dict[str, Any]:
     with suppress(InputError):  # a folder that cannot be read is named elsewhere
         changed = changed_since_approval(home, study)
     return {
-        "approved": spent is not None,
+        "approved": spent is not None and not spent.revoked,
         "by_itself": home.settings.policy.auto_approve,
         "when": None if record is None else record.when,
         "releases": 0 if spent is None else spent.n_releases,

@@ -38,6 +38,7 @@ _KEPT: Final = 4
 # Between two attempts at a site that cannot be reached.
 _PAUSE_SECONDS: Final = 0.5
 _CLOSED: Final = "its part in this run has ended"
+_REVOKED: Final = "it gives no answers any more"
 
 Number = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Version = Annotated[str, Meta(max_length=64)]
@@ -90,13 +91,34 @@ class Patience:
         return self.release if question[2:5] == b"Ask" else self.masks
 
 
+@dataclass(frozen=True)
+class Revocable:
+    """Answers that nobody gets any more, not even those that were kept, once they are revoked.
+
+    Attributes
+    ----------
+    handle : callable
+        Bytes in, bytes out; must not raise.
+    stands : callable
+        Whether an answer may be handed out at this moment; must not raise.
+    """
+
+    handle: Handle
+    stands: Callable[[], bool]
+
+    def __call__(self, question: bytes) -> bytes:
+        """Return the answer to a question."""
+        return self.handle(question)
+
+
 class Desk:
     """A site's end: takes parcels, has them handled, and hands out the answers.
 
     Parameters
     ----------
     handle : callable, optional
-        Bytes in, bytes out; must not raise. None for a site that does not take part.
+        Bytes in, bytes out; must not raise; asked before every answer whether it still stands if it is
+        :class:`Revocable`. None for a site that does not take part.
     refusal : str
         Why it does not.
     hold : float
@@ -105,6 +127,7 @@ class Desk:
 
     def __init__(self, handle: Handle | None, refusal: str = "", hold: float = HOLD_SECONDS) -> None:
         self._handle, self._refusal, self._hold = handle, refusal, hold
+        self._stands = handle.stands if isinstance(handle, Revocable) else lambda: True
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="capedjica")
         self._answers: dict[bytes, Future[bytes]] = {}
         self._lock = threading.Lock()
@@ -131,7 +154,11 @@ class Desk:
         wait([answer], timeout=self._hold)
         if answer.cancelled():
             raise ProtocolError(_CLOSED)
-        return _slip("done", answer.result()) if answer.done() else _slip("busy", b"")
+        if not answer.done():
+            return _slip("busy", b"")
+        if not self._stands():
+            raise ProtocolError(_REVOKED)
+        return _slip("done", answer.result())
 
     def _answer(self, parcel: Parcel) -> Future[bytes] | None:
         """Return the answer under way, and begin it where the question is new."""

@@ -35,11 +35,13 @@ class Spent:
     cap: Cap
     n_releases: int
     n_aborted: int
+    revoked: bool = False
 
     def __str__(self) -> str:
         return (
             f"{self.title}: epsilon {round_up(self.epsilon)} at delta {self.delta:.3g} of {self.cap}, "
             f"{self.n_releases} releases, {self.n_aborted} of them aborted"
+            + ("; the approval was revoked" if self.revoked else "")
         )
 
 
@@ -88,7 +90,8 @@ def totals(books: Books, policy: Policy) -> Totals:
 def _spent(study: Study) -> Spent:
     mu2, delta = total(study.charges), study.cap.delta
     epsilon = epsilon_of(mu2, delta)
-    return Spent(study.title, mu2, epsilon, delta, study.cap, len(study.charges), study.n_aborted)
+    releases, aborted = len(study.charges), study.n_aborted
+    return Spent(study.title, mu2, epsilon, delta, study.cap, releases, aborted, study.revoked)
 
 
 def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:

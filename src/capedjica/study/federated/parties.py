@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
-from capedjica.engines.flare.carriage import Courier, Handle, Patience, Send
+from capedjica.engines.flare.carriage import Courier, Handle, Patience, Revocable, Send
 from capedjica.engines.flare.controller import ConductingController
 from capedjica.engines.flare.executor import AnsweringExecutor
 from capedjica.errors import CapedjicaError, InputError, ProtocolError
+from capedjica.privacy.ledger import Ledger
 from capedjica.study.attending import attending, log_path, log_refusal
 from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
@@ -110,13 +112,16 @@ class SiteParty(AnsweringExecutor):
         self._hash, self._seed = study, insecure_noise_seed
         self._held = ExitStack()
 
-    def open(self, settings: Path) -> Handle:
+    def open(self, settings: Path) -> Revocable:
         """Return the site's answers; a site that does not take part says so, and only its own log why."""
         home = None
         try:
             home = SiteHome.load(_read(settings / SETTINGS, SiteSettings).site)
             Kit.load(settings.parent).check_version()
-            return self._take_part(home, _load(settings, self._hash))
+            study = _load(settings, self._hash)
+            handle = self._take_part(home, study)
+            ledger = self._held.enter_context(home.open_ledger())
+            return Revocable(handle, partial(_is_approved, ledger, study))
         except Exception as error:
             self.close()
             self._log_refusal(home, error)
@@ -158,6 +163,15 @@ class SiteParty(AnsweringExecutor):
 
 class _JobEndedError(CapedjicaError):
     """FLARE ended the job: it was told to, or the process of one site had ended."""
+
+
+def _is_approved(ledger: Ledger, study: Study) -> bool:
+    """Whether an approval stands: it may be revoked by another process at any moment."""
+    try:
+        ledger.spent(study.contract.hash)
+    except CapedjicaError:
+        return False
+    return True
 
 
 def _until(ended: Callable[[], bool], send: Send) -> Send:
