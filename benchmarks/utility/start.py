@@ -84,8 +84,7 @@ def summary(cells: Sequence[Cell]) -> str:
         f"model are compact blobs, so that it comes to {free:.3f} without noise and without looking at time "
         "courses; at small ε much of the quality is due to it, and where the start alone is the better one "
         "the rotations add more noise than they remove error. Where maps are not compact expect what the "
-        f"random start reaches (without noise {lost:.3f}: the method then halves its steps whenever the "
-        "statistic grows, and from far away it grows)."
+        f"random start reaches; without noise both come to the same ({lost:.3f})."
     )
 
 
