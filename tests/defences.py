@@ -111,7 +111,7 @@ _change_ledger(home, old, new)
     os.replace(coming, place)
 """
 HANDED_BACK = "                self._ledger.check_against(self._seal.unseal(hello.head))\n"
-NOT_FOUND = "        without=read_withdrawn(home),\n"
+NOT_FOUND = "        without=read_withdrawn(home) if withdrawn is None else withdrawn,\n"
 NOT_OURS = 'raise ProtocolError("it does not take part; its own log says why") from None'
 
 ONCE = "tests/mechanisms/test_once.py::test_"
@@ -676,6 +676,62 @@ DEFENCES = (
         (source("engines/flare/party.py", "    socket_conn.MAX_FRAME_SIZE = MAX_FRAME\n", ""),),
         slow=True,
     ),
+    Defence(
+        "FLARE's commands",
+        "a site's processes know no command that no study needs",
+        "tests/engines/test_flare_guard.py::test_commands_that_no_study_needs_are_not_there",
+        (source("engines/flare/guard.py", "if set(processor.get_topics()) <= COMMANDS else None", ""),),
+    ),
+    Defence(
+        "the guard at a site's door",
+        "neither the server nor a site can read a site's files",
+        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files",
+        (source("engines/flare/party.py", "        guard.install()", "        pass"),),
+        slow=True,
+    ),
+    Defence(
+        "certificates on the machine itself",
+        "somebody with an account on the hospital's machine gets nothing",
+        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files",
+        (
+            source(
+                "study/federated/site_settings.py",
+                '"connection_security": "mtls"}}',
+                '"connection_security": "clear"}}',
+            ),
+        ),
+        slow=True,
+    ),
+    Defence(
+        "messages of other sites",
+        "a site cannot play the aggregator to the others",
+        "tests/engines/test_flare_guard.py::test_everything_else_is_refused_also_as_a_stream",
+        (source("engines/flare/guard.py", "return origin == aggregator and channel", "return channel"),),
+    ),
+    Defence(
+        "who handed a message over",
+        "who calls itself a part of a site, or the server, has to come from there",
+        "tests/engines/test_flare_guard.py::test_everything_else_is_refused_also_as_a_stream",
+        (
+            source(
+                "engines/flare/guard.py",
+                "return bool(FQCN.get_root(neighbour) == own.root)",
+                "return True",
+            ),
+        ),
+    ),
+    Defence(
+        "what is inside a stream",
+        "a stream is judged by what is in it",
+        "tests/engines/test_flare_guard.py::test_everything_else_is_refused_also_as_a_stream",
+        (
+            source(
+                "engines/flare/guard.py",
+                'channel = message.get_header(StreamHeaderKey.CHANNEL, "")',
+                "pass",
+            ),
+        ),
+    ),
     # 4. A malicious site
     Defence(
         "patience with a site",
@@ -895,11 +951,7 @@ DEFENCES = (
         f"{WITHDRAWAL}a_run_after_a_withdrawal_counts_the_person_as_zero",
         (
             source("study/site_people.py", NOT_FOUND, ""),
-            source(
-                "study/consents.py",
-                "        self.people = without_scans(people, self._withdrawn)\n",
-                "        self.people = people\n",
-            ),
+            source("study/consents.py", "if one.name in withdrawn else one for", "if False else one for"),
         ),
     ),
     Defence(
@@ -1110,6 +1162,36 @@ DEFENCES = (
             source("study/participation.py", "if known is None or not known.revoked:", "if True:"),
             source(BOOKS, "        if known.revoked:\n", "        if False:\n"),
         ),
+    ),
+    Defence(
+        "at least one colluding site",
+        "a site refuses a study that assumes no colluding site",
+        "tests/study/test_colluding.py::test_a_site_refuses_a_study_that_assumes_no_colluding_site",
+        (
+            source(
+                "study/participation.py",
+                'contract.mechanism == "cape" and not contract.roster.n_colluding',
+                "False",
+            ),
+        ),
+    ),
+    Defence(
+        "a list that was lost",
+        "nobody is read if the ledger noted more withdrawals than the list of the withdrawn has names",
+        f"{WITHDRAWAL}nobody_is_read_if_the_list_was_lost",
+        (source("study/consents.py", "    if len(listed) < noted:\n", "    if False:\n"),),
+    ),
+    Defence(
+        "a list that is durable",
+        "the list of the withdrawn is on the disk before anything else is done",
+        f"{WITHDRAWAL}the_list_is_on_the_disk_before_anything_else_is_done",
+        (source("study/private_files.py", "        _sync(file.parent)\n", ""),),
+    ),
+    Defence(
+        "series written after a withdrawal",
+        "what a killed process wrote after somebody withdrew is removed at the next start",
+        "tests/faults/test_withdrawal_kill.py::test_no_series_of_somebody_who_withdrew_outlives_the_next_start",
+        (source("study/consents.py", "    cache.purge_other_editions()\n", ""),),
     ),
 )
 
