@@ -180,10 +180,16 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
         for peer in map(contract.roster.site, contract.roster.names)
         if home.revokes(peer)
     ]
-    if not contract.protects and not home.settings.policy.allow_unprotected:
+    if not contract.protects and not _allows_unprotected(home):
         seeded = " with seeded noise" if contract.insecure_noise else ""
         found.append(
             f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected in "
+            f"{home.folder / 'site.toml'})"
+        )
+    if contract.mechanism == "cape" and not contract.roster.n_colluding and not _allows_unprotected(home):
+        found.append(
+            "privacy.n_colluding is 0, which protects nobody from a curious site: it knows its own noise and "
+            "reads the result. Its policy wants at least 1 (allow_unprotected in "
             f"{home.folder / 'site.toml'})"
         )
     enrolment, expected = read_enrolment(home), contract.enrolled[name]
@@ -196,6 +202,10 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
     if contract.protects and cap.mu2 > most.mu2:
         found.append(f"the study asks for {cap}; its policy allows a study at most {most}")
     return found
+
+
+def _allows_unprotected(home: SiteHome) -> bool:
+    return home.settings.policy.allow_unprotected
 
 
 def budget_problems(home: SiteHome, study: Study) -> list[str]:

@@ -56,7 +56,8 @@ study_epsilon = {study_epsilon!r}
 delta = {delta!r}
 
 # Take part where the aggregator is trusted with more than the guarantee (mechanism "pooled" or "none") or
-# noise is seeded? Each such release is charged with infinity.{unprotected_note}
+# noise is seeded? Each such release is charged with infinity. Or where no site is assumed to side with the
+# aggregator (n_colluding = 0), so that nobody is protected from a curious site?{unprotected_note}
 allow_unprotected = {allow_unprotected}
 
 # Approve every study within these limits without asking (`capedjica site approve`), with the scans as they
