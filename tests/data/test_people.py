@@ -229,6 +229,23 @@ def test_purge_removes_what_is_ours_and_nothing_else(tmp_path, counted):
     assert not cache.folder.exists()
 
 
+def test_a_new_edition_removes_those_before_and_keeps_its_own(tmp_path, counted):
+    person, folder = runs(tmp_path, T, T), tmp_path / "cache"
+    old, new = SeriesCache(folder, "0" * 16), SeriesCache(folder, "1" * 16)
+    for cache in (SeriesCache(folder), old, new):
+        assert len(People([person], counted, cache)[0]) == 2 * T
+    assert counted.times == 6
+    for edition in "01":
+        (folder / f".part-{edition * 16}-abc.npy").write_bytes(b"half")
+    (folder / "notes.txt").write_text("mine")
+    assert new.purge_other_editions() == 5
+    assert {path.name[:16] for path in folder.iterdir()} == {"1" * 16, ".part-" + "1" * 10, "notes.txt"}
+    assert new.purge_other_editions() == 0
+    assert len(People([person], counted, new)[0]) == 2 * T
+    assert counted.times == 6
+    assert old.purge() == 3
+
+
 def test_tables_are_not_kept(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((5, 3)))
     cache = SeriesCache(tmp_path / "cache")

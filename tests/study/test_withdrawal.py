@@ -2,11 +2,13 @@
 
 import builtins
 import os
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
 from capedjica.study import consents
 from capedjica.study.approved_scans import read_record
@@ -149,13 +151,93 @@ def test_a_run_under_way_forgets_the_person(home, study, tmp_path, monkeypatch, 
 
 
 def test_nobody_is_read_if_the_list_cannot_be(home, study, monkeypatch):
-    people = open_people(home, study)
-    statistics = consents.Consenting(home, people, study.method.site)
-    withdrawn_path(home).write_text("damaged")
-    with pytest.raises(InputError, match="not valid TOML"):
-        statistics(0, b"", b"")
+    with home.open_ledger() as ledger:
+        statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        withdrawn_path(home).write_text("damaged")
+        with pytest.raises(InputError, match="not valid TOML"):
+            statistics(0, b"", b"")
     (found,) = problems(home, study)
     assert "withdrawn.toml is not valid TOML" in found
+
+
+LOST = "names {} people, but 2 withdrew their consent at site s1 by its ledger: nobody is read"
+
+
+def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch, capsys):
+    """Be it before a run, in the middle of one, or only in part; until everybody is on it again."""
+    approve(home, study)
+    with home.open_ledger() as ledger:
+        statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        for person in (PERSON, "sub-01"):
+            withdraw(home, person)
+        withdrawn_path(home).unlink()
+        opened = Opened(monkeypatch)
+        with pytest.raises(InputError, match=LOST.format(0)):
+            statistics(0, b"", b"")
+        with pytest.raises(InputError, match=LOST.format(0)):
+            consents.Consenting(home, ledger, statistics.people, study.method.site)
+    for reads in (
+        lambda: approve(careful(home), study),
+        lambda: enrol(home, home.settings.data, study, again=True),
+        lambda: open_people(home, study),
+    ):
+        with pytest.raises(InputError, match=LOST.format(0)):
+            reads()
+    (found,) = problems(home, study)
+    assert "Put the list back from a backup, or run capedjica site withdraw again" in found
+    assert opened.of(home, "sub-") == []
+    done = run_main(["site", "withdraw", PERSON, str(home.folder)], monkeypatch, capsys)
+    assert LOST.format(1) in done.stdout.replace("\n", " ")
+    done = run_main(["site", "withdraw", "sub-01", str(home.folder)], monkeypatch, capsys)
+    assert "nobody is read" not in done.stdout.replace("\n", " ")
+    assert [person.name for person in open_people(home, study).people if not person.recordings] == [
+        "sub-01",
+        PERSON,
+    ]
+
+
+def test_who_is_on_the_list_by_mistake_is_read_and_stays_counted(home, study):
+    approve(home, study)
+    withdraw(home, PERSON)
+    withdraw(home, "sub-01")
+    file = withdrawn_path(home)
+    first, second, third = file.read_text().split("[[withdrawn]]")
+    file.write_text(f"{first}[[withdrawn]]{second.rstrip()}\nby_mistake = true\n\n[[withdrawn]]{third}")
+    assert list(read_withdrawn(home)) == ["sub-01"]
+    assert call_roll(home, study).withdrawn == {"sub-01"}
+    withdraw(home, "sub-05")
+    assert list(read_withdrawn(home)) == ["sub-01", "sub-05"]
+    assert "by_mistake = true" in file.read_text()
+    withdraw(home, PERSON)
+    assert set(read_withdrawn(home)) == {PERSON, "sub-01", "sub-05"}
+    assert "\nby_mistake = true" not in file.read_text()
+    with home.open_ledger() as ledger:
+        assert ledger.notes() == [NOTE] * 3
+
+
+def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch):
+    """Its content before its name, and its name, in the folder, before a series is removed."""
+    done, sync = [], os.fsync
+    replace, purge = Path.replace, SeriesCache.purge
+
+    def noting_sync(handle):
+        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        sync(handle)
+
+    def noting_replace(self, target):
+        done.append("renamed")
+        return replace(self, target)
+
+    def noting_purge(self):
+        done.append("purged")
+        return purge(self)
+
+    enrol(home, home.settings.data, None)
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(Path, "replace", noting_replace)
+    monkeypatch.setattr(SeriesCache, "purge", noting_purge)
+    withdraw(home, PERSON)
+    assert done[:4] == [".withdrawn.toml.part", "renamed", home.folder.name, "purged"]
 
 
 def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatch, capsys):

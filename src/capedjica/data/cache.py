@@ -3,6 +3,9 @@
 An entry's name is a hash of what it was made from: the features, and the path, size and time of change of
 every file that has a say in it. So a file that changed has no entry, and an entry is never out of date. Every
 entry ends with a hash of its content; one that was damaged is made again.
+
+Whoever changes whose series may be kept begins a new edition. A process that knows nothing of it yet goes on
+writing entries of the one before, whenever and however it ends; they are removed when the new one is opened.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +25,8 @@ import numpy as np
 from capedjica.data.scans import Features, Recording, Scan
 from capedjica.errors import InputError
 
-_ENTRY: Final = re.compile(r"[0-9a-f]{64}\.npy|\.part-.*\.npy")
+_ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\.part-.*\.npy")
+_DRAFT: Final = ".part-"
 _DIGEST_SIZE: Final = 32
 
 
@@ -33,16 +37,19 @@ class SeriesCache:
     ----------
     folder : Path
         Made when the first entry is kept.
+    edition : str, optional
+        With which every name begins: 16 hexadecimal digits, others for other people.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, edition: str = "") -> None:
         self.folder = folder
+        self._prefix = f"{edition}-" if edition else ""
 
     def series(self, features: Features, recording: Recording) -> Scan:
         """Return the series of a recording, extracted unless it is kept; raise whatever extraction raises."""
         if features.key is None:
             return features.series(recording)
-        path = self.folder / f"{_name(features.key, recording)}.npy"
+        path = self.folder / f"{self._prefix}{_name(features.key, recording)}.npy"
         kept = _read(path)
         if kept is None:
             kept = features.series(recording)
@@ -58,7 +65,7 @@ class SeriesCache:
         buffer = io.BytesIO()
         np.save(buffer, np.asarray(series, dtype=np.float32), allow_pickle=False)
         content = buffer.getbuffer()
-        handle, draft = tempfile.mkstemp(".npy", ".part-", self.folder)
+        handle, draft = tempfile.mkstemp(".npy", f"{_DRAFT}{self._prefix}", self.folder)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -70,14 +77,24 @@ class SeriesCache:
 
     def purge(self) -> int:
         """Remove every entry, and the folder if nothing else is in it; return how many there were."""
-        try:
-            entries = [path for path in self._files() if _ENTRY.fullmatch(path.name)]
-            for path in entries:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"{self.folder} cannot be purged: {error.strerror}") from None
+        removed = self._remove(lambda _: True)
         with suppress(OSError):
             self.folder.rmdir()
+        return removed
+
+    def purge_other_editions(self) -> int:
+        """Remove every entry of another edition, unfinished ones too; return how many there were."""
+        own = (self._prefix, f"{_DRAFT}{self._prefix}")
+        return self._remove(lambda name: not name.startswith(own))
+
+    def _remove(self, unwanted: Callable[[str], bool]) -> int:
+        try:
+            names = (path.name for path in self._files())
+            entries = [name for name in names if _ENTRY.fullmatch(name) and unwanted(name)]
+            for name in entries:
+                (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.folder} cannot be purged: {error.strerror}") from None
         return len(entries)
 
     def _files(self) -> Iterator[Path]:

@@ -55,6 +55,7 @@ def attending(
         with home.open_ledger() as ledger:
             statistics = Consenting(
                 home,
+                ledger,
                 open_people(home, study),
                 lambda people: study.method.site(_Watched(people, name, watcher)),
             )

@@ -1,10 +1,16 @@
-"""Whose consent no longer stands: a private list, and statistics that follow it while a study runs."""
+"""Whose consent no longer stands: a private list, and statistics that follow it while a study runs.
+
+A list that was lost must not pass for one on which nobody is. So the ledger, whose own loss is noticed, has a
+note for everybody who was put on the list, without their name; where it has more notes than the list has
+names, nobody is read. For the same reason nobody is ever taken off the list: who is on it by mistake is
+marked.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,26 +19,30 @@ import msgspec
 
 from capedjica.data.cache import SeriesCache
 from capedjica.data.people import People
-from capedjica.data.scans import Person
-from capedjica.errors import InputError
+from capedjica.data.scans import Features, Person
+from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.subjects import Vectors
+from capedjica.privacy.ledger import Ledger
 from capedjica.study.private_files import write_private
 from capedjica.study.site_home import SiteHome
 from capedjica.study.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
+NOTE: Final = "a participant withdrew consent"
 _HEADER: Final = """\
 # People who withdrew their consent (`capedjica site withdraw`): no study reads their scans, and they are not
-# enrolled again. This file stays here. Should somebody be on it by mistake, take the entry out.
+# enrolled again. This file stays here. Should somebody be on it by mistake, leave the entry where it is, as
+# the ledger counts them, and add to it the line: by_mistake = true
 """
 
 
 class Withdrawal(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Somebody who withdrew, and when."""
+    """Somebody who withdrew, and when, unless that was a mistake."""
 
     name: str
     when: str
+    by_mistake: bool = False
 
 
 class Withdrawals(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -47,27 +57,58 @@ def withdrawn_path(home: SiteHome) -> Path:
     return home.folder / "withdrawn.toml"
 
 
-def read_withdrawn(home: SiteHome) -> dict[str, str]:
-    """Return who withdrew, and when."""
+def read_list(home: SiteHome) -> dict[str, Withdrawal]:
+    """Return the list as it is, whole or not, those included who are on it by mistake."""
     file = withdrawn_path(home)
     if not file.exists():
         return {}
-    return {one.name: one.when for one in read_toml(file, Withdrawals, SCHEMA).withdrawn}
+    return {one.name: one for one in read_toml(file, Withdrawals, SCHEMA).withdrawn}
+
+
+def read_withdrawn(home: SiteHome) -> dict[str, str]:
+    """Return who withdrew, and when; refuse a list that is not whole."""
+    if not home.has_ledger:
+        return standing(home)
+    with home.open_ledger() as ledger:
+        return _read_whole(home, ledger.notes())
+
+
+def standing(home: SiteHome) -> dict[str, str]:
+    """Return who withdrew, and when, by the list as it is: for those who asked before whether it is whole."""
+    return _standing(read_list(home))
+
+
+def _standing(listed: dict[str, Withdrawal]) -> dict[str, str]:
+    return {one.name: one.when for one in listed.values() if not one.by_mistake}
+
+
+def _read_whole(home: SiteHome, notes: Sequence[str]) -> dict[str, str]:
+    """Return who withdrew; refuse if by the ledger's notes there are more."""
+    listed, noted = read_list(home), notes.count(NOTE)
+    if len(listed) < noted:
+        raise InputError(
+            f"{withdrawn_path(home)} names {len(listed)} people, but {noted} withdrew their consent at site "
+            f"{home.settings.name} by its ledger: nobody is read. Put the list back from a backup, or run "
+            "capedjica site withdraw again for those who are missing; who is on it by mistake stays on it "
+            "(by_mistake = true)"
+        )
+    return _standing(listed)
 
 
 def add_withdrawn(home: SiteHome, name: str) -> str:
     """Put somebody on the list, unless they are; return since when."""
-    known = read_withdrawn(home)
-    if name not in known:
-        known[name] = datetime.now(UTC).isoformat(timespec="seconds")
-        _write(withdrawn_path(home), known)
-    return known[name]
+    listed = read_list(home)
+    if name not in _standing(listed):
+        listed[name] = Withdrawal(name, datetime.now(UTC).isoformat(timespec="seconds"))
+        _write(withdrawn_path(home), listed.values())
+    return listed[name].when
 
 
-def _write(file: Path, withdrawn: dict[str, str]) -> None:
+def _write(file: Path, withdrawn: Iterable[Withdrawal]) -> None:
     lines = [_HEADER, f"schema = {SCHEMA}"]
-    for name, when in withdrawn.items():
-        lines += ["", "[[withdrawn]]", f"name = {toml_value(name)}", f"when = {toml_value(when)}"]
+    for one in withdrawn:
+        lines += ["", "[[withdrawn]]", f"name = {toml_value(one.name)}", f"when = {toml_value(one.when)}"]
+        lines += ["by_mistake = true"] if one.by_mistake else []
     try:
         content = "\n".join([*lines, ""]).encode()
     except UnicodeEncodeError:
@@ -88,42 +129,59 @@ class Consenting:
     ----------
     home : SiteHome
         The site.
+    ledger : Ledger
+        Its ledger, which knows how many withdrew.
     people : People
         Who takes part.
     make : callable
         Returns the statistics of people.
     """
 
-    def __init__(self, home: SiteHome, people: People, make: Callable[[People], Statistics]) -> None:
-        self._home, self._make = home, make
-        self._withdrawn = frozenset(read_withdrawn(home))
-        self.people = without_scans(people, self._withdrawn)
+    def __init__(
+        self, home: SiteHome, ledger: Ledger, people: People, make: Callable[[People], Statistics]
+    ) -> None:
+        self._home, self._ledger, self._make = home, ledger, make
+        self._withdrawn = frozenset(self._read())
+        self.people = consenting(home, people.people, people.features, self._withdrawn)
         self._statistics = make(self.people)
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[Vectors]:
-        """Return the vectors of a release; nobody's if the list cannot be read."""
+        """Return the vectors of a release; nobody's if the list cannot be read or is not whole."""
         self.follow()
         return self._statistics(stage, published, state)
 
     def follow(self) -> None:
         """Forget those who withdrew since the last look, and all that was extracted from scans."""
         try:
-            withdrawn = frozenset(read_withdrawn(self._home))
-        except InputError:
+            withdrawn = frozenset(self._read())
+        except CapedjicaError:
             # Why goes into the site's own log; outside, nobody of the site takes part any more.
             logging.getLogger(f"capedjica.site.{self._home.settings.name}").exception("nobody is read")
             raise
         if withdrawn <= self._withdrawn:
             return
-        self._withdrawn = withdrawn
-        self.people = without_scans(self.people, withdrawn)
+        self.people = consenting(self._home, self.people.people, self.people.features, withdrawn)
         self._statistics = self._make(self.people)
-        # What the release before wrote there may be about them.
-        with suppress(InputError):
-            SeriesCache(self._home.cache_path).purge()
+        self._withdrawn = withdrawn
+
+    def _read(self) -> dict[str, str]:
+        return _read_whole(self._home, self._ledger.notes())
 
 
-def without_scans(people: People, names: Collection[str]) -> People:
-    """Return the same people, but some without any recording."""
-    kept = [Person(one.name, ()) if one.name in names else one for one in people.people]
-    return People(kept, people.features, people.cache)
+def consenting(
+    home: SiteHome, people: Iterable[Person], features: Features, withdrawn: Collection[str]
+) -> People:
+    """Return people as they are read: those who withdrew have no recording.
+
+    Series are kept under the list by which they were read. What was made of scans under another list, be it
+    by a process that was killed before it learnt of a withdrawal, is removed here, before anything is read.
+    """
+    cache = SeriesCache(home.cache_path, _edition(withdrawn))
+    cache.purge_other_editions()
+    kept = [Person(one.name, ()) if one.name in withdrawn else one for one in people]
+    return People(kept, features, cache)
+
+
+def _edition(withdrawn: Collection[str]) -> str:
+    names = "\0".join(sorted(withdrawn)).encode(errors="surrogateescape")
+    return hashlib.sha256(b"capedjica/withdrawn/1\0" + names).hexdigest()[:16]

@@ -30,10 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.single_subject import SEGMENT, SingleSubject, analyse_subject, power_spectra
-from capedjica.data.cache import SeriesCache
-from capedjica.data.people import People
 from capedjica.data.scans import Person, Scan
 from capedjica.errors import InputError
+from capedjica.study.consents import consenting, standing
 from capedjica.study.run_folder import read_matrix
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import call_roll, measure
@@ -157,7 +156,7 @@ def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, un
 def _runs(person: Person, study: Study, home: SiteHome) -> list[Scan]:
     """Return the series of a person's runs; nothing unless all can be used, as in the study itself."""
     alone = [Person(person.name, (recording,)) for recording in person.recordings]
-    runs = list(People(alone, study.features, SeriesCache(home.cache_path)))
+    runs = list(consenting(home, alone, study.features, standing(home)))
     return runs if all(run.size and np.isfinite(run).all() for run in runs) else []
 
 

@@ -9,7 +9,7 @@ from capedjica.errors import InputError
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, that nobody else can read from its first byte on."""
+    """Write a file, whole or not at all, that nobody else can read from its first byte on; durably."""
     draft = file.with_name(f".{file.name}.part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +20,17 @@ def write_private(file: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(handle)
         draft.replace(file)
+        _sync(file.parent)
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Let the names in a folder outlast a power cut, and not only what is in its files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

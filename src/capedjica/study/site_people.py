@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from capedjica.data.cache import SeriesCache
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.finding import Found, find_people, is_image
 from capedjica.data.images import repetition_time
@@ -19,7 +18,7 @@ from capedjica.data.people import People
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan
 from capedjica.errors import InputError
-from capedjica.study.consents import read_withdrawn
+from capedjica.study.consents import consenting, read_withdrawn, standing
 from capedjica.study.enrolment import (
     Enrolment,
     LeftOut,
@@ -93,8 +92,13 @@ def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
     return Roll(found.kind, people, problems, enrolment, frozenset(read_withdrawn(home)) & names)
 
 
-def find(home: SiteHome, data: DataTable, study: Study | None) -> Found:
-    """Return who is in the folder of the scans and did not withdraw, in the study's space if it has one."""
+def find(
+    home: SiteHome, data: DataTable, study: Study | None, withdrawn: Collection[str] | None = None
+) -> Found:
+    """Return who is in the folder of the scans and did not withdraw, in the study's space if it has one.
+
+    ``withdrawn`` takes the place of the site's list, for those who do not open what is found.
+    """
     wanted = None if study is None else study.content.features.space
     if wanted is not None and data.space not in (None, wanted):
         raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
@@ -106,13 +110,13 @@ def find(home: SiteHome, data: DataTable, study: Study | None) -> Found:
         space=data.space or wanted,
         participants=data.participants,
         abide_site=data.abide_site,
-        without=read_withdrawn(home),
+        without=read_withdrawn(home) if withdrawn is None else withdrawn,
     )
 
 
 def open_people(home: SiteHome, study: Study) -> People:
     """Return the people of a site as a study reads them."""
-    return People(call_roll(home, study).people, study.features, SeriesCache(home.cache_path))
+    return consenting(home, call_roll(home, study).people, study.features, standing(home))
 
 
 def look(
@@ -122,8 +126,8 @@ def look(
     if study is None:
         found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
         return [problem for problem in found if problem.fatal]
-    cache = SeriesCache(home.cache_path)
-    return People(people, study.features, cache).check(study.content.analysis.n_components, tick)
+    readable = consenting(home, people, study.features, standing(home))
+    return readable.check(study.content.analysis.n_components, tick)
 
 
 def _plain_features(people: list[Person]) -> Features:

@@ -2,7 +2,8 @@
 
 What was released stays released; it says at most (epsilon, delta) about anybody. The person stays counted in
 the studies that were agreed on: the number of people is public and fixed, and each of them may contribute
-anything within the clip, also zero. So nothing that follows costs more, and nobody outside learns of it.
+anything within the clip, also zero. So nothing that follows costs more, and no message tells of it: the
+ledger, which notes a withdrawal, shows nobody how long it is (:mod:`capedjica.mechanisms.head_seal`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
 from capedjica.data.cache import SeriesCache
-from capedjica.errors import InputError
+from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy.ledger import Spent
 from capedjica.privacy.statement import round_up
 from capedjica.study.approved_scans import forget_person
-from capedjica.study.consents import add_withdrawn, read_withdrawn
+from capedjica.study.consents import NOTE, add_withdrawn, read_list, read_withdrawn, standing
 from capedjica.study.enrolment import Enrolment, read_enrolment, write_enrolment
 from capedjica.study.local_reporting import REPORT
 from capedjica.study.local_results import person_label
@@ -31,8 +31,6 @@ from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import find
 from capedjica.study.study_file import Study
 from capedjica.study.text import printable
-
-NOTE: Final = "a participant withdrew consent"
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def withdraw(home: SiteHome, person: str) -> Withdrawn:
 def _withdraw(home: SiteHome, person: str) -> Withdrawn:
     enrolment = read_enrolment(home)
     name = _name(home, enrolment, person)
-    if enrolment is None and name not in read_withdrawn(home):
+    if enrolment is None and name not in standing(home):
         enrolment = _fix(home)
     # First of all, so that it holds whatever happens to the rest.
     since = add_withdrawn(home, name)
@@ -96,6 +94,10 @@ def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
         yield "A study runs here: a mean that is computed at this moment may be the last with this person."
     for words in done.studies:
         yield f"{words}."
+    try:
+        read_withdrawn(home)
+    except CapedjicaError as error:
+        yield f"{error}."
 
 
 def _released_words(spent: Spent) -> str:
@@ -110,7 +112,7 @@ def _released_words(spent: Spent) -> str:
 
 def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
     """Return the name that somebody has here, given with or without ``sub-``; refuse a stranger."""
-    known = set(read_withdrawn(home))
+    known = set(read_list(home))
     if enrolment is not None:
         known |= {*enrolment.enrolled, *(one.name for one in enrolment.left_out)}
     with suppress(InputError):
@@ -134,7 +136,9 @@ def _fix(home: SiteHome) -> Enrolment:
 def _found(home: SiteHome) -> list[str]:
     """Return the names of those who are there, in the space of the study that was approved last."""
     latest = next((Study(content) for content in approved(home)), None)
-    return [person.name for person in find(home, home.settings.data, latest).people]
+    # Names of files, which are not opened: that somebody withdraws must not depend on a list that is whole.
+    found = find(home, home.settings.data, latest, standing(home))
+    return [person.name for person in found.people]
 
 
 def _remove_results(home: SiteHome, name: str) -> int:
@@ -157,7 +161,7 @@ def _note(home: SiteHome) -> None:
     """Note in the ledger, if there is one, that somebody withdrew, once for each; it does not say who."""
     if home.has_ledger:
         with home.open_ledger() as ledger:
-            for _ in range(len(read_withdrawn(home)) - ledger.notes().count(NOTE)):
+            for _ in range(len(read_list(home)) - ledger.notes().count(NOTE)):
                 ledger.note(NOTE)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from capedjica.errors import InputError, ProtocolError
-from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Release
+from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
 from capedjica.privacy.ledger.errors import (
     NotApprovedError,
     SlotBurntError,
@@ -52,13 +52,14 @@ class Study:
 
 
 class Books:
-    """Studies, claimed blocks and used slots, as the entries so far have them."""
+    """Studies, claimed blocks, used slots and notes, as the entries so far have them."""
 
     def __init__(self) -> None:
         self.studies: dict[bytes, Study] = {}
         self.releases: dict[Slot, Entry] = {}
         self.aborted: set[Slot] = set()
         self.burnt: set[Slot] = set()
+        self.notes: list[str] = []
         self._claims: dict[bytes, dict[tuple[int, int], str]] = defaultdict(dict)
 
     def apply(self, entry: Entry) -> None:
@@ -69,6 +70,8 @@ class Books:
             raise TamperedError(f"entry {entry.seq} of the ledger makes no sense; it was forged") from None
 
     def _apply(self, entry: Entry) -> None:
+        if entry.kind == "note":
+            self.notes.append(entry.read(Note).reason)
         if entry.kind in ("genesis", "head-rebuilt", "key", "note"):
             return
         study = _present(entry.study)

@@ -67,7 +67,7 @@ class Release(Detail, frozen=True):
 
 
 class Note(Detail, frozen=True):
-    """Why something was revoked, burnt, aborted or rebuilt; or a note by itself, which changes nothing."""
+    """Why something was revoked, burnt, aborted or rebuilt; or a note by itself, which charges nothing."""
 
     reason: str
 

@@ -121,7 +121,7 @@ class Ledger:
         )
 
     def note(self, text: str) -> None:
-        """Record that something happened, with its time; nothing depends on it."""
+        """Record that something happened, with its time; no charge depends on it."""
         reason = checks.text("text", text)
         with self._chain.writing():
             self._chain.append("note", Note(reason))
@@ -129,7 +129,7 @@ class Ledger:
     def notes(self) -> list[str]:
         """Return all notes, in order."""
         with self._chain.reading():
-            return [e.read(Note).reason for e in self._chain.entries() if e.kind == "note"]
+            return list(self._chain.books.notes)
 
     # Studies and blocks
 

@@ -1,0 +1,46 @@
+"""A site killed in a release while somebody withdraws: after the next start no series of theirs is left."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capedjica.study.consents import Consenting
+from capedjica.study.participation import approve, problems
+from capedjica.study.site_home import SiteHome
+from capedjica.study.site_people import open_people
+from capedjica.study.withdrawal import withdraw
+from tests.study.small_study import make_study
+
+ROOT = Path(__file__).parents[2]
+PERSON = "sub-03"
+
+
+def attend(home, study):
+    with home.open_ledger() as ledger:
+        Consenting(home, ledger, open_people(home, study), study.method.site)
+
+
+@pytest.mark.parametrize("moment", ["kept", "half"])
+@pytest.mark.parametrize("start", [attend, lambda home, study: problems(home, study)], ids=["run", "check"])
+def test_no_series_of_somebody_who_withdrew_outlives_the_next_start(tmp_path, moment, start):
+    """The series is written after the withdrawal removed all; the process dies before it learns of it."""
+    study, home = make_study(tmp_path), SiteHome.load(tmp_path / "sites" / "s1")
+    approve(home, study)
+    command = [sys.executable, "-m", "tests.faults.withdrawal_worker"]
+    words = [str(study.folder), str(home.folder), PERSON, moment]
+    with subprocess.Popen(
+        [*command, *words], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as site:
+        assert site.stdout.readline() == "reading\n"
+        withdraw(home, PERSON)
+        site.stdin.write("\n")
+        site.stdin.flush()
+        assert site.stdout.readline() == f"{moment}\n"
+        site.kill()
+        assert site.wait() == -signal.SIGKILL
+    assert len(list(home.cache_path.iterdir())) == 1
+    start(home, study)
+    assert not list(home.cache_path.glob("*"))
