@@ -12,6 +12,7 @@ one of                                    M = 256  M = 1024
 iteration of capeDJICA                      0.008     0.025
 capeDJICA, tuned: 300 iterations              2.5       7.5
 capeDJICA, until its rule stops it         0.4-8      1-25
+the same without noise                         8        25
 the same at one site alone               0.2-0.8   0.5-6.5
 capePCA of the images                         1.5         7
 djICA to convergence                          2.5        10
@@ -20,8 +21,8 @@ subject, data already simulated               0.4       2-3
 =======================================  ========  ========
 
 Fifty components are five times the work. The pooled ICA that stands for the truth of the real data takes 20
-seconds for 20 components and 70 for 50. The whole is estimated at 35 minutes on two quiet cores with the
-real data, 15 without.
+seconds for 20 components and 70 for 50. The whole is estimated at 45 minutes on two quiet cores with the
+real data, 25 without.
 """
 
 from __future__ import annotations

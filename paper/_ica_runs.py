@@ -2,13 +2,15 @@ r"""Runs of every algorithm that the paper compares, on its synthetic study and 
 
 **Noise.** As in the paper's experiments, an iteration's gradients get noise
 :math:`\tau = \Delta\, \epsilon_i^{-1} \sqrt{2 \ln(1.25/\delta_i)}` with :math:`\delta_i = 0.01`, that of the
-pooled mean (:math:`\Delta = 2/M` in units of the clips) for cape, of the site's own for local. The budget of
-the protocol is whatever that noise costs; the protocol itself is the real one, with the paper's masks.
+pooled mean (:math:`\Delta = 2/M` in units of the clips) for cape, :math:`\sqrt S` times it for conventional
+(the same noise at a site), of the site's own for local. The budget of the protocol is whatever that noise
+costs; the protocol itself is the real one, with the paper's masks.
 
 **PCA.** On synthetic data capePCA reduces the images, with the noise that :math:`\epsilon_i` asks for when
 one *time point* is the neighbour, as the paper has it (:math:`\Delta = \sqrt 2/N`): a person's loss is that
-of T such points. One reduction serves all descents with the same noise. On real data the subspace is that of
-the pooled non-private PCA, as in the paper.
+of T such points. One reduction serves all descents with the same noise, conventional ones too, so that these
+differ from cape in the descent alone. On real data the subspace is that of the pooled non-private PCA, as in
+the paper.
 
 **Synthetic images** are :math:`X = S A'` without noise, so a subject is held as :math:`Y = S R'`, with
 :math:`A = Q R`: all lengths and angles are those of :math:`X = Y Q'`, in 20 numbers instead of 900.
@@ -20,7 +22,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -62,12 +64,13 @@ from paper._runs import Kept, Outcome, Run
 from paper._truth import pooled_ica
 
 FloatArray = NDArray[np.float64]
-Alone = Literal["cape", "local"]
+Scheme = Literal["cape", "conventional", "local"]
 NOISE_DELTA: Final = 1e-2
 # Bound of a reduced sample for dp-djica, whose mean squared norm is R; a public constant.
 DP_DJICA_CLIP: Final = 2.0
 # Seconds on a quiet core of one subject of 250 time points: a gradient with 20 components, and other things.
 _GRADIENT, _MOMENTS, _LAPLACE, _PASS, _FEATURES = 25e-6, 6e-3, 2e-4, 1.2e-4, 3e-3
+_TYPICAL_SCAN: Final = 190  # time points, of the real data
 
 
 # Data -----------------------------------------------------------------------------------------------------
@@ -85,7 +88,9 @@ class Data:
         Seed of the simulation, or of who is at which site.
     n_sites : int
         Equal sites; 0 for the true ones (real data only).
-    n_timepoints, image_side : int
+    n_timepoints : int
+        T of synthetic data, of real data the longest scan.
+    image_side : int
         Of synthetic data.
     fingerprint : str
         Of real data: a hash of the files; "" for synthetic data.
@@ -110,7 +115,8 @@ class Data:
     @property
     def work(self) -> float:
         """What a pass over the data costs, in subjects of 250 time points with 20 components."""
-        return self.n_subjects * self.n_timepoints / 250 * math.pow(self.n_components / 20, 1.7)
+        length = _TYPICAL_SCAN if self.real else self.n_timepoints
+        return self.n_subjects * length / 250 * math.pow(self.n_components / 20, 1.7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +174,12 @@ def _synthetic_scans(data: Data) -> Scans:
 @lru_cache(maxsize=1)
 def _people(folder: str) -> Sites:
     return everybody(Path(folder))
+
+
+@cache
+def longest_scan(folder: Path) -> int:
+    """Return the time points of the longest scan of those enrolled."""
+    return max(len(scan) for site in everybody(folder).values() for scan in site)
 
 
 def _real_scans(data: Data) -> Scans:
@@ -270,7 +282,7 @@ class _Gradients:
         return [subject_gradients(self.packed, public["W"], public["b"], B_G, B_H)]
 
 
-def _units(counts: Mapping[str, int], mechanism: Alone) -> int:
+def _units(counts: Mapping[str, int], mechanism: Scheme) -> int:
     """Return how many units the mean is over: all, or those of the largest site, which works alone."""
     return max(counts.values()) if mechanism == "local" else sum(counts.values())
 
@@ -281,7 +293,7 @@ class Reduction(Run):
 
     data: Data
     epsilon_i: float
-    mechanism: Alone = "cape"
+    mechanism: Scheme = "cape"
     noise_delta: float = NOISE_DELTA
 
     @property
@@ -374,11 +386,11 @@ class Recipe:
     learning_rate: float | None = None
     steady: bool = False
 
-    def infomax(self, n_components: int) -> Infomax:
-        """Return the aggregator's side."""
+    def infomax(self, n_components: int, bound: float = B_G) -> Infomax:
+        """Return the aggregator's side; the bounds are B_G and, as in the paper, B_h = sqrt(B_G)."""
         rate = self.learning_rate or default_learning_rate(n_components)
         kind, tolerance = (Steady, 0.0) if self.steady else (Infomax, TOLERANCE)
-        return kind(n_components, rate, tolerance=tolerance)
+        return kind(n_components, rate, bound, math.sqrt(bound), tolerance)
 
 
 PAPER: Final = Recipe("paper", 1000)
@@ -387,14 +399,14 @@ TUNED: Final = Recipe("tuned", 300, 1.0, steady=True)
 
 @dataclass(frozen=True)
 class Descent(Analysis):
-    """The paper's method: capeDJICA, or the same at the largest site alone.
+    """The paper's method: capeDJICA, the same with conventional noise, or at the largest site alone.
 
     Gives also ``mu``, exact, of one iteration for one person, and ``pca_mu``, that of the reduction
     (infinite for the non-private PCA of real data).
     """
 
     epsilon_i: float
-    mechanism: Alone = "cape"
+    mechanism: Scheme = "cape"
     recipe: Recipe = PAPER
     noise_delta: float = NOISE_DELTA
 
@@ -406,7 +418,8 @@ class Descent(Analysis):
     @property
     def needs(self) -> tuple[Run, ...]:
         """Return the truth or the reduction."""
-        return self.truth or (Reduction(self.data, self.epsilon_i, self.mechanism, self.noise_delta),)
+        shared: Scheme = "local" if self.mechanism == "local" else "cape"
+        return self.truth or (Reduction(self.data, self.epsilon_i, shared, self.noise_delta),)
 
     @property
     def cost(self) -> float:
@@ -424,12 +437,42 @@ class Descent(Analysis):
         packed = {name: PackedSubjects.from_list(site) for name, site in scans.reduced(V).items()}
         statistics = {name: _Gradients(site) for name, site in packed.items()}
         noise = paper_tau(2 / _units(scans.sizes, self.mechanism), self.epsilon_i, self.noise_delta)
+        if self.mechanism == "conventional":
+            noise *= math.sqrt(len(scans.sizes))
         stage = Stage(gradient_query(r), self.recipe.max_iter)
         study, mu = study_with_noise(scans.sizes, statistics, stage, noise, self.mechanism)
         infomax = self.recipe.infomax(r)
         n_iter = descend(infomax, partial(study.mean, 0), self.recipe.max_iter)
         pca_mu = before.numbers.get("mu", math.inf)
         return self.scored(infomax.W @ V.T, n_iter, kept, mu=mu, pca_mu=pca_mu)
+
+
+@dataclass(frozen=True)
+class Quiet(Analysis):
+    """The paper's descent with its bounds, but without noise in gradients or PCA: nothing is private."""
+
+    recipe: Recipe = PAPER
+    bound: float = B_G
+
+    @property
+    def cost(self) -> float:
+        """Seconds."""
+        return 0.3 + self.recipe.max_iter * (1e-3 + self.data.work * _GRADIENT)
+
+    def make(self, kept: Kept) -> Outcome:
+        """Descend along the mean over all subjects."""
+        r, V = self.data.n_components, self.subspace(kept)
+        people = [scan for site in scans_of(self.data).reduced(V).values() for scan in site]
+        packed = PackedSubjects.from_list(people)
+
+        def mean(state: bytes) -> FloatArray:
+            public = read_arrays(state, W=(r, r), b=(r,))
+            rows = subject_gradients(packed, public["W"], public["b"], self.bound, math.sqrt(self.bound))
+            return np.asarray(rows.mean(axis=0))
+
+        infomax = self.recipe.infomax(r, self.bound)
+        n_iter = descend(infomax, mean, self.recipe.max_iter)
+        return self.scored(infomax.W @ V.T, n_iter, kept)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
 from paper._runs import Kept, Outcome, Run
 
-Calibration = Literal["paper", "exact"]
+Calibration = Literal["paper", "exact", "exact, the paper's masks"]
 SMALL_DELTA: Final = 1e-9
 _SECONDS: Final = 1e-8  # of a number in the vector of a sample
 
@@ -33,10 +33,13 @@ class Spectrum:
     n_samples: int = 10_000
 
 
-@lru_cache(maxsize=2)
-def make_data(
-    spectrum: Spectrum, seed: int = 0
-) -> tuple[list[list[NDArray[np.float64]]], NDArray[np.float64]]:
+def n_colluding(n_sites: int) -> int:
+    """Return S_C: at least one, since any curious site knows its own noise."""
+    return max(1, math.ceil(n_sites / 3) - 1)
+
+
+@lru_cache(maxsize=1)
+def make_data(spectrum: Spectrum, seed: int) -> tuple[list[list[NDArray[np.float64]]], NDArray[np.float64]]:
     """Return the sites, each of one list of samples, and the second moment of all samples."""
     rng = np.random.default_rng(seed)
     d, k = spectrum.n_features, spectrum.n_components
@@ -51,6 +54,9 @@ def make_data(
 @dataclass(frozen=True)
 class Energy(Run):
     """The energy that a private PCA captures, relative to the best, one sample as the neighbour.
+
+    Calibrated as the paper does, or to spend exactly ``epsilon`` with uniform masks or with the paper's.
+    Masks make a difference to cape alone.
 
     Gives ``captured_energy``, the ``noise`` on each number and the ``exact_epsilon``.
     """
@@ -70,7 +76,7 @@ class Energy(Run):
 
     def make(self, kept: Kept) -> Outcome:
         """Make the one release."""
-        sites, moments = make_data(self.spectrum)
+        sites, moments = make_data(self.spectrum, self.repeat)
         mu = self.shift()
         pca = CapePCA(
             self.spectrum.n_components,
@@ -79,7 +85,7 @@ class Energy(Run):
             SMALL_DELTA,
             neighbour="sample",
             mechanism=self.mechanism,
-            mask="paper" if self.calibration == "paper" else "uniform",
+            mask="uniform" if self.calibration == "exact" else "paper",
         ).fit(sites)
         numbers = {
             "captured_energy": captured_energy(pca.components_.T, moments, relative=True),
@@ -90,13 +96,12 @@ class Energy(Run):
 
     def shift(self) -> float:
         """Return the exact mu that the scheme spends when calibrated as asked for its epsilon."""
-        if self.calibration == "exact":
+        if self.calibration != "paper":
             return gaussian_mu(self.epsilon, self.delta)
         s = self.spectrum.n_sites
         sensitivity = PSD_SPREAD * s / self.spectrum.n_samples
         tau = gaussian_mechanism_tau(sensitivity, self.epsilon, self.delta)
         if self.mechanism == "cape":
-            colluding = max(1, math.ceil(s / 3) - 1)
-            return float(Cape(tau**2, tau**2 / s, np.full(s, 1 / s), colluding).mu(sensitivity)[0])
+            return float(Cape(tau**2, tau**2 / s, np.full(s, 1 / s), n_colluding(s)).mu(sensitivity)[0])
         # pooled adds tau/S to a mean of sensitivity Delta/S; conventional and local add tau to a site's own
         return sensitivity / tau

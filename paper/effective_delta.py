@@ -200,6 +200,8 @@ def _findings(rows: Sequence[Deltas], case: Case) -> list[Finding]:
     by_tau = [row for row in _of(rows, "tau", case) if row.exact_conv > SMALLEST]
     colluding = _of(rows, "colluding", case)
     above_conv = sum(row.exact_cape >= row.exact_conv for row in by_tau)
+    above_printed = [row for row in by_tau if row.paper_cape >= row.paper_conv]
+    ties = sum(row.paper_cape == row.paper_conv == 1 for row in above_printed)
     printed = sum(row.paper_cape < row.paper_pool for row in by_tau)
     truly = sum(row.exact_cape < row.exact_pool for row in by_tau)
     broken = [row for row in by_tau if row.exact_cape > max(row.paper_cape, SMALLEST)]
@@ -208,8 +210,9 @@ def _findings(rows: Sequence[Deltas], case: Case) -> list[Finding]:
         Finding(
             f"{where} δ_cape is always smaller than δ_conv",
             f"by the exact δ it is smaller at {len(by_tau) - above_conv} of the {len(by_tau)} values of τₛ "
-            f"where δ_conv > {SMALLEST:g}",
-            "no" if above_conv else "yes",
+            f"where δ_conv > {SMALLEST:g}; by the paper's formulas at {len(by_tau) - len(above_printed)}, "
+            f"both say nothing (δ = 1) at {ties}, and δ_cape is the larger at {len(above_printed) - ties}",
+            "no" if above_conv else "yes" if len(above_printed) == ties else "in part",
         ),
         Finding(
             f"{where} δ_cape is smaller than δ_pool for some τₛ",

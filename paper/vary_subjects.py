@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.utility.figures import USABLE
 from paper._common import Experiment, Finding, Options, Shared
-from paper._ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, DpDjica, Recipe, Subject
+from paper._ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, DpDjica, Quiet, Recipe, Subject
 from paper._runs import Kept
 from paper._scores import (
     CAPE,
@@ -25,12 +25,15 @@ from paper._scores import (
     INK,
     LOCAL,
     QUICK_RECIPES,
-    SEE_TUNING,
+    QUIET,
     Score,
+    Verdict,
     abide_data,
     as_good,
-    clearly_below,
     columns_figure,
+    compare,
+    holds,
+    notes,
     number,
     repeated,
     score,
@@ -47,8 +50,6 @@ class Setting:
     data: tuple[Data, ...]
     repeats: int
     epsilons: tuple[float, ...] = (0.5, 3.0)
-    dp_epsilons: tuple[float, ...] = (3.0,)
-    dp_repeats: int = 2
     dp_iterations: int = 100
     subject_epsilons: tuple[float, ...] = (2.0, 10.0)
     recipes: tuple[Recipe, ...] = (PAPER, TUNED)
@@ -60,8 +61,6 @@ QUICK: Final = Setting(
     tuple(Data(m, 4, 0, 4, 80, 12) for m in (24, 48)),
     1,
     (1000.0,),
-    (1000.0,),
-    1,
     10,
     (100.0,),
     QUICK_RECIPES,
@@ -75,35 +74,34 @@ def settings(options: Options) -> list[Setting]:
     if options.abide is None:
         return [FULL]
     real = tuple(abide_data(options, m, 20) for m in (128, 256, 512, 1016))
-    return [FULL, Setting("vary_subjects_abide", real, 2, dp_repeats=1)]
+    return [FULL, Setting("vary_subjects_abide", real, 3)]
 
 
-def cells(setting: Setting) -> list[tuple[Analysis, int]]:
-    """Return what the figure shows, with the repeats of each."""
-    every: list[tuple[Analysis, int]] = []
+def cells(setting: Setting) -> list[Analysis]:
+    """Return what the figure shows."""
+    every: list[Analysis] = []
     for data in setting.data:
-        own: list[Analysis] = [Djica(data)]
-        own += [
+        every += [Djica(data), Quiet(data, setting.recipes[0])]
+        every += [
             Descent(data, epsilon, mechanism, recipe)
             for recipe in setting.recipes
             for mechanism in ("cape", "local")
             for epsilon in setting.epsilons
         ]
-        own += [Subject(data, epsilon) for epsilon in setting.subject_epsilons]
-        every += [(cell, setting.repeats) for cell in own]
-        every += [(DpDjica(data, e, setting.dp_iterations), setting.dp_repeats) for e in setting.dp_epsilons]
+        every += [Subject(data, epsilon) for epsilon in setting.subject_epsilons]
+        every += [DpDjica(data, epsilon, setting.dp_iterations) for epsilon in setting.epsilons]
     return every
 
 
 def runs(setting: Setting) -> list[Analysis]:
     """Return all runs, those of the same data one after the other."""
-    every = [run for cell, repeats in cells(setting) for run in repeated(cell, repeats)]
+    every = [run for cell in cells(setting) for run in repeated(cell, setting.repeats)]
     return sorted(every, key=lambda run: (-run.data.n_subjects, run.data.repeat))
 
 
 def measure(setting: Setting, kept: Kept) -> list[Score]:
     """Average over the repeats."""
-    return [score(cell, repeats, kept) for cell, repeats in cells(setting)]
+    return [score(cell, setting.repeats, kept) for cell in cells(setting)]
 
 
 def _subjects(row: Score) -> float:
@@ -143,44 +141,78 @@ def _series(rows: Sequence[Score]) -> str:
 
 
 def _findings(rows: Sequence[Score], epsilon: float, head: str) -> list[Finding]:
-    cape, tuned, local = (over_subjects(rows, name, epsilon) for name in (CAPE, CAPE_TUNED, LOCAL))
-    free, dp = over_subjects(rows, DJICA), over_subjects(rows, DP_DJICA)
+    by = {name: over_subjects(rows, name, epsilon) for name in (CAPE, CAPE_TUNED, LOCAL, DP_DJICA)}
     place = f"{head}, ε_i = {epsilon:g}:"
-    falls, tuned_falls = (own[0].gain_index - own[-1].gain_index > 0.05 for own in (cape, tuned))
-    cheaper = cape[-1].exact_descent < cape[0].exact_descent
+    free = over_subjects(rows, DJICA)
+    cape, tuned = by[CAPE], by[CAPE_TUNED]
     close = [row for row in cape if as_good(row.gain_index, _same(row, free).gain_index)]
-    beats = [row for row in cape if clearly_below(row, _same(row, local))]
-    spends_less = [row for row in cape if row.exact_descent < _same(row, local).exact_descent]
     return [
-        Finding(
-            f"{place} more subjects give capeDJICA a smaller gain index and a smaller overall ε",
-            f"gain index (M) {_series(cape)}; tuned {_series(tuned)}. Exact ε of the descent "
-            f"{number(cape[0].exact_descent)} to {number(cape[-1].exact_descent)}, because less noise "
-            f"{'stops it sooner' if cheaper else 'stops it later'}; what an iteration costs does not depend "
-            "on M",
-            "yes" if falls and cheaper else "in part" if cheaper or tuned_falls else "no",
-        ),
-        Finding(
-            f"{place} capeDJICA outperforms DP-djICA and local DP-ICA in gain index and overall ε",
-            f"local {_series(local)}; DP-djICA at ε_i = {dp[0].epsilon_i:g} {_series(dp)}; capeDJICA is "
-            f"clearly better than local at {len(beats)} of {len(cape)} M. Exact ε of the descent "
-            f"{number(cape[-1].exact_descent)} against local's {number(local[-1].exact_descent)} at "
-            f"M = {cape[-1].n_subjects:,} (by the paper's account {number(cape[-1].paper_descent)} and "
-            f"{number(local[-1].paper_descent)}), smaller at {len(spends_less)} of {len(cape)} M",
-            "yes"
-            if len(beats) == len(spends_less) == len(cape)
-            else "in part"
-            if beats or spends_less
-            else "no",
-        ),
+        _more_subjects(place, cape, tuned),
+        _outperforms(place, cape, by[LOCAL], by[DP_DJICA]),
         Finding(
             f"{place} capeDJICA is very close to djICA even for moderate M",
-            f"djICA {_series(free)}; capeDJICA nearly as good at {len(close)} of {len(cape)} M, "
-            f"usable (0.1) at {sum(row.gain_index <= USABLE for row in cape)}, tuned at "
+            f"djICA {_series(free)}; the paper's descent with its bounds and no noise "
+            f"{_series(over_subjects(rows, QUIET))}; capeDJICA nearly as good as djICA at {len(close)} of "
+            f"{len(cape)} M, usable (0.1) at {sum(row.gain_index <= USABLE for row in cape)}, tuned at "
             f"{sum(row.gain_index <= USABLE for row in tuned)}",
             "yes" if len(close) == len(cape) else "in part" if close else "no",
         ),
     ]
+
+
+def _more_subjects(place: str, cape: Sequence[Score], tuned: Sequence[Score]) -> Finding:
+    verdicts = [compare(own[-1], own[0]) for own in (cape, tuned)]
+    few, many = cape[0], cape[-1]
+    cheaper = many.exact_descent < few.exact_descent
+    both = verdicts[0] == "better" and cheaper and many.paper_descent < few.paper_descent
+    return Finding(
+        f"{place} more subjects give capeDJICA a smaller gain index and a smaller overall ε",
+        f"gain index (M) {_series(cape)}, the last {_words(verdicts[0])} the first; tuned {_series(tuned)}, "
+        f"{_words(verdicts[1])}. Exact ε of the descent {number(few.exact_descent)} to "
+        f"{number(many.exact_descent)} (by the paper's account {number(few.paper_descent)} to "
+        f"{number(many.paper_descent)}), because less noise stops it {'sooner' if cheaper else 'later'}; "
+        "what an iteration costs does not depend on M",
+        "yes" if both else "in part" if cheaper or "better" in verdicts else "no",
+    )
+
+
+def _words(verdict: Verdict) -> str:
+    return {
+        "better": "clearly better than",
+        "worse": "clearly worse than",
+        "alike": "not clearly better than",
+        "undecided": "(one run, not decided) against",
+    }[verdict]
+
+
+def _outperforms(place: str, cape: Sequence[Score], local: Sequence[Score], dp: Sequence[Score]) -> Finding:
+    n = len(cape)
+    wins = {
+        name: [compare(row, _same(row, other)) for row in cape].count("better")
+        for name, other in (("local", local), ("DP-djICA", dp))
+    }
+    less = {
+        (account, name): sum(getattr(row, account) < getattr(_same(row, other), account) for row in cape)
+        for account, name, other in (
+            ("paper_descent", "local", local),
+            ("exact_descent", "local", local),
+            ("paper_descent", "DP-djICA", dp),
+        )
+    }
+    counts = [*wins.values(), *less.values()]
+    return Finding(
+        f"{place} capeDJICA outperforms DP-djICA and local DP-ICA in gain index and overall ε",
+        f"local {_series(local)}; DP-djICA {_series(dp)}. CapeDJICA is clearly "
+        f"better than local at {wins['local']} of {n} M and than DP-djICA at {wins['DP-djICA']}. Its overall "
+        f"ε of the descent is smaller than local's at {less['paper_descent', 'local']} of {n} by the "
+        f"paper's account and at {less['exact_descent', 'local']} exactly, and smaller than J ε_i of "
+        f"DP-djICA (for a time point, J cut off at {dp[0].n_iter:.0f}) at "
+        f"{less['paper_descent', 'DP-djICA']}; M = {cape[-1].n_subjects:,}: by the paper's account "
+        f"{number(cape[-1].paper_descent)}, local {number(local[-1].paper_descent)}, DP-djICA "
+        f"{number(dp[-1].paper_descent)}; exactly {number(cape[-1].exact_descent)} and "
+        f"{number(local[-1].exact_descent)}",
+        "yes" if min(counts) == n else "in part" if any(counts) else "no",
+    )
 
 
 def _same(row: Score, others: Sequence[Score]) -> Score:
@@ -194,16 +226,16 @@ def _more_epsilon(setting: Setting, rows: Sequence[Score], head: str) -> list[Fi
     low_tuned, high_tuned = (
         over_subjects(rows, CAPE_TUNED, e)[-1] for e in (setting.epsilons[0], setting.epsilons[-1])
     )
-    gains = low.gain_index - high.gain_index > 0.01
-    tuned = low_tuned.gain_index - high_tuned.gain_index > 0.01
+    verdicts = compare(high, low, matters=False), compare(high_tuned, low_tuned, matters=False)
     return [
         Finding(
             f"{head}: for a fixed M a larger ε_i gives slightly better utility at a greater loss of privacy",
             f"M = {low.n_subjects:,}, ε_i from {low.epsilon_i:g} to {high.epsilon_i:g}: gain index "
             f"{low.gain_index:.3f} to {high.gain_index:.3f} (tuned {low_tuned.gain_index:.3f} to "
-            f"{high_tuned.gain_index:.3f}), exact ε of the descent {number(low.exact_descent)} to "
-            f"{number(high.exact_descent)}",
-            "yes" if gains else "in part" if tuned else "no",
+            f"{high_tuned.gain_index:.3f}), the larger one {_words(verdicts[0])} the smaller (tuned "
+            f"{_words(verdicts[1])}), whatever the size of the difference; exact ε of the descent "
+            f"{number(low.exact_descent)} to {number(high.exact_descent)}",
+            holds(*verdicts),
         )
     ]
 
@@ -216,7 +248,8 @@ def experiment(setting: Setting, kept: Kept) -> Experiment:
     figure = draw(setting, rows)
     command = "vary_subjects" + (" --abide FOLDER" if setting.data[0].real else "")
     claims = findings(setting, rows)
-    return Experiment(setting.name, title, setting, rows, figure, claims, [SEE_TUNING], command)
+    words = notes(setting.data[0].real)
+    return Experiment(setting.name, title, setting, rows, figure, claims, words, command)
 
 
 VARY_SUBJECTS: Final = Shared("Gain index and overall epsilon against subjects.", settings, runs, experiment)

@@ -7,7 +7,18 @@ import pytest
 
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import Query, Stage
-from paper.communication import QUICK, Meter, _Zeros, by_study, by_sum, findings, linear_fit, main, measure
+from paper.communication import (
+    QUICK,
+    Meter,
+    _Zeros,
+    by_iterations,
+    by_study,
+    by_sum,
+    findings,
+    linear_fit,
+    main,
+    measure,
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +30,7 @@ def test_quick_version_writes_everything(tmp_path):
     main(["--quick", "--out", str(tmp_path / "results")])
     with (tmp_path / "results/communication.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["scheme"] for row in rows} == {"conventional", "cape", "secure aggregation"}
+    assert {row["scheme"] for row in rows} == {"conventional", "cape", "capeDJICA", "secure aggregation"}
     assert (tmp_path / "results/communication.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "results/communication.svg").read_text().lstrip().startswith("<?xml")
     assert "O(S² + SD)" in (tmp_path / "RESULTS.md").read_text()
@@ -76,6 +87,14 @@ def test_masks_travel_once_more_than_the_numbers():
 def test_bytes_of_a_site_are_linear_in_the_sites():
     small, middle, large = (by_sum(s, 10).site_bytes for s in (6, 12, 24))
     assert (large - middle) / (middle - small) == pytest.approx(2, rel=0.05)
+
+
+def test_an_iteration_sends_w_and_b_to_every_site():
+    """20 numbers of 8 bytes more, and the names and shapes of the two arrays."""
+    bare, whole = by_study("cape", 4, 20, 3), by_iterations(4, 20, 3)
+    assert whole.size == bare.size == 20
+    assert whole.site_sent == bare.site_sent
+    assert 160 <= whole.site_received - bare.site_received < 250
 
 
 def test_fit_finds_what_is_there_and_would_notice_squares(rows):

@@ -16,6 +16,8 @@ from paper.composition import (
     main,
     measure,
     notes,
+    rdp_as_printed,
+    theorem_2,
     total,
     useful_variance,
     view_factor,
@@ -68,9 +70,27 @@ def test_aggregator_sees_the_factor_of_the_paper_masks():
     assert view_factor(QUICK) == pytest.approx(4 / 5 * (1 + 4 / 3))
 
 
+def test_rdp_as_printed_depends_on_the_learning_rate():
+    """50 iterations at epsilon_i = 0.5: by hand, A/2 + sqrt(2 A ln(1/delta)) with A = 2 J / sigma^2."""
+    spent = 2 * 50 * 0.25 / (2 * math.log(125))
+    total = spent / 2 + math.sqrt(2 * spent * math.log(1e5))
+    assert f"{total:.3g} with (τ/Δ)²" in rdp_as_printed(Setting()).measured
+    assert "2.87e+06 as printed" in rdp_as_printed(Setting()).measured
+
+
+def test_theorem_2_adds_up_and_is_wasteful():
+    """At 100 releases each may have delta = 1e-7; the exact total is a tenth of what they add up to."""
+    found = theorem_2(Setting())
+    each = float(found.measured.partition("from ε = ")[2].partition(" ")[0])
+    tau = 4 / 1024 / 0.5 * math.sqrt(2 * math.log(125))
+    assert paper.cape_delta(each, tau, 1024, 4, 1) == pytest.approx(1e-7, rel=0.1)
+    assert f"({100 * each:.3g}, 1e-05)" in found.measured
+    assert theorem_2(replace(Setting(), epsilon_i=0.2)).holds == "yes"
+
+
 def test_findings_follow_the_numbers():
     rows = measure(QUICK)
-    assert [finding.holds for finding in findings(QUICK, rows)] == ["yes", "no", "no"]
+    assert [finding.holds for finding in findings(QUICK, rows)] == ["yes", "no", "no", "no", "in part"]
     assert "protects nobody" in notes(QUICK, rows)[0]
     upside_down = [replace(row, strong=0.0) for row in rows]
     assert findings(QUICK, upside_down)[0].holds == "no"

@@ -20,11 +20,13 @@ from paper._ica_runs import (
     Descent,
     Djica,
     DpDjica,
+    Quiet,
     Reduction,
     Steady,
     Subject,
     _Moments,
     _real_scans,
+    longest_scan,
     paper_tau,
     scans_of,
     study_with_noise,
@@ -34,6 +36,7 @@ from paper._scores import accounts
 
 SMALL = Data(12, 3, 5, 4, 40, 8)
 FALSE_ALARM = 1e-7
+SCHEMES = ("cape", "conventional")
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +62,12 @@ def test_moments_are_those_of_the_pixels(images):
     np.testing.assert_allclose(np.concatenate(rows), np.concatenate(expected), atol=1e-6)
 
 
-@pytest.mark.parametrize(("mechanism", "units"), [("cape", 40), ("local", 10)])
+@pytest.mark.parametrize(("mechanism", "units"), [("cape", 40), ("local", 10), ("conventional", 20)])
 def test_noise_is_that_of_the_paper_and_no_other(mechanism, units):
-    """2 comparisons of 20,000 numbers, 2e-7 in all of a false alarm; 0.7 or 1.3 of the noise is noticed."""
+    """3 comparisons of 20,000 numbers, 3e-7 in all of a false alarm; 0.7 or 1.3 of the noise is noticed.
+
+    Conventional noise is sqrt(S) = 2 times cape's.
+    """
     sizes = {f"site-{s}": 10 for s in range(4)}
     zeros = {name: lambda *_: [np.zeros((1, 20_000))] * 10 for name in sizes}
     noise = paper_tau(2 / units, 0.5, 1e-2)
@@ -74,6 +80,7 @@ def test_noise_is_that_of_the_paper_and_no_other(mechanism, units):
     assert not low < ratio * 0.7**2 < high
     assert not low < ratio * 1.3**2 < high
     # The paper's masks with S=4, S_C=1 cost S/(S+1)(1 + S/S_H) times the output's mu^2; alone there is none.
+    # Conventional: a site's own message, as if it were alone.
     factor = 4 / 5 * (1 + 4 / 3) if mechanism == "cape" else 1.0
     assert mu == pytest.approx(2 / units / noise * math.sqrt(factor), rel=1e-6)
     assert study.privacy.releases[0].mu == pytest.approx(mu, rel=1e-6)
@@ -122,6 +129,12 @@ def test_accounts_of_a_descent():
     assert gaussian_delta(math.sqrt(1000 * view**2 + 2500), spent.guarantee) == pytest.approx(1e-5)
 
 
+def test_pca_without_noise_costs_everything_by_every_account():
+    spent = accounts(Descent(Data(), 0.5), {"n_iter": 40.0, "mu": 0.5, "pca_mu": math.inf}, 1e-5)
+    assert spent.paper_with_pca == spent.exact_with_pca == spent.guarantee == math.inf
+    assert spent.paper_descent < spent.exact_descent < math.inf
+
+
 def test_accounts_of_the_others():
     dp = accounts(DpDjica(Data(), 0.5), {"n_iter": 80.0}, 1e-5)
     assert (dp.paper_descent, dp.guarantee) == (40.0, 0.5 * 100 * 250)
@@ -151,6 +164,37 @@ def test_subject_takes_epsilon_at_its_own_delta(tmp_path, monkeypatch):
     assert asked[1] > 3.0
 
 
+def test_conventional_descent_shares_the_pca_of_cape_and_has_twice_its_noise(tmp_path):
+    """Four sites: mu^2 of an iteration is 2/tau^2 in units of a site's own sensitivity."""
+    kept = Kept(tmp_path)
+    cape, conventional = (Descent(SMALL, 1.0, each, replace(PAPER, max_iter=3)) for each in SCHEMES)
+    assert cape.needs == conventional.needs
+    for run in (*cape.needs, conventional):
+        make_and_store(run, kept)
+    assert kept.load(conventional).numbers["mu"] ** 2 == pytest.approx(2 / (2 * math.log(125)), rel=1e-6)
+
+
+def test_quiet_descent_is_the_descent_with_next_to_no_noise(tmp_path):
+    kept = Kept(tmp_path)
+    recipe = replace(PAPER, max_iter=40)
+    quiet, noisy = Quiet(SMALL, recipe), Descent(SMALL, 2000.0, "cape", recipe)
+    for run in (*noisy.needs, noisy, quiet):
+        make_and_store(run, kept)
+    own, theirs = (kept.load(run).arrays["unmixing"] for run in (quiet, noisy))
+    rotation = own @ np.linalg.pinv(theirs)  # the PCA orders and signs directions as it likes
+    assert np.allclose(np.sort(np.abs(rotation).max(axis=1)), 1.0, atol=0.02)
+
+
+def test_a_bound_that_is_too_small_changes_the_descent(tmp_path):
+    kept = Kept(tmp_path)
+    runs = [Quiet(SMALL, replace(TUNED, max_iter=20), bound) for bound in (1.0, 1e6, 1e9)]
+    for run in runs:
+        make_and_store(run, kept)
+    tight, wide, wider = (kept.load(run).arrays["unmixing"] for run in runs)
+    np.testing.assert_allclose(wide, wider, rtol=1e-4, atol=1e-6)
+    assert np.abs(tight - wide).max() > 0.1
+
+
 def abide_folder(folder):
     """Write real data of a shape like ABIDE's: two sites, 30 people, 12 regions."""
     rng = np.random.default_rng(1)
@@ -164,6 +208,7 @@ def abide_folder(folder):
 def test_real_data_have_a_truth_equal_sites_or_their_own(tmp_path):
     abide_folder(tmp_path)
     data = Data(28, 3, 0, 4, 60, fingerprint="x", folder=str(tmp_path))
+    assert longest_scan(tmp_path) == 60
     assert list(_real_scans(data).sizes.values()) == [7, 7, 7, 7]
     assert _real_scans(replace(data, n_sites=0)).sizes == {"nyu": 20, "ucla": 10}
     kept, run = Kept(tmp_path / "runs"), Djica(data)

@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from paper._pca_runs import make_data
 from paper.pca_energy import FULL, QUICK, Row, cells, main, over_epsilon, over_samples, over_sites, runs
 
 
@@ -54,15 +55,27 @@ def test_noise_over_samples_and_sites(rows):
     assert half == pytest.approx(2 * whole, rel=1e-3)
 
 
+def test_masks_of_the_paper_cost_noise_at_equal_epsilon(rows):
+    """S/(S+1)(1 + S/S_H) times the variance of pooled: four sites, one colluding."""
+    pooled, cape = at(rows, "exact", "pooled", 5.0), at(rows, "exact, the paper's masks", "cape", 5.0)
+    assert (cape["noise"] / pooled["noise"]) ** 2 == pytest.approx(4 / 5 * (1 + 4 / 3), rel=1e-3)
+
+
+def test_repeats_have_data_of_their_own():
+    first, again, other = (make_data(QUICK.spectrum, repeat)[1] for repeat in (0, 0, 1))
+    assert (first == again).all()
+    assert not (first == other).any()
+
+
 def test_exact_calibration_spends_what_the_axis_says(rows):
     for row in rows:
-        if row["calibration"] == "exact":
+        if row["calibration"].startswith("exact"):
             assert float(row["exact_epsilon"]) == pytest.approx(float(row["epsilon"]))
 
 
 def test_every_panel_has_its_runs_and_shares_those_it_can():
     """Epsilon for both calibrations, N and S; the middle of the latter two is a point of the first."""
-    points = len(cells(FULL)) // 4
+    points = (len(cells(FULL)) - len(FULL.epsilons)) // 4  # the paper's masks are cape's alone
     assert points == 2 * len(FULL.epsilons) + len(FULL.samples) + len(FULL.sites) - 2
     assert len(set(runs(FULL))) == len(runs(FULL)) == len(cells(FULL)) * FULL.repetitions
 

@@ -13,11 +13,14 @@ from paper.sample_imbalance import (
     QUICK,
     Setting,
     all_sizes,
+    asymmetric,
+    dropouts,
     findings,
     main,
     measure,
     paper_noise,
     paper_scheme,
+    proposition_2,
     release,
     secure_sum,
     site_sizes,
@@ -109,8 +112,27 @@ def test_paper_noise_hides_a_small_site_hardly_better_than_conventional():
     assert 9.5 < unequal[-1] == unequal.max() < 10
 
 
+def test_lost_sites_leave_the_gain_and_weaken_privacy():
+    """mu^2 = S/(S+1) + (S/(S+1))^2 / (S_H/(S+1)) with S_H honest survivors: S = 4, S_C = 1, one lost."""
+    before, after = (4 / 5 + (4 / 5) ** 2 / (honest / 5) for honest in (3, 2))
+    assert f"grows {after / before:.2f} times" in dropouts(QUICK).measured
+    assert "gain 4 before, 4 after" in dropouts(QUICK).measured
+
+
+def test_asymmetric_scheme_has_the_pooled_variance_and_not_its_privacy():
+    found = asymmetric(Setting())
+    assert "variance 1.000 times" in found.measured
+    # Equal w_s tau_s: as if the sites were equal.
+    assert f"{10 / 11 * (1 + 10 / 7):.2f} times the one calibrated for" in found.measured
+
+
+def test_proposition_2_by_hand():
+    """H = S Delta^2(N/S) / (S^3 Delta^2(N)): 1, 1/S and S^2."""
+    assert "1 for Δ(N) = 1/N, 0.1 for Δ(N) = 1/√N, 100 for Δ(N) = 1/N²" in proposition_2(Setting()).measured
+
+
 def test_findings_follow_the_numbers(rows):
     """Six standard errors for three measurements: below 1e-6 of a false alarm."""
     answers = findings(QUICK, rows)
-    assert [finding.holds for finding in answers] == ["yes", "yes", "no"]
+    assert [finding.holds for finding in answers] == ["yes", "yes", "no", *["in part"] * 3]
     assert math.isclose(rows[0].worst_mu_squared, 4 / 5 * (1 + 4 / 3))

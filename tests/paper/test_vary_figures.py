@@ -10,6 +10,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -19,12 +20,16 @@ from paper._runs import Kept
 from paper._scores import (
     CAPE,
     CAPE_TUNED,
+    CONVENTIONAL_TUNED,
     DJICA,
     DP_DJICA,
     LOCAL,
     LOCAL_TUNED,
+    QUIET,
     SUBJECT,
     Score,
+    account_handles,
+    compare,
     score,
     strict_utility,
 )
@@ -87,7 +92,9 @@ RANGES = [
     (CAPE_TUNED, {"epsilon_i": 1.0}, 0.2, 0.95),
     (CAPE_TUNED, {"epsilon_i": 1000.0}, 0.05, 0.24),
     (LOCAL_TUNED, {"epsilon_i": 1.0}, 0.15, 0.95),
-    (DP_DJICA, {"epsilon_i": 1000.0}, 0.28, 0.34),
+    (DP_DJICA, {"epsilon_i": 1000.0}, 0.48, 0.55),
+    (CONVENTIONAL_TUNED, {"epsilon_i": 1000.0}, 0.05, 0.24),
+    (QUIET, {}, 0.48, 0.55),
     (SUBJECT, {"epsilon": 1.0}, 0.12, 0.9),
     (SUBJECT, {"epsilon": 100.0}, 0.01, 0.07),
 ]
@@ -140,9 +147,68 @@ def test_settings_are_those_of_the_paper():
     assert vary_delta.FULL.epsilons[0] == 0.5
 
 
-def one(algorithm, gain_index, epsilon=math.nan, exact=50.0, guarantee=50.0):
-    place = ("synthetic", 1024, 20, 4, algorithm, 1.0, 1e-5, epsilon, 1)
-    return Score(*place, gain_index, 0.0, 0.9, 10, 40.0, 41.0, exact, exact, guarantee)
+def one(algorithm, gain_index, epsilon=math.nan, exact=50.0, guarantee=50.0, error=0.0, maps=0.9, gains=()):
+    place = ("synthetic", 1024, 20, 4, algorithm, 1.0, 1e-5, epsilon, 2)
+    accounts = (40.0, 41.0, exact, exact, guarantee)
+    return Score(*place, gain_index, error, maps, 10, *accounts, 30.0, gains)
+
+
+def of(gains, maps):
+    """A row of some repeats."""
+    return one(CAPE, fmean(gains), maps=maps, gains=tuple(gains))
+
+
+def test_differences_are_taken_repeat_by_repeat():
+    """Data sets that differ by 0.1 do not hide a difference of 0.03 in all of them."""
+    worse, better = of((0.20, 0.30, 0.40), 0.5), of((0.17, 0.271, 0.369), 0.6)
+    assert (compare(better, worse), compare(worse, better)) == ("better", "worse")
+    shuffled = of((0.369, 0.17, 0.271), 0.6)
+    assert compare(shuffled, worse) == "alike"
+
+
+def test_one_run_decides_nothing():
+    assert compare(of((0.1,), 0.9), of((0.3,), 0.5)) == "undecided"
+    assert compare(of((0.1, 0.1), 0.9), of((0.3,), 0.5)) == "undecided"
+
+
+def test_a_smaller_gain_index_with_worse_maps_is_no_win():
+    row, other = of((0.25, 0.25), 0.39), of((0.32, 0.33), 0.40)
+    assert compare(row, other) == compare(other, row) == "alike"
+    assert compare(replace(row, map_correlation=0.45), other) == "better"
+
+
+def test_small_gain_indices_count_by_their_factor():
+    """0.008 against 0.028 is a win, 0.300 against 0.310 is none unless size does not matter."""
+    assert compare(of((0.008, 0.0081), 0.99), of((0.028, 0.0279), 0.98)) == "better"
+    close = of((0.300, 0.301), 0.52), of((0.310, 0.311), 0.50)
+    assert (compare(*close), compare(*close, matters=False)) == ("alike", "better")
+
+
+def test_usable_by_luck_is_not_usable():
+    ours = one(SUBJECT, 0.097, 5.0, math.nan, 5.0, error=0.015)
+    rows = [one(CAPE, 0.3), one(CAPE_TUNED, 0.3)]
+    assert "Nor, up to ε = 10, has" in strict_utility("here:", [*rows, ours], "epsilon").measured
+    sure = replace(ours, gain_error=0.001)
+    assert "What has it is" in strict_utility("here:", [*rows, sure], "epsilon").measured
+    once = replace(ours, gain_index=0.05, gain_error=math.nan)
+    assert "Nor, up to ε = 10, has" in strict_utility("here:", [*rows, once], "epsilon").measured
+
+
+def test_legend_names_what_is_drawn():
+    labels = [line.get_label() for line in account_handles([one(CAPE, 0.3)])]
+    assert not any("DP-djICA" in label for label in labels)
+    assert not any("∞" in label for label in labels)
+    rows = [one(CAPE, 0.3, guarantee=math.inf), one(DP_DJICA, 0.3, exact=math.nan)]
+    labels = [line.get_label() for line in account_handles(rows)]
+    assert sum("DP-djICA" in label for label in labels) == 2
+    assert any("∞" in label for label in labels)
+
+
+def test_every_algorithm_has_the_repeats_of_its_figure(folder):
+    for name in ("vary_epsilon", "vary_subjects", "vary_delta"):
+        rows = table(folder, name)
+        assert len({row["n_runs"] for row in rows}) == 1
+        assert all(len(row["gains"].split()) == int(row["n_runs"]) for row in rows)
 
 
 def test_finding_on_strict_guarantees_follows_the_numbers():
@@ -160,12 +226,16 @@ def test_findings_would_notice_if_the_method_worked(folder):
     setting, kept = vary_epsilon.QUICK, Kept(folder / "runs")
     rows = vary_epsilon.measure(setting, kept)
     before = [finding.holds for finding in vary_epsilon.findings(setting, rows)]
-    better = [
-        replace(row, gain_index=0.02, guarantee=1.0)
-        if (row.algorithm, row.epsilon_i) == (CAPE, 1000.0)
-        else row
-        for row in rows
-    ]
+    changes = {
+        (CAPE, 1.0): {"gain_index": 0.5, "gains": (0.5, 0.51), "map_correlation": 0.5},
+        (CAPE, 1000.0): {
+            "gain_index": 0.02,
+            "gains": (0.02, 0.02),
+            "map_correlation": 0.99,
+            "guarantee": 1.0,
+        },
+    }
+    better = [replace(row, **changes.get((row.algorithm, row.epsilon_i), {})) for row in rows]
     after = [finding.holds for finding in vary_epsilon.findings(setting, better)]
     assert before[0] != "yes"
     assert (after[0], after[1], after[3], after[6]) == ("yes", "yes", "yes", "yes")
@@ -173,7 +243,7 @@ def test_findings_would_notice_if_the_method_worked(folder):
 
 def test_score_averages_and_has_a_standard_error(folder):
     setting, kept = vary_epsilon.QUICK, Kept(folder / "runs")
-    cell, repeats = vary_epsilon.cells(setting, setting.rows[0])[0]
+    cell, repeats = vary_epsilon.cells(setting, setting.rows[0])[0], setting.rows[0].repeats
     row = score(cell, repeats, kept)
     values = [kept.load(run).numbers["gain_index"] for run in vary_epsilon.repeated(cell, repeats)]
     assert row.gain_index == pytest.approx(sum(values) / 2)
