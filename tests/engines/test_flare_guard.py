@@ -1,5 +1,10 @@
 """Who may say what to a site's processes."""
 
+import io
+import json
+import zipfile
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +18,7 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 
 from capedjica.engines.flare import guard
 from capedjica.engines.flare.controller import CHANNEL
+from capedjica.study.federated import jobs
 from capedjica.study.federated.site_settings import COMMUNICATION
 
 CLIENT, JOB = "s1", "s1.j1"
@@ -114,3 +120,83 @@ def test_commands_that_no_study_needs_are_not_there(monkeypatch):
 def test_a_party_and_its_jobs_show_each_other_certificates():
     assert COMMUNICATION["internal"]["resources"]["connection_security"] == "mtls"
     assert COMMUNICATION["allow_adhoc_conns"] is False
+
+
+# Jobs
+
+SETTINGS = "config/config_fed_client.json"
+
+
+def packed(files):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The files of a job as the coordinator writes it."""
+    jobs._write_job(tmp_path / "job", "ab" * 32, insecure_noise_seed=7)
+    app: Path = tmp_path / "job" / "app"
+    return {str(file.relative_to(app)): file.read_bytes() for file in app.rglob("*") if file.is_file()}
+
+
+def test_the_job_of_a_study_is_plain(job):
+    assert set(job) == {SETTINGS, "config/config_fed_server.json"}
+    assert guard.is_plain(packed(job))
+    assert guard.is_plain(packed(job | {".__nvfl_sig.json": b"{}", "config/.__nvfl_submitter.crt": b""}))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "custom/evil.py",
+        "config/log_config.json",
+        "config/comm_config.json",
+        "config/resources.json",
+        "config/evil.py",
+        "../evil",
+        "/etc/evil",
+        "evil.py",
+        "config/config_fed_client.conf",
+    ],
+)
+def test_a_job_that_brings_anything_else_is_refused(job, name):
+    """FLARE would look for some of these: settings of logs and drivers name code."""
+    assert not guard.is_plain(packed(job | {name: b"{}"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said | {"components": [{"id": "x", "path": "a.B", "args": {}}]},
+        lambda said: said | {"task_data_filters": []},
+        lambda said: said | {"executors": [said["executors"][0] | {"name": "x"}]},
+        lambda said: said | {"executors": [{"tasks": ["none"], "executor": {"path": "a.B"}}]},
+        lambda said: {
+            **said,
+            "executors": [{"tasks": [], "executor": {"path": "a.B", "args": {"x": {"path": "a.B"}}}}],
+        },
+        lambda said: [],
+    ],
+)
+def test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused(job, change):
+    said = json.loads(job[SETTINGS])
+    assert guard.is_plain(packed(job | {SETTINGS: json.dumps(said)}))
+    assert not guard.is_plain(packed(job | {SETTINGS: json.dumps(change(said))}))
+
+
+def test_a_job_is_small_and_whole(job):
+    assert not guard.is_plain(packed(job | {"config/config_fed_server.json": bytes(1 << 20)}))
+    assert not guard.is_plain(packed({"config/config_fed_server.json": b"{}"}))
+    assert not guard.is_plain(None)
+    assert not guard.is_plain("text")
+
+
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_no_bytes_are_an_error(noise, place):
+    whole = packed({SETTINGS: b"{}"})
+    assert guard.is_plain(noise) is False
+    assert guard.is_plain(whole[:place] + noise + whole[place:]) is False

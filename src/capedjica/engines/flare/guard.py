@@ -2,16 +2,21 @@
 
 FLARE lets a server send commands to a site's client, those of a shell among them, and asks the site's rules
 about one only where the sender says that it should. It carries messages from any cell to any other, so that
-sites could command each other, and every process answers questions about itself. None of that is wanted:
-whatever is not on the lists below is refused before it is unpacked.
+sites could command each other, and every process answers questions about itself. A job may bring settings
+of FLARE along, of logs and drivers for example, which name code to be run. None of that is wanted: whatever
+is not on the lists below is refused before it is unpacked.
 """
 
 from __future__ import annotations
 
+import io
 import logging
+import zipfile
+import zlib
 from functools import wraps
 from typing import Any, Final
 
+import msgspec
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel as NetChannel
 from nvflare.fuel.f3.cellnet.defs import CellChannelTopic, MessageHeaderKey, MessagePropKey, ReturnCode
@@ -19,8 +24,10 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN, FqcnInfo
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import CellChannel, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from capedjica.engines.flare.controller import CHANNEL
 
@@ -36,12 +43,41 @@ COMMANDS: Final = {
 # Replies too come as streams, under a channel of their own.
 _FOR_CLIENTS: Final = {CellChannel.CLIENT_MAIN, CellChannel.RETURN_ONLY}
 _FOR_JOBS: Final = {CHANNEL, CellChannel.AUX_COMMUNICATION, CellChannel.RETURN_ONLY}
+# A job: who does what, for the server and for sites, and who signed it.
+_SIGNED: Final = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
+_SETTINGS: Final = "config/config_fed_client.json"
+_JOB: Final = {
+    "config/",
+    _SETTINGS,
+    "config/config_fed_server.json",
+    *_SIGNED,
+    *(f"config/{name}" for name in _SIGNED),
+}
+_MOST_BYTES: Final = 1 << 16
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+    path: str
+    args: dict[str, str | int]
+
+
+class _Executor(msgspec.Struct, forbid_unknown_fields=True):
+    tasks: list[str]
+    executor: _Part
+
+
+class _Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """All that a job may say to a site: one class, with plain arguments. Which one is FLARE's to check."""
+
+    format_version: int
+    executors: list[_Executor]
 
 
 def install() -> None:
     """Make every cell of this process refuse what is not welcome."""
     _refuse_unwelcome(CoreCell)
     _leave_out_commands(FedAdminAgent)
+    _refuse_strange_jobs(DeployProcessor)
 
 
 def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> bool:
@@ -99,3 +135,32 @@ def _leave_out_commands(kind: type[FedAdminAgent]) -> None:
         return plain(agent, processor) if set(processor.get_topics()) <= COMMANDS else None
 
     kind.register_processor = register
+
+
+def is_plain(job: Any) -> bool:
+    """Whether a packed job holds the settings of one executor and nothing else."""
+    if not isinstance(job, bytes):
+        return False
+    try:
+        with zipfile.ZipFile(io.BytesIO(job)) as packed:
+            names = packed.namelist()
+            small = all(member.file_size <= _MOST_BYTES for member in packed.infolist())
+            if not small or len(set(names)) != len(names) or not {_SETTINGS} <= set(names) <= _JOB:
+                return False
+            msgspec.json.decode(packed.read(_SETTINGS), type=_Settings)
+    except (OSError, EOFError, ValueError, RuntimeError, RecursionError, zipfile.BadZipFile, zlib.error):
+        return False
+    return True
+
+
+def _refuse_strange_jobs(kind: type[DeployProcessor]) -> None:
+    plain = kind.process
+
+    @wraps(plain)
+    def process(processor: DeployProcessor, request: Any, context: Any) -> Any:
+        if is_plain(request.body):
+            return plain(processor, request, context)
+        logging.getLogger(__name__).warning("refused a job that is not a study's")
+        return error_reply("refused")
+
+    kind.process = process
