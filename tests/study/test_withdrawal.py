@@ -10,7 +10,7 @@ import pytest
 
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
-from capedjica.study import consents
+from capedjica.study import consents, local_results
 from capedjica.study.approved_scans import read_record
 from capedjica.study.consents import read_withdrawn, withdrawn_path
 from capedjica.study.enrolment import enrolment_path, read_enrolment
@@ -276,6 +276,34 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     # Results that are made again are made without.
     run_main(["site", "results", str(tmp_path / "run"), "--site", str(home.folder)], monkeypatch, capsys)
     assert not (folder / PERSON).exists()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, monkeypatch, killed):
+    """Somebody withdraws while their own are written; or while they are, and the process is killed then."""
+    run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
+    genuine = local_results._files
+
+    def withdrawing(label, *others):
+        files = list(genuine(label, *others))
+        if label == PERSON:
+            yield files[0]
+            withdraw(home, PERSON)
+        yield from files
+
+    monkeypatch.setattr(local_results, "_files", withdrawing)
+    if killed:
+        with monkeypatch.context() as dying:
+            dying.setattr(local_results.shutil, "rmtree", lambda *_, **__: None)
+            local_results.write_local_results(tmp_path / "run", home)
+        (folder,) = home.results_path.iterdir()
+        assert (folder / PERSON).is_dir()
+    done = local_results.write_local_results(tmp_path / "run", home)
+    assert done.unusable == (PERSON,)
+    assert (done.written, done.kept) == ((0, 5) if killed else (5, 0))
+    assert sorted(path.name for path in done.folder.glob("*sub-*")) == [
+        f"sub-{n:02d}" for n in range(6) if n != 3
+    ]
 
 
 def test_the_ledger_notes_that_and_not_who(home, study):

@@ -135,6 +135,8 @@ def person_label(name: str) -> str:
 def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, unmixing: FloatArray) -> str:
     """Write the folder of one person, whole or not at all; return what became of it."""
     label = person_label(person.name)
+    if _withdrew(folder, person, home):
+        return "unusable"
     if (folder / label).exists():
         return "kept"
     runs = _runs(person, study, home)
@@ -147,10 +149,20 @@ def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, un
             _write(draft / name, content)
         draft.rename(folder / label)
     except OSError as error:
-        raise InputError(f"{folder / label} cannot be written: {error.strerror}") from None
+        if not _withdrew(folder, person, home):
+            raise InputError(f"{folder / label} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return "written"
+    # Once more: a withdrawal is on the list first and removes results next, so one of the two sees the other.
+    return "unusable" if _withdrew(folder, person, home) else "written"
+
+
+def _withdrew(folder: Path, person: Person, home: SiteHome) -> bool:
+    """Whether a person withdrew their consent; then there is no folder of theirs any more."""
+    if person.name not in standing(home):
+        return False
+    shutil.rmtree(folder / person_label(person.name), ignore_errors=True)
+    return True
 
 
 def _runs(person: Person, study: Study, home: SiteHome) -> list[Scan]:

@@ -147,6 +147,7 @@ def _remove_results(home: SiteHome, name: str) -> int:
     try:
         for study in (path for path in home.results_path.glob("*") if path.is_dir()):
             (study / REPORT).unlink(missing_ok=True)
+            shutil.rmtree(study / f".{person_label(name)}.part", ignore_errors=True)
             if (study / person_label(name)).is_dir():
                 shutil.rmtree(study / person_label(name))
                 removed += 1
