@@ -1217,6 +1217,18 @@ DEFENCES = (
         f"{WITHDRAWAL}results_that_are_being_written_are_removed_too",
         (source("study/local_results.py", "    if person.name not in standing(home):\n", "    if True:\n"),),
     ),
+    Defence(
+        "the people of the approval",
+        "a study that has begun reads the people and the files of its approval and no others",
+        "tests/study/test_settled.py::test_once_begun_nobody_in_the_folder_of_the_scans_is_in_the_way",
+        (
+            source(
+                "study/site_people.py",
+                "None if home.settings.policy.auto_approve else approved_people(home, study)",
+                "None",
+            ),
+        ),
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from capedjica.study.approved_scans import read_record, record_path
 from capedjica.study.participation import approve, changed_since_approval, problems
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import enrol
+from capedjica.study.site_people import enrol, open_people
 from capedjica.study.site_report import show_terms, site_report
 from tests.study.small_study import SIDE, changed, make_study
 
@@ -174,6 +174,9 @@ def test_names_of_files_that_are_no_text(home, study):
     assert "that of sub-05" in changed_since_approval(home, study)[0]
     approve(home, study)
     assert changed_since_approval(home, study) == []
+    (last,) = open_people(home, study).people[-1].recordings
+    assert last.path == home.data_path / odd
+    assert last.path.exists()
 
 
 def test_a_run_begins_only_with_the_scans_that_were_approved(study, tmp_path):

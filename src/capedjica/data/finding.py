@@ -118,6 +118,25 @@ def find_people(
     return Found(kind, people, (*problems, *_duplicate_runs(people), *_same_content(people)))
 
 
+def recordings_among(files: Sequence[Path]) -> tuple[Recording, ...]:
+    """Return the recordings among the files of one person, each with the table that belongs to it.
+
+    No other file is looked for, and none has to be there.
+    """
+    scans = [path for path in files if is_image(path) or is_table(path)]
+    return tuple(
+        Recording(path, next((table for table in _confound_tables(path) if table in files), None))
+        for path in scans
+        if not path.name.endswith(_NO_SCANS)
+    )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder of scans that is not there or empty, as that of a disk that is not mounted."""
+    if next(_readable(folder).iterdir(), None) is None:
+        raise InputError(f"{folder} must be the folder of the scans; it is empty")
+
+
 def _readable(home: Path) -> Path:
     if not home.is_dir():
         raise InputError(f"{home} must be the folder of the scans; it is not a folder")
@@ -264,9 +283,13 @@ def _owner(path: Path, home: Path) -> str:
 
 def _confounds_of(path: Path) -> Path | None:
     """Return fMRIPrep's table that belongs to an image, if there is one."""
+    return next((table for table in _confound_tables(path) if table.is_file()), None)
+
+
+def _confound_tables(path: Path) -> list[Path]:
+    """Return where that table may be."""
     run = _run_name(path).removesuffix("_bold")
-    candidates = (path.with_name(run + ending) for ending in _CONFOUNDS)
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return [path.with_name(run + ending) for ending in _CONFOUNDS]
 
 
 # BIDS derivatives -----------------------------------------------------------------------------------------

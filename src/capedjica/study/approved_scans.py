@@ -2,13 +2,15 @@
 
 The record stays at the site, and only its owner can read it. It is compared with what is there before
 anything is spent on the study, and never afterwards: what happens to a scan while a study runs must not be
-seen from outside.
+seen from outside. A study reads the people and the files of the record and no others: one that came later was
+never approved, and must not push out another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from capedjica.data.finding import recordings_among
 from capedjica.data.scans import Person
 from capedjica.study.private_files import write_private
 from capedjica.study.site_home import SiteHome
@@ -62,6 +65,20 @@ def record_path(home: SiteHome, study: Study) -> Path:
 def read_record(home: SiteHome, study: Study) -> ApprovedScans | None:
     """Return what a study was approved for; None where no record of it can be read."""
     return _read(record_path(home, study))
+
+
+def approved_people(home: SiteHome, study: Study) -> tuple[Person, ...] | None:
+    """Return for whom a study was approved, with the files they had then; None without a record.
+
+    Nothing is looked for in the folder of the scans, so nothing that is there can be in the way.
+    """
+    record = read_record(home, study)
+    if record is None:
+        return None
+    return tuple(
+        Person(_name(name), recordings_among([home.data_path / _name(file) for file in files]))
+        for name, files in record.people.items()
+    )
 
 
 def write_record(home: SiteHome, study: Study, record: ApprovedScans) -> None:
@@ -133,6 +150,12 @@ def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Path]]:
 def _text(name: str) -> str:
     """Return a name as text that can be written, also one that is not in UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def _name(text: str) -> str:
+    """Return the name that :func:`_text` wrote; only bytes that are no text were escaped."""
+    plain = re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes.fromhex(found[1].decode()), text.encode())
+    return os.fsdecode(plain)
 
 
 _Known = dict[tuple[str, int, int], str]

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Final
 
+from capedjica.data.finding import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site import Site, SitePolicy, Statistics
@@ -28,6 +30,8 @@ from capedjica.study.site_people import Roll, Tick, call_roll, look
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
 from capedjica.study.text import printable
 from capedjica.study.toml import read_toml
+
+_UNLESS_BEGUN: Final = ". If it has begun, it goes on with those for whom it was approved"
 
 
 def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:
@@ -87,23 +91,34 @@ def has_begun(home: SiteHome, study: Study) -> bool:
     return known is not None and known.n_releases > 0
 
 
+def is_settled(home: SiteHome, study: Study) -> bool:
+    """Whether the approval settles who takes part with which files, as the study has begun.
+
+    Then nothing may depend on what became of a scan: what can be read is read, and the rest counts as zero.
+    """
+    return not home.settings.policy.auto_approve and has_begun(home, study)
+
+
 def changed_since_approval(home: SiteHome, study: Study) -> list[str]:
-    """Return in words what is not as it was when the study was approved; nothing once it has begun.
+    """Return in words what is not as it was when the study was approved; nothing of scans once it has begun.
 
     Only for the site's own people: the words name one of its patients. After the first release nothing may
-    depend on what becomes of a scan.
+    depend on what becomes of a scan, and the record itself says what is read.
     """
     if home.settings.policy.auto_approve:
         return []
     known = spent_on(home, study)
-    if known is None or known.n_releases:
+    if known is None:
         return []
     record = read_record(home, study)
     if record is None:
+        advice = "put it back from a backup" if known.n_releases else "approve it again"
         return [
             f"there is no record of the scans for which '{study.content.title}' was approved "
-            f"({record_path(home, study)}): approve it again"
+            f"({record_path(home, study)}): {advice}"
         ]
+    if known.n_releases:
+        return []
     found = differences(home, record, call_roll(home, study).people)
     return [f"{words}; to use them as they are now, approve it again" for words in found]
 
@@ -152,12 +167,12 @@ def affected(home: SiteHome, before: Enrolment | None, now: Enrolment) -> list[s
         if subjects != [n_enrolled]:
             words.append(
                 f"{title} was approved for {sum(subjects)} people here, not {n_enrolled}: it cannot go on "
-                "with this enrolment, and needs a new study"
+                f"with this enrolment, and needs a new study{_UNLESS_BEGUN}"
             )
         elif before is not None and before.enrolled != now.enrolled:
             words.append(
-                f"{title} was approved with others on the list: approve it again before it begins; if it has "
-                "begun, it reads these people from now on"
+                f"{title} was approved with others on the list: approve it again before it begins"
+                f"{_UNLESS_BEGUN}"
             )
     return words
 
@@ -193,7 +208,7 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
             f"{home.folder / 'site.toml'})"
         )
     enrolment, expected = read_enrolment(home), contract.enrolled[name]
-    if enrolment is not None and len(enrolment.enrolled) != expected:
+    if enrolment is not None and len(enrolment.enrolled) != expected and not is_settled(home, study):
         found.append(
             f"the study enrols {expected} subjects, its enrolment has {len(enrolment.enrolled)}: put that "
             "number into the study"
@@ -257,6 +272,9 @@ def approved(home: SiteHome) -> Iterator[StudyFile]:
 
 
 def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
+    if is_settled(home, study):
+        check_folder(home.data_path)
+        return []
     roll = call_roll(home, study)
     return data_obstacles(home, study, roll, [*roll.problems, *look(home, roll.found, study, tick)])
 
@@ -265,8 +283,10 @@ def data_obstacles(home: SiteHome, study: Study, roll: Roll, problems: list[Prob
     """Return what about the scans keeps a site from taking part, given what is wrong with them.
 
     Those who were enrolled take part whatever became of their scans since then, unless nobody is left: that
-    would be a folder that is not there, and not a person.
+    would be a folder that is not there, and not a person. Once a study has begun nothing is in the way.
     """
+    if is_settled(home, study):
+        return []
     fatal = [problem for problem in problems if problem.fatal]
     if roll.enrolment is None:
         expected, count = study.contract.enrolled[home.settings.name], len(roll.people)

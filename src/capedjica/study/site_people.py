@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from capedjica.data.features import FeatureTable, open_features
-from capedjica.data.finding import Found, find_people, is_image
+from capedjica.data.finding import Found, check_folder, find_people, is_image
 from capedjica.data.images import repetition_time
 from capedjica.data.people import People
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan
 from capedjica.errors import InputError
+from capedjica.study.approved_scans import approved_people
 from capedjica.study.consents import consenting, read_withdrawn, standing
 from capedjica.study.enrolment import (
     Enrolment,
@@ -115,8 +116,17 @@ def find(
 
 
 def open_people(home: SiteHome, study: Study) -> People:
-    """Return the people of a site as a study reads them."""
-    return consenting(home, call_roll(home, study).people, study.features, standing(home))
+    """Return the people of a site as a study reads them: those of the approval, with the files of then."""
+    return consenting(home, _taking_part(home, study), study.features, standing(home))
+
+
+def _taking_part(home: SiteHome, study: Study) -> tuple[Person, ...]:
+    """Return who was approved; a site that approves by itself keeps no record, and takes whoever is there."""
+    approved = None if home.settings.policy.auto_approve else approved_people(home, study)
+    if approved is None:
+        return call_roll(home, study).people
+    check_folder(home.data_path)
+    return approved
 
 
 def look(

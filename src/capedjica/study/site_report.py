@@ -16,6 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from capedjica.data.finding import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy import gaussian_epsilon
@@ -29,6 +30,7 @@ from capedjica.study.participation import (
     budget_problems,
     changed_since_approval,
     data_obstacles,
+    is_settled,
     spent_on,
     terms_problems,
 )
@@ -65,9 +67,9 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
         roll = call_roll(home, study)
         problems = [*roll.problems, *look(home, roll.found, study, tick)]
     except InputError as error:
-        return (
-            facts | {"data": None, "problems": [], "obstacles": [*obstacles, str(error)]} | _cost(home, study)
-        )
+        unread = _unread(home, study, error)
+        noted = [] if unread else [{"person": "", "what": str(error), "fatal": False}]
+        return facts | {"data": None, "problems": noted, "obstacles": obstacles + unread} | _cost(home, study)
     obstacles += _data_obstacles(home, study, roll, problems)
     return (
         facts
@@ -81,6 +83,17 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
         }
         | _cost(home, study)
     )
+
+
+def _unread(home: SiteHome, study: Study | None, error: InputError) -> list[str]:
+    """Return that the scans cannot be read; of a study that has begun, only if the folder is not there."""
+    if study is None or not is_settled(home, study):
+        return [str(error)]
+    try:
+        check_folder(home.data_path)
+    except InputError as missing:
+        return [str(missing)]
+    return []
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
