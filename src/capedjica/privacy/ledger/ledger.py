@@ -280,7 +280,7 @@ class Ledger:
 
     @property
     def head(self) -> bytes:
-        """The signed head as it stands, 128 bytes; it tells how long the ledger is, so others keep it sealed."""
+        """The signed head as it stands, 128 bytes; it tells how long the ledger is, so it leaves sealed."""
         with self._chain.reading():
             return self._chain.signed_head()
 
