@@ -276,8 +276,8 @@ DEFENCES = (
             ),
             source(
                 "study/federated/site_settings.py",
-                '"connection_security": "mtls"',
-                '"connection_security": "clear"',
+                '"connection_security": "mtls",',
+                '"connection_security": "clear",',
             ),
         ),
         slow=True,
