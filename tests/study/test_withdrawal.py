@@ -165,6 +165,7 @@ LOST = "names {} people, but 2 withdrew their consent at site s1 by its ledger: 
 
 def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch, capsys):
     """Be it before a run, in the middle of one, or only in part; until everybody is on it again."""
+    home = careful(home)
     approve(home, study)
     with home.open_ledger() as ledger:
         statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
@@ -177,7 +178,7 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
         with pytest.raises(InputError, match=LOST.format(0)):
             consents.Consenting(home, ledger, statistics.people, study.method.site)
     for reads in (
-        lambda: approve(careful(home), study),
+        lambda: approve(home, study),
         lambda: enrol(home, home.settings.data, study, again=True),
         lambda: open_people(home, study),
     ):

@@ -117,7 +117,7 @@ def find(
 
 def open_people(home: SiteHome, study: Study) -> People:
     """Return the people of a site as a study reads them: those of the approval, with the files of then."""
-    return consenting(home, _taking_part(home, study), study.features, standing(home))
+    return consenting(home, _taking_part(home, study), study.features, read_withdrawn(home))
 
 
 def _taking_part(home: SiteHome, study: Study) -> tuple[Person, ...]:
