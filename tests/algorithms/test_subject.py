@@ -187,6 +187,17 @@ def test_w_stays_orthogonal_and_turns_against_the_gradient():
     assert subject.rotate(np.eye(R), small)[0, 1] == pytest.approx(-1e-6)
 
 
+def test_turns_are_short_where_noise_would_spoil_the_start():
+    """Unchanged up to the noise with which the fewest rotations are made, then ever shorter."""
+    assert subject.curvature(24, 0.001) == pytest.approx(0.1 + 1.6 / 24)
+    assert subject.curvature(4, subject.LOUD) == pytest.approx(0.5)
+    for noise in np.geomspace(1e-5, subject.LOUD, 100):
+        n_rotations = subject.suitable_rotations(noise)
+        assert subject.curvature(n_rotations, noise) == pytest.approx(0.1 + 1.6 / n_rotations)
+    loud = [subject.curvature(4, factor * subject.LOUD) - 0.1 for factor in (1, 2, 10)]
+    assert loud == pytest.approx([0.4, 1.6, 40.0])
+
+
 def test_there_are_fewer_rotations_where_there_is_more_noise():
     counts = [subject.suitable_rotations(noise) for noise in (0, 1e-6, 0.002, 0.01, 0.1, math.inf)]
     assert counts[0] == subject.QUIET_ROTATIONS > counts[1] == subject.MOST_ROTATIONS

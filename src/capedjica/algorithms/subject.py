@@ -54,6 +54,8 @@ ROTATION: Final = 3
 OTHER_SHARES: Final = (0.18, 0.18, 0.64)
 FEWEST_ROTATIONS: Final = 4
 MOST_ROTATIONS: Final = 24
+# The noise of one rotation from which on the fewest are made, and ever shorter ones.
+LOUD: Final = 0.01
 # Without noise iterations are free, and end by themselves.
 QUIET_ROTATIONS: Final = 200
 # Without noise there is no more to be gained once the largest angle is below this.
@@ -101,12 +103,18 @@ def suitable_rotations(noise: float) -> int:
     """Return how many iterations suit the noise of one rotation with the whole budget for rotations."""
     if noise == 0:
         return QUIET_ROTATIONS
-    return max(FEWEST_ROTATIONS, round(min(0.04 / noise, MOST_ROTATIONS)))
+    return max(FEWEST_ROTATIONS, round(min(FEWEST_ROTATIONS * LOUD / noise, MOST_ROTATIONS)))
 
 
-def curvature(n_rotations: int) -> float:
-    """Return by what the mean is divided for a full turn: few noisy turns are short, many quiet ones long."""
-    return 0.1 + 1.6 / n_rotations
+def curvature(n_rotations: int, noise: float) -> float:
+    r"""Return by what the mean is divided for a full turn: few noisy turns are short, many quiet ones long.
+
+    Where even the fewest iterations are noisy, what is known of an angle is between the start, as if measured
+    with a variance :math:`p`, and means of variance :math:`\nu^2` that respond to it by :math:`h`. The best
+    estimate turns by :math:`p h / (p h^2 + \nu^2)` of the mean, which falls with :math:`\nu^2`, so that
+    noise does not spoil the start.
+    """
+    return 0.1 + max(1.6 / n_rotations, 0.4 * (noise / LOUD) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +171,10 @@ class SubjectMethod:
         """J."""
         return self.max_rotations or suitable_rotations(self._noise_of(ROTATION))
 
+    @property
+    def _stiffness(self) -> float:
+        return curvature(self.n_rotations, self._noise_of(ROTATION))
+
     def _noise_of(self, stage: int) -> float:
         """Return the noise on each number of a stage's mean, if it were one release."""
         return self.noise * self.clips[stage] / math.sqrt(self.shares[stage])
@@ -216,7 +228,8 @@ class SubjectMethod:
         for W in self._rotations(replay, start):  # noqa: B007 (the last one counts)
             pass
         first = self._first_sphering(released[COARSE].value)
-        kept, spread = angle_errors([release.noise for release in released[ROTATION:]], self.n_rotations)
+        noise = [release.noise for release in released[ROTATION:]]
+        kept, spread = angle_errors(noise, self.n_rotations, self._stiffness)
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
@@ -250,7 +263,7 @@ class SubjectMethod:
 
     def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
         """Yield W after each rotation; without noise, end when it has come to rest."""
-        stiffness, last = curvature(self.n_rotations), np.zeros(1)
+        stiffness, last = self._stiffness, np.zeros(1)
         for iteration in range(1, self.n_rotations + 1):
             mean = means.mean(ROTATION, pack(W=W))
             if self.noise == 0:
@@ -269,9 +282,9 @@ def step_length(iteration: int, n_rotations: int) -> float:
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
-def angle_errors(noise: Sequence[float], n_rotations: int) -> tuple[float, float]:
+def angle_errors(noise: Sequence[float], n_rotations: int, stiffness: float) -> tuple[float, float]:
     """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds."""
-    kept, variance, stiffness = 1.0, 0.0, curvature(n_rotations)
+    kept, variance = 1.0, 0.0
     for iteration, one in enumerate(noise, start=1):
         turn = step_length(iteration, n_rotations) / stiffness
         left = 1 - min(1.0, turn * RESPONSE)
