@@ -1297,7 +1297,9 @@ class Laboratory:
         found = re.findall(r"^(FAILED|ERROR) ([^\s\[]+)(?:\[.*?\])?(?: - (.*))?$", said, re.MULTILINE)
         failures: dict[str, str] = {}
         for kind, test, why in found:
-            told = "" if kind == "FAILED" else "ImportError or the like, before the test: "
+            # What tests share may notice, too; what only fails to begin has not.
+            noticed = kind == "FAILED" or why.startswith(("Failed: ", "AssertionError", "assert "))
+            told = "" if noticed else "ImportError or the like, before the test: "
             failures.setdefault(test, told + re.sub(r"/\S*/", "", " ".join(why.split()))[:200])
         assert code == (1 if failures else 0), said[-2000:]
         return failures
