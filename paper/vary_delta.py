@@ -68,7 +68,7 @@ def settings(options: Options) -> list[Setting]:
         return [QUICK]
     if options.abide is None:
         return [FULL]
-    return [FULL, Setting("vary_delta_abide", abide_data(options, 256, 20))]
+    return [FULL, Setting("vary_delta_abide", abide_data(options, 256, 20), 2)]
 
 
 def cells(setting: Setting) -> list[tuple[Analysis, float]]:

@@ -74,7 +74,7 @@ def settings(options: Options) -> list[Setting]:
     if options.abide is None:
         return [FULL]
     real = tuple(abide_data(options, m, 20) for m in (128, 256, 512, 1016))
-    return [FULL, Setting("vary_subjects_abide", real, 3)]
+    return [FULL, Setting("vary_subjects_abide", real, 2)]
 
 
 def cells(setting: Setting) -> list[Analysis]:
