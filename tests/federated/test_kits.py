@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.study.federated import kits, processes
+from capedjica.study.federated.site_settings import COMMUNICATION
 from capedjica.study.participation import approve
 from tests.federated.sealed import altered, certificate, days_from_now, lying_zip, rezip, unzip, with_member
 from tests.in_process import run_main
@@ -221,8 +222,9 @@ def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
     home, file = site
     keep(home, file)
     local = kits.find_kit(home).path / "local"
-    names = {"resources.json", "authorization.json", "log_config.json", "capedjica.json"}
+    names = {"resources.json", "authorization.json", "log_config.json", "comm_config.json", "capedjica.json"}
     assert {path.name for path in local.iterdir()} == names
+    assert json.loads((local / "comm_config.json").read_text()) == COMMUNICATION
     resources = json.loads((local / "resources.json").read_text())
     assert resources["class_list_enforcement_mode"] == "enforce"
     assert resources["class_allow_list"] == ["capedjica.study.federated.parties.SiteParty"]
