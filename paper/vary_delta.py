@@ -143,7 +143,7 @@ def _findings(rows: Sequence[Score], epsilon: float, head: str) -> list[Finding]
         Finding(
             f"{place} a smaller δ costs utility",
             f"gain index (δ) {_series(cape)}; tuned {_series(tuned)}",
-            holds(compare(large, small, matters=False), compare(tuned[-1], tuned[0], matters=False)),
+            holds(compare(large, small), compare(tuned[-1], tuned[0])),
         ),
         Finding(
             f"{place} capeDJICA is very close to the non-private djICA",

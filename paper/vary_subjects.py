@@ -168,7 +168,7 @@ def _more_subjects(place: str, cape: Sequence[Score], tuned: Sequence[Score]) ->
     return Finding(
         f"{place} more subjects give capeDJICA a smaller gain index and a smaller overall ε",
         f"gain index (M) {_series(cape)}, the last {_words(verdicts[0])} the first; tuned {_series(tuned)}, "
-        f"{_words(verdicts[1])}. Exact ε of the descent {number(few.exact_descent)} to "
+        f"the last {_words(verdicts[1])} the first. Exact ε of the descent {number(few.exact_descent)} to "
         f"{number(many.exact_descent)} (by the paper's account {number(few.paper_descent)} to "
         f"{number(many.paper_descent)}), because less noise stops it {'sooner' if cheaper else 'later'}; "
         "what an iteration costs does not depend on M",
@@ -233,7 +233,7 @@ def _more_epsilon(setting: Setting, rows: Sequence[Score], head: str) -> list[Fi
             f"M = {low.n_subjects:,}, ε_i from {low.epsilon_i:g} to {high.epsilon_i:g}: gain index "
             f"{low.gain_index:.3f} to {high.gain_index:.3f} (tuned {low_tuned.gain_index:.3f} to "
             f"{high_tuned.gain_index:.3f}), the larger one {_words(verdicts[0])} the smaller (tuned "
-            f"{_words(verdicts[1])}), whatever the size of the difference; exact ε of the descent "
+            f"{_words(verdicts[1])} it), whatever the size of the difference; exact ε of the descent "
             f"{number(low.exact_descent)} to {number(high.exact_descent)}",
             holds(*verdicts),
         )
