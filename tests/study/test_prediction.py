@@ -116,7 +116,7 @@ def test_noise_beyond_all_numbers_is_predicted_to_leave_nothing():
 def test_full_size_predictions_are_borne_out(shape):
     study = sketched((256,) * 4, FULL | {"image_shape": shape}, epsilon=1.0)
     predicted = check_agreement(study, [1.0, 2.0], 3)
-    assert predicted[0.25].gain_index > 0.2
+    assert predicted[0.25].gain_index > 0.15
     assert all(predicted[factor].gain_index < 0.06 for factor in (1.0, 2.0, 4.0))
 
 
