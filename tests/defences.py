@@ -1203,7 +1203,7 @@ DEFENCES = (
         "a list that is durable",
         "the list of the withdrawn is on the disk before anything else is done",
         f"{WITHDRAWAL}the_list_is_on_the_disk_before_anything_else_is_done",
-        (source("study/private_files.py", "        _sync(file.parent)\n", ""),),
+        (source("study/private_files.py", "        sync_folder(file.parent)\n", ""),),
     ),
     Defence(
         "series written after a withdrawal",

@@ -2,8 +2,11 @@
 
 import pytest
 
+from capedjica.study.federated import kits
 from capedjica.study.federated.provisioning import provision
+from capedjica.study.participation import approve
 from capedjica.study.running import find_sites
+from capedjica.study.site_home import SiteHome
 from tests.study.small_study import make_study
 
 
@@ -16,3 +19,27 @@ def sealed(tmp_path_factory):
     federation = provision(study, "localhost", 8002)
     homes = {home.settings.name: home for home in find_sites(study, study.folder / "sites")}
     return study, federation, homes
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """A sealed study of its own for a test that changes it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    made = make_study(tmp_path, simulated=False)
+    provision(made, "localhost", 8123)
+    return made
+
+
+@pytest.fixture
+def home(study):
+    """One of its sites, without a kit."""
+    return SiteHome.load(study.folder / "sites" / "s1")
+
+
+@pytest.fixture
+def ready(study, home):
+    """The same site, with its kit, which it approved."""
+    with kits.received(home, study.folder / "federation" / "kits" / "s1.zip") as (given, keep):
+        approve(home, given)
+        keep()
+    return home

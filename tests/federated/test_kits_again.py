@@ -15,7 +15,7 @@ from capedjica.errors import InputError, ProtocolError
 from capedjica.study.federated import kits, processes
 from capedjica.study.federated.federation import Federation
 from capedjica.study.federated.parties import SiteParty
-from capedjica.study.federated.provisioning import provision, provision_again
+from capedjica.study.federated.provisioning import provision_again
 from capedjica.study.federated.status import look
 from capedjica.study.key_rotation import rotate_key
 from capedjica.study.locks import locked
@@ -28,19 +28,6 @@ from tests.in_process import run_main
 from tests.study.small_study import make_study
 
 pytest.importorskip("nvflare")
-
-
-@pytest.fixture
-def study(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made = make_study(tmp_path, simulated=False)
-    provision(made, "localhost", 8123)
-    return made
-
-
-@pytest.fixture
-def home(study):
-    return SiteHome.load(study.folder / "sites" / "s1")
 
 
 def approve(home, study, monkeypatch, capsys):

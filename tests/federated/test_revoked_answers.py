@@ -8,28 +8,18 @@ from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.mechanisms.messages import Hello, encode
 from capedjica.study.federated import kits
 from capedjica.study.federated.parties import SiteParty
-from capedjica.study.federated.provisioning import provision
-from capedjica.study.participation import approve
 from capedjica.study.revocation import find_approval, revoke
 from capedjica.study.site_home import SiteHome
-from tests.study.small_study import make_study
 
 pytest.importorskip("nvflare")
 
 
 @pytest.fixture
-def party(tmp_path, monkeypatch):
+def party(study, ready):
     """A site of a real study, its home, and the desk at which FLARE leaves parcels."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    study = make_study(tmp_path, simulated=False)
-    provision(study, "localhost", 8123)
-    home = SiteHome.load(tmp_path / "sites" / "s1")
-    with kits.received(home, tmp_path / "federation" / "kits" / "s1.zip") as (given, keep):
-        approve(home, given)
-        keep()
     party = SiteParty(study.hash.hex())
-    desk = Desk(party.open(kits.find_kit(home).path / "local"))
-    yield study, home, desk
+    desk = Desk(party.open(kits.find_kit(ready).path / "local"))
+    yield study, ready, desk
     desk.close()
     party.close()
 

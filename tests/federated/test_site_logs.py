@@ -10,10 +10,6 @@ import pytest
 from capedjica.errors import ProtocolError
 from capedjica.study.federated import kits
 from capedjica.study.federated.parties import SiteParty
-from capedjica.study.federated.provisioning import provision
-from capedjica.study.participation import approve
-from capedjica.study.site_home import SiteHome
-from tests.study.small_study import make_study
 
 pytest.importorskip("nvflare")
 
@@ -27,23 +23,6 @@ logging.getLogger("SiteParty").error("a word of FLARE")
 """
 
 
-@pytest.fixture
-def study(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made = make_study(tmp_path, simulated=False)
-    provision(made, "localhost", 8123)
-    return made
-
-
-@pytest.fixture
-def home(study):
-    home = SiteHome.load(study.folder / "sites" / "s1")
-    with kits.received(home, study.folder / "federation" / "kits" / "s1.zip") as (given, keep):
-        approve(home, given)
-        keep()
-    return home
-
-
 def refused(home, study, caplog):
     """Let a site's part in a run be refused; return what FLARE's logs, and so the console, got to see."""
     with (
@@ -54,46 +33,46 @@ def refused(home, study, caplog):
     return caplog.text
 
 
-def test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone(home, study, caplog):
+def test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone(ready, study, caplog):
     """It names a patient: the first whose scan changed."""
-    np.save(home.data_path / "sub-03.npy", np.ones((60, 100)))
-    seen = refused(home, study, caplog)
+    np.save(ready.data_path / "sub-03.npy", np.ones((60, 100)))
+    seen = refused(ready, study, caplog)
     assert "site.log says why" in seen
     assert "sub-03" not in seen
-    log = home.folder / "site.log"
+    log = ready.folder / "site.log"
     assert "does not take part: site s1: 1 of 6 people's scans changed" in log.read_text()
     assert "that of sub-03" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_unexpected_error_is_in_the_sites_own_log_alone(home, study, caplog, monkeypatch):
+def test_an_unexpected_error_is_in_the_sites_own_log_alone(ready, study, caplog, monkeypatch):
     """With the lines it came from, which may have the file of a scan in them."""
 
     def fail(*_):
-        raise OSError(f"{home.data_path}/sub-03.npy is odd")
+        raise OSError(f"{ready.data_path}/sub-03.npy is odd")
 
     monkeypatch.setattr("capedjica.study.federated.parties.terms_problems", fail)
-    assert "sub-03" not in refused(home, study, caplog)
-    assert "sub-03.npy is odd" in (home.folder / "site.log").read_text()
-    assert "Traceback" in (home.folder / "site.log").read_text()
+    assert "sub-03" not in refused(ready, study, caplog)
+    assert "sub-03.npy is odd" in (ready.folder / "site.log").read_text()
+    assert "Traceback" in (ready.folder / "site.log").read_text()
 
 
-def test_a_reason_that_cannot_be_written_is_told_to_nobody(home, study, caplog):
-    np.save(home.data_path / "sub-03.npy", np.ones((60, 100)))
-    (home.folder / "site.log").mkdir()
-    assert "sub-03" not in refused(home, study, caplog)
+def test_a_reason_that_cannot_be_written_is_told_to_nobody(ready, study, caplog):
+    np.save(ready.data_path / "sub-03.npy", np.ones((60, 100)))
+    (ready.folder / "site.log").mkdir()
+    assert "sub-03" not in refused(ready, study, caplog)
 
 
-def test_a_site_whose_settings_cannot_be_read_says_no_more(home, study, caplog):
-    (home.folder / "site.toml").write_text("participants = sub-03")
-    seen = refused(home, study, caplog)
+def test_a_site_whose_settings_cannot_be_read_says_no_more(ready, study, caplog):
+    (ready.folder / "site.toml").write_text("participants = sub-03")
+    seen = refused(ready, study, caplog)
     assert "its site.toml cannot be read" in seen
     assert "sub-03" not in seen
 
 
-def test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs(home, tmp_path):
+def test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs(ready, tmp_path):
     """Also a warning of a library that names a file, and a word after the site's own log was closed."""
-    config = kits.find_kit(home).path / "local" / "log_config.json"
+    config = kits.find_kit(ready).path / "local" / "log_config.json"
     done = subprocess.run(
         [sys.executable, "-c", SPEAK, str(config)], cwd=tmp_path, capture_output=True, text=True, check=True
     )

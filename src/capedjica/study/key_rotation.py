@@ -22,6 +22,7 @@ from pathlib import Path
 
 from capedjica.errors import InputError
 from capedjica.privacy.ledger import WrongKeyError
+from capedjica.privacy.ledger.head import sync_folder
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.participation import approved
@@ -74,11 +75,11 @@ def _rotate(home: SiteHome) -> Rotation:
     with suppress(FileExistsError):
         os.link(place, aside)
     # Before the ledger can need it, the new key is there to stay.
-    _sync(place.parent)
+    sync_folder(place.parent)
     _change_ledger(home, old, new)
     home.write_card(new)
     os.replace(coming, place)
-    _sync(place.parent)
+    sync_folder(place.parent)
     return Rotation(old.public(name), new.public(name), aside)
 
 
@@ -94,11 +95,3 @@ def _change_ledger(home: SiteHome, old: Identity, new: Identity) -> None:
             ledger.change_key(storage_key=new.derive_key("ledger"), old=old.public_key, new=new.public_key)
     with home.open_ledger_as(new) as ledger:
         ledger.verify_chain()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

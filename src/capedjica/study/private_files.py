@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from capedjica.errors import InputError
+from capedjica.privacy.ledger.head import sync_folder
 
 
 def write_private(file: Path, content: bytes) -> None:
@@ -20,17 +21,8 @@ def write_private(file: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(handle)
         draft.replace(file)
-        _sync(file.parent)
+        sync_folder(file.parent)
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Let the names in a folder outlast a power cut, and not only what is in its files."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from capedjica import __version__
 from capedjica.errors import InputError
+from capedjica.privacy.ledger.head import sync_folder
 from capedjica.study.locks import locked
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
@@ -216,15 +217,6 @@ def read_matrix(path: Path) -> NDArray[np.float64]:
             f"{path} must hold a matrix (features, components) of finite numbers, got shape {matrix.shape}"
         )
     return matrix
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on disk: those of new files are not when the files are."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _visible(folder: Path) -> list[str]:
