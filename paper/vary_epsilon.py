@@ -116,8 +116,8 @@ class Setting:
 
 
 ONE_RUN: Final = (
-    "One run each: fifty components take five times as long as twenty. Without repeats nothing can be said of "
-    "what chance does, so claims that compare are not decided."
+    "One run each: fifty components take five times as long as twenty. Without repeats nothing can be said "
+    "of what chance does, so claims that compare are not decided."
 )
 UNBOUNDED: Final = 1e9  # a bound that no time point reaches
 FULL: Final = Setting(
