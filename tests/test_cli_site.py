@@ -115,6 +115,48 @@ def test_an_edited_ledger_is_noticed(home):
     assert "Traceback" not in result.stderr
 
 
+def test_a_lost_head_is_made_again_only_when_asked_for(home):
+    spend(home)
+    site = ("--site", str(home.folder))
+    assert "nothing was done" in run("ledger", "rebuild-head", *site, "--yes").stdout
+    home.head_path.unlink()
+    refused = run("ledger", "show", *site)
+    assert refused.returncode == 5
+    assert "capedjica ledger rebuild-head" in refused.stderr
+    asked = run("ledger", "rebuild-head", *site)
+    assert asked.returncode == 2
+    assert "say so with --yes" in asked.stderr
+    assert not home.head_path.exists()
+    made = run("ledger", "rebuild-head", *site, "--yes")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert home.head_path.exists()
+    with home.open_ledger() as ledger:
+        assert ledger.entries()[-1].kind == "head-rebuilt"
+    assert run("ledger", "show", *site).returncode == 0
+
+
+def test_an_older_ledger_gets_no_new_head(home):
+    with home.open_ledger():
+        pass
+    older = home.ledger_path.read_bytes()
+    spend(home)
+    home.ledger_path.write_bytes(older)
+    result = run("ledger", "rebuild-head", "--site", str(home.folder), "--yes")
+    assert result.returncode == 5
+    assert "older copy was restored" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_person_is_asked_before_a_head_is_made_again(home):
+    spend(home)
+    home.head_path.unlink()
+    terminal = Terminal("ledger", "rebuild-head", "--site", str(home.folder), cwd=home.folder)
+    terminal.answer("latest ledger, restored from no backup? [y/N]", "n")
+    terminal.expect("Nothing was done.")
+    assert terminal.close() == 1
+    assert not home.head_path.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capedjica.cli.options import JsonOption, SiteOption
+from capedjica.errors import InputError
 
 app = typer.Typer(help="The site's record of everything that ever left.", no_args_is_help=True)
 
@@ -66,3 +68,40 @@ def export(
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         ledger.export(path, messages=messages)
     typer.echo(f"Wrote {path}.")
+
+
+@app.command("rebuild-head")
+def rebuild_head(
+    site: SiteOption = Path("."),
+    yes: Annotated[bool, typer.Option("--yes", help="Rebuild it without being asked.")] = False,
+) -> None:
+    """Make the ledger's signed head again when its file is lost for good; the ledger records it.
+
+    The head is what tells an older copy of the ledger from the latest. Only you can know that this is the
+    latest one: if it is not, what was spent since would be forgotten, and spent once more.
+    """
+    from capedjica.privacy.ledger import LedgerError
+    from capedjica.study.site_home import SiteHome
+
+    home = SiteHome.load(site)
+    try:
+        home.open_ledger(must_exist=True).close()
+    except LedgerError as error:
+        if not yes:
+            _ask_about(error)
+    else:
+        typer.echo(f"The head {home.head_path} is there and fits the ledger: nothing was done.")
+        return
+    with home.open_ledger(must_exist=True, rebuild_head=True) as ledger:
+        count = ledger.verify_chain()
+    typer.echo(f"The head was made again at entry {count}, which records it: {home.head_path}")
+
+
+def _ask_about(error: Exception) -> None:
+    """Let the person say that the ledger is the latest, or end."""
+    if not sys.stdin.isatty():
+        raise InputError(f"{error}; nothing was done: if this is the latest ledger, say so with --yes")
+    typer.echo(f"{error}.", err=True)
+    if not typer.confirm("Is this the latest ledger, restored from no backup?", default=False):
+        typer.echo("Nothing was done.")
+        raise typer.Exit(1)

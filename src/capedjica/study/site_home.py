@@ -259,14 +259,14 @@ class SiteHome:
         with self.open_ledger() as ledger:
             return ledger.totals()
 
-    def open_ledger(self, *, must_exist: bool = False) -> Ledger:
-        """Open the site's ledger, or start it."""
+    def open_ledger(self, *, must_exist: bool = False, rebuild_head: bool = False) -> Ledger:
+        """Open the site's ledger, or start it; a head that is lost is replaced only when asked for."""
         if must_exist and not self.ledger_path.exists():
             raise InputError(
                 f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing ever left"
             )
         try:
-            return self.open_ledger_as(self.identity())
+            return self.open_ledger_as(self.identity(), rebuild_head=rebuild_head)
         except WrongKeyError:
             if not self.next_identity_path.exists():
                 raise
@@ -275,7 +275,7 @@ class SiteHome:
                 f"capedjica site rotate-key {self.folder}"
             ) from None
 
-    def open_ledger_as(self, identity: Identity) -> Ledger:
+    def open_ledger_as(self, identity: Identity, *, rebuild_head: bool = False) -> Ledger:
         """Open the site's ledger with a key of the site, or start it."""
         head = self.head_path
         try:
@@ -289,6 +289,7 @@ class SiteHome:
             verify=identity.public(self.settings.name).verify,
             policy=self.policy,
             head_path=head,
+            rebuild_head=rebuild_head,
         )
 
     @property

@@ -272,7 +272,7 @@ class Chain:
         if self._tip.seq > 1:
             raise RestoredError(
                 f"the ledger {self.path} cannot be compared with {source}, which is missing; put it back, "
-                "or accept the ledger as it is with rebuild_head"
+                "or, if it is lost for good, accept the ledger as it is: capedjica ledger rebuild-head"
             )
         return 0
 
