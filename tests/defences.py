@@ -1005,8 +1005,14 @@ DEFENCES = (
     Defence(
         "nobody is named in the ledger",
         "the ledger notes that somebody withdrew, and not who",
-        f"{WITHDRAWAL}the_ledger_notes_that_and_not_who",
-        (source("study/withdrawal.py", "ledger.note(NOTE)", "ledger.note(str(read_withdrawn(home)))"),),
+        f"{WITHDRAWAL}the_ledger_shows_that_and_not_who",
+        (
+            source(
+                "study/consents.py",
+                "ledger.note(NOTE, mark)",
+                "ledger.note(NOTE + str(standing(home)), mark)",
+            ),
+        ),
     ),
     Defence(
         "the withdrawn are not enrolled",

@@ -188,8 +188,9 @@ def test_no_key_is_shown_or_exported(site, spent, tmp_path):
 def test_notes_change_nothing(site, spent):
     with site.open() as ledger:
         ledger.note("a participant withdrew consent")
-        ledger.note("another one")
-        assert ledger.notes() == ["a participant withdrew consent", "another one"]
+        ledger.note("another one", b"who it was")
+        assert ledger.notes() == [("a participant withdrew consent", b""), ("another one", b"who it was")]
+        assert b"who it was" not in site.path.read_bytes()
         assert ledger.totals() == spent[0]
         ledger.verify_chain()
         with pytest.raises(InputError, match="one line"):

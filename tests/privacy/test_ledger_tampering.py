@@ -347,6 +347,45 @@ def test_a_lost_head_is_refused_and_its_replacement_recorded(site):
         ledger.verify_chain()
 
 
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_a_damaged_head_may_be_replaced(site, damage):
+    """Cut, overwritten, or with another signature but of the right entry."""
+    head = site.head_path.read_bytes()
+    site.head_path.write_bytes(head[:64] + bytes(64) if damage is None else damage)
+    with pytest.raises(TamperedError):
+        site.open()
+    with site.open(rebuild_head=True) as ledger:
+        assert ledger.entries()[-1].kind == "head-rebuilt"
+
+
+def test_a_head_that_speaks_of_more_is_not_replaced_whoever_signed_it(tmp_path):
+    """So of a later key, when a backup brought back the earlier one."""
+    site = Site(tmp_path)
+    with site.open() as ledger:
+        begin(ledger)
+        older = site.path.read_bytes()
+        ask(ledger, 0)
+    site.path.write_bytes(older)
+    later = site.head_path.read_bytes()
+    site.head_path.write_bytes(later[:64] + bytes(64))
+    for rebuild in (False, True):
+        with pytest.raises(RestoredError, match="older copy was restored"):
+            site.open(rebuild_head=rebuild)
+
+
+def test_the_head_of_another_ledger_is_not_replaced(site, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = Site(tmp_path / "other")
+    with other.open() as ledger:
+        begin(ledger)
+    theirs = other.head_path.read_bytes()
+    site.head_path.write_bytes(theirs[:64] + bytes(64))
+    for rebuild in (False, True):
+        with pytest.raises(TamperedError, match="is not the one that"):
+            site.open(rebuild_head=rebuild)
+    assert site.head_path.read_bytes()[:64] == theirs[:64]
+
+
 def test_a_crash_before_the_first_head_is_no_loss(tmp_path):
     site = Site(tmp_path)
     site.open().close()

@@ -10,9 +10,9 @@ import pytest
 
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
-from capedjica.study import consents, local_results
+from capedjica.study import consents, local_results, withdrawal
 from capedjica.study.approved_scans import read_record
-from capedjica.study.consents import read_withdrawn, withdrawn_path
+from capedjica.study.consents import NOTE, read_withdrawn, withdrawn_path
 from capedjica.study.enrolment import enrolment_path, read_enrolment
 from capedjica.study.participation import approve, problems, taking_part
 from capedjica.study.running import find_sites, run_study
@@ -20,7 +20,7 @@ from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import call_roll, enrol, open_people
 from capedjica.study.site_report import site_report
 from capedjica.study.watching import Watcher
-from capedjica.study.withdrawal import NOTE, withdraw
+from capedjica.study.withdrawal import withdraw
 from tests.in_process import run_main
 from tests.study.small_study import SIZES, make_study
 
@@ -160,7 +160,7 @@ def test_nobody_is_read_if_the_list_cannot_be(home, study, monkeypatch):
     assert "withdrawn.toml is not valid TOML" in found
 
 
-LOST = "names {} people, but 2 withdrew their consent at site s1 by its ledger: nobody is read"
+LOST = "lacks {} of the 2 withdrawals of consent that the ledger of site s1 has noted: nobody is read"
 
 
 def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch, capsys):
@@ -173,16 +173,16 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
             withdraw(home, person)
         withdrawn_path(home).unlink()
         opened = Opened(monkeypatch)
-        with pytest.raises(InputError, match=LOST.format(0)):
+        with pytest.raises(InputError, match=LOST.format(2)):
             statistics(0, b"", b"")
-        with pytest.raises(InputError, match=LOST.format(0)):
+        with pytest.raises(InputError, match=LOST.format(2)):
             consents.Consenting(home, ledger, statistics.people, study.method.site)
     for reads in (
         lambda: approve(home, study),
         lambda: enrol(home, home.settings.data, study, again=True),
         lambda: open_people(home, study),
     ):
-        with pytest.raises(InputError, match=LOST.format(0)):
+        with pytest.raises(InputError, match=LOST.format(2)):
             reads()
     (found,) = problems(home, study)
     assert "Put the list back from a backup, or run capedjica site withdraw again" in found
@@ -209,11 +209,17 @@ def test_who_is_on_the_list_by_mistake_is_read_and_stays_counted(home, study):
     withdraw(home, "sub-05")
     assert list(read_withdrawn(home)) == ["sub-01", "sub-05"]
     assert "by_mistake = true" in file.read_text()
+    older = file.read_text()
     withdraw(home, PERSON)
     assert set(read_withdrawn(home)) == {PERSON, "sub-01", "sub-05"}
-    assert "\nby_mistake = true" not in file.read_text()
     with home.open_ledger() as ledger:
-        assert ledger.notes() == [NOTE] * 3
+        assert [text for text, _ in ledger.notes()] == [NOTE] * 4
+    # An older list, from when it was a mistake, is noticed as well.
+    file.write_text(older)
+    with pytest.raises(InputError, match="lacks 1 of the 4"):
+        read_withdrawn(home)
+    withdraw(home, PERSON)
+    assert set(read_withdrawn(home)) == {PERSON, "sub-01", "sub-05"}
 
 
 def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch):
@@ -307,16 +313,55 @@ def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, m
     ]
 
 
-def test_the_ledger_notes_that_and_not_who(home, study):
+def test_the_ledger_shows_that_and_not_who(home, study, tmp_path):
+    """Also one that was begun by the withdrawal."""
     withdraw(home, "sub-05")
-    assert not home.ledger_path.exists()
     approve(home, study)
     for _ in range(2):
         withdraw(home, PERSON)
     with home.open_ledger() as ledger:
-        assert ledger.notes() == [NOTE, NOTE]
+        notes = ledger.notes()
+        assert [text for text, _ in notes] == [NOTE, NOTE]
         ledger.verify_chain()
-    assert PERSON.encode() not in home.ledger_path.read_bytes()
+        ledger.export(tmp_path / "ledger.json", messages=True)
+    shown = home.ledger_path.read_bytes() + (tmp_path / "ledger.json").read_bytes()
+    for secret in (b"sub-0", *(mark for _, mark in notes), *(mark.hex().encode() for _, mark in notes)):
+        assert secret not in shown
+
+
+def test_another_name_does_not_stand_in_for_one_that_was_lost(home, study):
+    withdraw(home, PERSON)
+    withdrawn_path(home).unlink()
+    withdraw(home, "sub-01")
+    with pytest.raises(InputError, match="lacks 1 of the 2"):
+        enrol(home, home.settings.data, study, again=True)
+    withdraw(home, PERSON)
+    assert set(read_withdrawn(home)) == {PERSON, "sub-01"}
+
+
+def test_a_withdrawal_that_was_killed_is_noted_by_the_next_run(home, study):
+    """Here before the ledger could note it."""
+    with pytest.MonkeyPatch.context() as dying:
+        dying.setattr(withdrawal, "note_withdrawn", lambda *_: None)
+        withdraw(home, PERSON)
+    with home.open_ledger() as ledger:
+        assert ledger.notes() == []
+        consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        assert [text for text, _ in ledger.notes()] == [NOTE]
+    withdrawn_path(home).unlink()
+    with pytest.raises(InputError, match="nobody is read"):
+        open_people(home, study)
+
+
+def test_it_is_noted_though_results_cannot_be_removed(home, monkeypatch):
+    def refuse(*_):
+        raise InputError("cannot be removed")
+
+    monkeypatch.setattr(withdrawal, "_remove_results", refuse)
+    with pytest.raises(InputError, match="cannot be removed"):
+        withdraw(home, PERSON)
+    with home.open_ledger() as ledger:
+        assert [text for text, _ in ledger.notes()] == [NOTE]
 
 
 def test_an_approved_study_goes_on_with_the_number_agreed(home, study):

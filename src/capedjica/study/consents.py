@@ -1,16 +1,18 @@
 """Whose consent no longer stands: a private list, and statistics that follow it while a study runs.
 
 A list that was lost must not pass for one on which nobody is. So the ledger, whose own loss is noticed, has a
-note for everybody who was put on the list, without their name; where it has more notes than the list has
-names, nobody is read. For the same reason nobody is ever taken off the list: who is on it by mistake is
-marked.
+note for every entry of the list, with a sealed mark of who it is; where it has one that the list has not,
+nobody is read. For the same reason nobody is ever taken off the list: who is on it by mistake is marked, and
+has a second entry should they withdraw after all.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,7 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.subjects import Vectors
 from capedjica.privacy.ledger import Ledger
+from capedjica.study.locks import BusyError, locked
 from capedjica.study.private_files import write_private
 from capedjica.study.site_home import SiteHome
 from capedjica.study.toml import read_toml, toml_value
@@ -33,7 +36,7 @@ NOTE: Final = "a participant withdrew consent"
 _HEADER: Final = """\
 # People who withdrew their consent (`capedjica site withdraw`): no study reads their scans, and they are not
 # enrolled again. This file stays here. Should somebody be on it by mistake, leave the entry where it is, as
-# the ledger counts them, and add to it the line: by_mistake = true
+# the ledger knows it, and add to it the line: by_mistake = true
 """
 
 
@@ -57,12 +60,16 @@ def withdrawn_path(home: SiteHome) -> Path:
     return home.folder / "withdrawn.toml"
 
 
-def read_list(home: SiteHome) -> dict[str, Withdrawal]:
-    """Return the list as it is, whole or not, those included who are on it by mistake."""
+def lock(home: SiteHome) -> AbstractContextManager[None]:
+    """Let nobody else change the list, or what the ledger notes of it."""
+    busy = f"somebody else's consent is being withdrawn at site {home.settings.name}; try again"
+    return locked(home.folder / ".withdrawn.lock", busy)
+
+
+def read_list(home: SiteHome) -> tuple[Withdrawal, ...]:
+    """Return the list as it is, whole or not, entries that are mistakes included."""
     file = withdrawn_path(home)
-    if not file.exists():
-        return {}
-    return {one.name: one for one in read_toml(file, Withdrawals, SCHEMA).withdrawn}
+    return read_toml(file, Withdrawals, SCHEMA).withdrawn if file.exists() else ()
 
 
 def read_withdrawn(home: SiteHome) -> dict[str, str]:
@@ -70,38 +77,73 @@ def read_withdrawn(home: SiteHome) -> dict[str, str]:
     if not home.has_ledger:
         return standing(home)
     with home.open_ledger() as ledger:
-        return _read_whole(home, ledger.notes())
+        return _read_whole(home, ledger)
 
 
 def standing(home: SiteHome) -> dict[str, str]:
-    """Return who withdrew, and when, by the list as it is: for those who asked before whether it is whole."""
+    """Return who withdrew, and when first, by the list as it is: for those who know whether it is whole."""
     return _standing(read_list(home))
 
 
-def _standing(listed: dict[str, Withdrawal]) -> dict[str, str]:
-    return {one.name: one.when for one in listed.values() if not one.by_mistake}
+def _standing(listed: Sequence[Withdrawal]) -> dict[str, str]:
+    first: dict[str, str] = {}
+    for one in listed:
+        if not one.by_mistake:
+            first.setdefault(one.name, one.when)
+    return first
 
 
-def _read_whole(home: SiteHome, notes: Sequence[str]) -> dict[str, str]:
-    """Return who withdrew; refuse if by the ledger's notes there are more."""
-    listed, noted = read_list(home), notes.count(NOTE)
-    if len(listed) < noted:
+def _read_whole(home: SiteHome, ledger: Ledger) -> dict[str, str]:
+    """Return who withdrew; refuse if the ledger has noted somebody else."""
+    listed, noted = read_list(home), _noted(ledger)
+    lacking = noted - _marks(listed)
+    if lacking:
         raise InputError(
-            f"{withdrawn_path(home)} names {len(listed)} people, but {noted} withdrew their consent at site "
-            f"{home.settings.name} by its ledger: nobody is read. Put the list back from a backup, or run "
-            "capedjica site withdraw again for those who are missing; who is on it by mistake stays on it "
-            "(by_mistake = true)"
+            f"{withdrawn_path(home)} lacks {lacking.total()} of the {noted.total()} withdrawals of consent "
+            f"that the ledger of site {home.settings.name} has noted: nobody is read. Put the list back from "
+            "a backup, or run capedjica site withdraw again for those who are missing; who is on it by "
+            "mistake stays on it (by_mistake = true)"
         )
     return _standing(listed)
 
 
+def _mark(name: str) -> bytes:
+    """Return what a note has of somebody, sealed: enough to recognise their name."""
+    return hashlib.sha256(b"capedjica/withdrawal/1\0" + name.encode(errors="surrogateescape")).digest()
+
+
+def _marks(listed: Iterable[Withdrawal]) -> Counter[bytes]:
+    return Counter(_mark(one.name) for one in listed)
+
+
+def _noted(ledger: Ledger) -> Counter[bytes]:
+    return Counter(mark for text, mark in ledger.notes() if text == NOTE)
+
+
 def add_withdrawn(home: SiteHome, name: str) -> str:
     """Put somebody on the list, unless they are; return since when."""
-    listed = read_list(home)
-    if name not in _standing(listed):
-        listed[name] = Withdrawal(name, datetime.now(UTC).isoformat(timespec="seconds"))
-        _write(withdrawn_path(home), listed.values())
-    return listed[name].when
+    if name not in standing(home):
+        _add(home, name, 1)
+    return standing(home)[name]
+
+
+def _add(home: SiteHome, name: str, count: int) -> None:
+    entry = Withdrawal(name, datetime.now(UTC).isoformat(timespec="seconds"))
+    _write(withdrawn_path(home), [*read_list(home), *[entry] * count])
+
+
+def note_withdrawn(home: SiteHome, name: str) -> None:
+    """Let the ledger note everybody on the list; one that was lost gets all its entries of somebody again."""
+    with home.open_ledger() as ledger:
+        lacking = _noted(ledger) - _marks(read_list(home))
+        if lacking[_mark(name)]:
+            _add(home, name, lacking[_mark(name)])
+        _note_all(home, ledger)
+
+
+def _note_all(home: SiteHome, ledger: Ledger) -> None:
+    for mark in (_marks(read_list(home)) - _noted(ledger)).elements():
+        ledger.note(NOTE, mark)
 
 
 def _write(file: Path, withdrawn: Iterable[Withdrawal]) -> None:
@@ -130,7 +172,7 @@ class Consenting:
     home : SiteHome
         The site.
     ledger : Ledger
-        Its ledger, which knows how many withdrew.
+        Its ledger, which knows who withdrew.
     people : People
         Who takes part.
     make : callable
@@ -141,6 +183,9 @@ class Consenting:
         self, home: SiteHome, ledger: Ledger, people: People, make: Callable[[People], Statistics]
     ) -> None:
         self._home, self._ledger, self._make = home, ledger, make
+        # Of a withdrawal that was killed half-way, or from before there was a ledger.
+        with suppress(BusyError), lock(home):
+            _note_all(home, ledger)
         self._withdrawn = frozenset(self._read())
         self.people = consenting(home, people.people, people.features, self._withdrawn)
         self._statistics = make(self.people)
@@ -155,7 +200,7 @@ class Consenting:
         try:
             withdrawn = frozenset(self._read())
         except CapedjicaError:
-            # Why goes into the site's own log; outside, nobody of the site takes part any more.
+            # Why goes into the site's own log; its people count as zero, which nobody outside can tell.
             logging.getLogger(f"capedjica.site.{self._home.settings.name}").exception("nobody is read")
             raise
         if withdrawn <= self._withdrawn:
@@ -165,7 +210,7 @@ class Consenting:
         self._withdrawn = withdrawn
 
     def _read(self) -> dict[str, str]:
-        return _read_whole(self._home, self._ledger.notes())
+        return _read_whole(self._home, self._ledger)
 
 
 def consenting(

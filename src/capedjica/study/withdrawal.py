@@ -20,11 +20,17 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy.ledger import Spent
 from capedjica.privacy.statement import round_up
 from capedjica.study.approved_scans import forget_person
-from capedjica.study.consents import NOTE, add_withdrawn, read_list, read_withdrawn, standing
+from capedjica.study.consents import (
+    add_withdrawn,
+    lock,
+    note_withdrawn,
+    read_list,
+    read_withdrawn,
+    standing,
+)
 from capedjica.study.enrolment import Enrolment, read_enrolment, write_enrolment
 from capedjica.study.local_reporting import REPORT
 from capedjica.study.local_results import person_label
-from capedjica.study.locks import locked
 from capedjica.study.participation import approved
 from capedjica.study.resting import is_resting
 from capedjica.study.site_home import SiteHome
@@ -58,8 +64,7 @@ class Withdrawn:
 
 def withdraw(home: SiteHome, person: str) -> Withdrawn:
     """Let nobody read somebody's scans any more, and remove what was made of them."""
-    busy = f"somebody else's consent is being withdrawn at site {home.settings.name}; try again"
-    with locked(home.folder / ".withdrawn.lock", busy):
+    with lock(home):
         return _withdraw(home, person)
 
 
@@ -70,10 +75,12 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
         enrolment = _fix(home)
     # First of all, so that it holds whatever happens to the rest.
     since = add_withdrawn(home, name)
-    series = SeriesCache(home.cache_path).purge()
-    results = _remove_results(home, name)
-    forget_person(home, name)
-    _note(home)
+    try:
+        series = SeriesCache(home.cache_path).purge()
+        results = _remove_results(home, name)
+        forget_person(home, name)
+    finally:
+        note_withdrawn(home, name)
     enrolled = enrolment is not None and name in enrolment.enrolled
     studies = tuple(_studies(home)) if enrolled else ()
     return Withdrawn(name, since, series, results, studies)
@@ -112,7 +119,7 @@ def _released_words(spent: Spent) -> str:
 
 def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
     """Return the name that somebody has here, given with or without ``sub-``; refuse a stranger."""
-    known = set(read_list(home))
+    known = {one.name for one in read_list(home)}
     if enrolment is not None:
         known |= {*enrolment.enrolled, *(one.name for one in enrolment.left_out)}
     with suppress(InputError):
@@ -156,14 +163,6 @@ def _remove_results(home: SiteHome, name: str) -> int:
             f"the results about {printable(name)} in {home.results_path} cannot be removed: {error.strerror}"
         ) from None
     return removed
-
-
-def _note(home: SiteHome) -> None:
-    """Note in the ledger, if there is one, that somebody withdrew, once for each; it does not say who."""
-    if home.has_ledger:
-        with home.open_ledger() as ledger:
-            for _ in range(len(read_list(home)) - ledger.notes().count(NOTE)):
-                ledger.note(NOTE)
 
 
 def _studies(home: SiteHome) -> Iterator[str]:

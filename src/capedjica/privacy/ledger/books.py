@@ -59,7 +59,7 @@ class Books:
         self.releases: dict[Slot, Entry] = {}
         self.aborted: set[Slot] = set()
         self.burnt: set[Slot] = set()
-        self.notes: list[str] = []
+        self.notes: list[Entry] = []
         self._claims: dict[bytes, dict[tuple[int, int], str]] = defaultdict(dict)
 
     def apply(self, entry: Entry) -> None:
@@ -71,7 +71,8 @@ class Books:
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind == "note":
-            self.notes.append(entry.read(Note).reason)
+            entry.read(Note)
+            self.notes.append(entry)
         if entry.kind in ("genesis", "head-rebuilt", "key", "note"):
             return
         study = _present(entry.study)

@@ -42,7 +42,8 @@ class Chain:
     timeout : float
         Seconds to wait for another process.
     rebuild_head : bool
-        Whether a missing or unreadable head may be replaced, which is recorded.
+        Whether a head that is missing, damaged or not signed by this site may be replaced, which is recorded;
+        one that speaks of another ledger or a later entry is not.
     """
 
     def __init__(
@@ -252,7 +253,9 @@ class Chain:
 
     def compare(self, data: bytes, source: str = _GIVEN) -> int:
         """Compare the chain with a signed head, and return that head's sequence number."""
-        head = Head.parse(data, self._keys.verifier, source)
+        return self._fit(Head.parse(data, self._keys.verifier, source), source)
+
+    def _fit(self, head: Head, source: str) -> int:
         if head.ledger != self._tip.ledger:
             raise TamperedError(f"the ledger {self.path} is not the one that {source} belongs to")
         if head.seq > self._tip.seq:
@@ -267,6 +270,8 @@ class Chain:
     def _check_head_file(self) -> int:
         data, source = read_head(self.head_path), f"its head {self.head_path}"
         if data is not None:
+            if not Head.readable(data, self._keys.verifier):
+                self._check_claim(data, source)
             return self.compare(data, source)
         # The head is first written when the ledger has one entry, so a longer one had it and lost it.
         if self._tip.seq > 1:
@@ -277,8 +282,20 @@ class Chain:
         return 0
 
     def _head_is_lost(self) -> bool:
+        """Whether there is no head, or one that cannot be verified and says nothing against the ledger."""
         data = read_head(self.head_path)
-        return data is None or not Head.readable(data, self._keys.verifier)
+        if data is None:
+            return True
+        if Head.readable(data, self._keys.verifier):
+            return False
+        self._check_claim(data, f"its head {self.head_path}")
+        return True
+
+    def _check_claim(self, data: bytes, source: str) -> None:
+        """Refuse what does not fit even a head that this key did not sign: it may be of a later one."""
+        claimed = Head.claimed(data)
+        if claimed is not None:
+            self._fit(claimed, source)
 
     def _write_head(self) -> None:
         write_atomically(self.head_path, self.signed_head())

@@ -43,18 +43,24 @@ class Head:
         return body + signature
 
     @classmethod
+    def claimed(cls, data: bytes) -> Head | None:
+        """Return what a head says, whoever signed it; None if it is no head at all."""
+        if not isinstance(data, bytes) or len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
+            return None
+        return cls(*_BODY.unpack(data[: _BODY.size])[1:])
+
+    @classmethod
     def parse(cls, data: bytes, verifier: Callable[[int], Verify], source: str) -> Head:
         """Read a signed head strictly; ``source`` says in the error where it came from.
 
         ``verifier`` returns what verifies a head of a number: that of the key in force at that entry.
         """
-        if not isinstance(data, bytes) or len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
+        head = cls.claimed(data)
+        if head is None:
             raise TamperedError(f"{source} is not a ledger head of {HEAD_BYTES} bytes")
-        body, signature = data[: _BODY.size], data[_BODY.size :]
-        _, ledger, seq, chain_hash = _BODY.unpack(body)
-        if not verifier(seq)(signature, body):
+        if not verifier(head.seq)(data[_BODY.size :], data[: _BODY.size]):
             raise TamperedError(f"{source} was not signed by this site")
-        return cls(ledger, seq, chain_hash)
+        return head
 
     @classmethod
     def readable(cls, data: bytes, verifier: Callable[[int], Verify]) -> bool:

@@ -120,16 +120,16 @@ class Ledger:
             checks.secret_or_hash("new", new),
         )
 
-    def note(self, text: str) -> None:
-        """Record that something happened, with its time; no charge depends on it."""
+    def note(self, text: str, sealed: bytes = b"") -> None:
+        """Record that something happened, and when; only the key opens ``sealed``. It charges nothing."""
         reason = checks.text("text", text)
         with self._chain.writing():
-            self._chain.append("note", Note(reason))
+            self._chain.append("note", Note(reason), message=sealed)
 
-    def notes(self) -> list[str]:
-        """Return all notes, in order."""
+    def notes(self) -> list[tuple[str, bytes]]:
+        """Return all notes, in order: the text of each, and what was sealed with it."""
         with self._chain.reading():
-            return list(self._chain.books.notes)
+            return [(note.read(Note).reason, self._chain.message(note)) for note in self._chain.books.notes]
 
     # Studies and blocks
 
