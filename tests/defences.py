@@ -80,6 +80,7 @@ def source(file: str, old: str, new: str) -> Change:
 # Texts that several changes have in common.
 SITE, LEDGER, BOOKS = "mechanisms/site.py", "privacy/ledger/ledger.py", "privacy/ledger/books.py"
 SUM, CHAIN = "securesum/site.py", "privacy/ledger/chain.py"
+NEIGHBOURS = "tests/attacks/test_flare_neighbours.py::test_"
 WRONG_REQUEST = "if entry.request != request or entry.read(Release).participants != participants:"
 DIFFERENT_SURVIVORS = "if message.survivors_hash != agreed:"
 NOT_SIGNED = "if not site.verify(bytes(signature), _signed_bytes(payload)):"
@@ -673,8 +674,82 @@ DEFENCES = (
         "frames are limited",
         "nonsense at the port does not swell the server",
         "tests/attacks/test_flare_fuzz.py::test_nonsense_at_the_port_neither_crashes_nor_swells_the_server",
-        (source("engines/flare/party.py", "    socket_conn.MAX_FRAME_SIZE = MAX_FRAME\n", ""),),
+        (source("engines/flare/limits.py", "    socket_conn.MAX_FRAME_SIZE = MAX_FRAME\n", ""),),
         slow=True,
+    ),
+    Defence(
+        "greetings are short",
+        "whoever has a certificate cannot swell a party by its greeting",
+        f"{NEIGHBOURS}a_greeting_is_short",
+        (source("engines/flare/limits.py", "    _limit_greetings(ConnManager)\n", ""),),
+        slow=True,
+    ),
+    Defence(
+        "announced messages are limited",
+        "announcing a large message takes no memory",
+        f"{NEIGHBOURS}announcing_a_large_message_takes_no_memory",
+        (source("study/federated/site_settings.py", '    "streaming_max_blob_size": MAX_FRAME,\n', ""),),
+        slow=True,
+    ),
+    Defence(
+        "handshakes one beside the other",
+        "strangers who say nothing keep nobody out",
+        f"{NEIGHBOURS}strangers_who_say_nothing_keep_nobody_out",
+        (
+            source("engines/flare/limits.py", "server.socket.do_handshake_on_connect = False", "pass"),
+            source("engines/flare/limits.py", "            request.settimeout(PATIENCE)\n", ""),
+        ),
+        slow=True,
+    ),
+    Defence(
+        "no connection for the asking",
+        "a site connects to nobody but the server, whatever a message asks for",
+        f"{NEIGHBOURS}no_connection_is_made_for_the_asking",
+        (source("engines/flare/neighbours.py", "    _make_no_connections(CoreCell)\n", ""),),
+        slow=True,
+    ),
+    Defence(
+        "names go with connections",
+        "whoever has a site's certificate is not a part of the site at the server's end",
+        f"{NEIGHBOURS}a_part_of_the_site_is_not_at_the_servers_end",
+        (source("engines/flare/neighbours.py", "    _check_names(ConnManager)\n", ""),),
+        slow=True,
+    ),
+    Defence(
+        "nothing is carried into a site",
+        "a message from outside is not carried on within the site",
+        f"{NEIGHBOURS}nothing_is_carried_into_the_site_under_its_own_name",
+        (
+            source(
+                "engines/flare/neighbours.py", "destination != own.fqcn or is_family(own, origin)", "False"
+            ),
+        ),
+        slow=True,
+    ),
+    Defence(
+        "unasked answers",
+        "answers that nobody asked for keep nobody waiting",
+        f"{NEIGHBOURS}answers_that_nobody_asked_for_keep_nobody_waiting",
+        (source("engines/flare/neighbours.py", "    _drop_what_is_not_expected(CoreCell)\n", ""),),
+        slow=True,
+    ),
+    Defence(
+        "the folder of a job",
+        "a job's folder is not one of the kit's",
+        "tests/engines/test_flare_guard.py::test_the_folder_of_a_job_is_not_one_of_the_kits",
+        (source("engines/flare/guard.py", "isinstance(name, str) and _JOB_NAME.fullmatch(name)", "True"),),
+    ),
+    Defence(
+        "what is said of a job",
+        "nothing is said of a job that changes how it is run",
+        "tests/engines/test_flare_guard.py::test_nothing_is_said_of_a_job_that_changes_how_it_is_run",
+        (source("engines/flare/guard.py", "if key in _KNOWN}", "}"),),
+    ),
+    Defence(
+        "events of FLARE",
+        "a job is told when it is over, and nothing else about itself",
+        "tests/engines/test_flare_guard.py::test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself",
+        (source("engines/flare/guard.py", "(channel, topic) == _OVER", "channel == _OVER[0]"),),
     ),
     Defence(
         "FLARE's commands",

@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nvflare.apis.fl_constant import ReservedTopic
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
-from nvflare.private.defs import SysCommandTopic
+from nvflare.private.admin_defs import Message as Command
+from nvflare.private.defs import RequestHeader, SysCommandTopic
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from capedjica.engines.flare import guard
 from capedjica.engines.flare.controller import CHANNEL
 from capedjica.study.federated import jobs
+from capedjica.study.federated.federation import SITE_CLASS
 from capedjica.study.federated.site_settings import COMMUNICATION
 
 CLIENT, JOB = "s1", "s1.j1"
@@ -45,7 +48,6 @@ def streamed(own, origin, neighbour, inside):
         (JOB, CLIENT, CLIENT, CellChannel.CLIENT_COMMAND),
         (JOB, "server.j1", "server", CHANNEL),
         (JOB, "server.j1", CLIENT, CHANNEL),
-        (JOB, "server.j1", "server", AUX),
         (JOB, "server.j1", "server", REPLY),
     ],
 )
@@ -80,6 +82,7 @@ def test_what_a_study_needs_is_let_in_also_as_a_stream(own, origin, neighbour, c
         (CLIENT, "server", "server", AUX),
         (CLIENT, "server", "server", "_net_manager"),
         (CLIENT, "server", "server", "credential_manager"),
+        (JOB, "server.j1", "server", AUX),
         (JOB, "server.j1", "server", "_net_manager"),
         (JOB, "server.j1", "server", CellChannel.CLIENT_COMMAND),
     ],
@@ -93,6 +96,23 @@ def test_everything_else_is_refused_also_as_a_stream(own, origin, neighbour, cha
 def test_a_neighbour_may_say_goodbye_and_nothing_else_about_the_net(topic):
     assert welcome(CLIENT, "server", "server", NET, topic) == (topic == "bye")
     assert not welcome(CLIENT, "s2", "server", NET, topic)
+
+
+@pytest.mark.parametrize("topic", [ReservedTopic.END_RUN, ReservedTopic.DO_TASK, "fed.event", "any"])
+def test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself(topic):
+    """Events of FLARE, for example, would begin and end the job's parts as their sender likes."""
+    message = Message(
+        {
+            MessageHeaderKey.CHANNEL: STREAM_CHANNEL,
+            MessageHeaderKey.TOPIC: STREAM_DATA_TOPIC,
+            StreamHeaderKey.CHANNEL: AUX,
+            StreamHeaderKey.TOPIC: topic,
+        },
+        None,
+    )
+    over = topic == ReservedTopic.END_RUN
+    assert guard.is_welcome(FqcnInfo(JOB), "server.j1", "server", message) == over
+    assert welcome(JOB, "server.j1", "server", AUX, topic) == over
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
@@ -122,9 +142,51 @@ def test_a_party_and_its_jobs_show_each_other_certificates():
     assert COMMUNICATION["allow_adhoc_conns"] is False
 
 
+# What is said about jobs
+
+NAME = "0d3c2f4e-5b6a-4788-9900-aabbccddeeff"
+
+
+def command(name, meta=None):
+    made = Command("deploy", b"")
+    for key, value in ((RequestHeader.JOB_ID, name), (RequestHeader.JOB_META, meta)):
+        if value is not None:
+            made.set_header(key, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    "name", ["startup", "local", "study", "", "..", "../x", f"{NAME}/..", f"{NAME}\n", NAME.upper(), 7, b"x"]
+)
+def test_the_folder_of_a_job_is_not_one_of_the_kits(name):
+    """FLARE empties it before it puts a job there."""
+    assert not guard.keep_to_the_job(command(name))
+    assert guard.keep_to_the_job(command(NAME))
+
+
+@pytest.mark.parametrize("said", [{"launcher_spec": {"s1": {"docker": {"image": "x"}}}}, {"byoc": True}, "x"])
+def test_nothing_is_said_of_a_job_that_changes_how_it_is_run(said):
+    """By the first two FLARE would set the site's list of classes aside."""
+    known = {"name": "run", "job_clients": ["s1"], "submitter_role": "super"}
+    made = command(NAME, known | said | {"job_id": "startup"} if isinstance(said, dict) else said)
+    assert guard.keep_to_the_job(made)
+    expected = (known if isinstance(said, dict) else {}) | {"job_id": NAME}
+    assert made.get_header(RequestHeader.JOB_META) == expected
+
+
+@pytest.mark.parametrize("what", [None, {}, b"", "admin"])
+def test_what_is_no_command_is_refused(what):
+    assert not guard.keep_to_the_job(what)
+
+
 # Jobs
 
 SETTINGS = "config/config_fed_client.json"
+
+
+def running(part):
+    """The settings of an executor."""
+    return {"tasks": ["none"], "executor": part}
 
 
 def packed(files):
@@ -174,11 +236,10 @@ def test_a_job_that_brings_anything_else_is_refused(job, name):
         lambda said: said | {"components": [{"id": "x", "path": "a.B", "args": {}}]},
         lambda said: said | {"task_data_filters": []},
         lambda said: said | {"executors": [said["executors"][0] | {"name": "x"}]},
-        lambda said: said | {"executors": [{"tasks": ["none"], "executor": {"path": "a.B"}}]},
-        lambda said: {
-            **said,
-            "executors": [{"tasks": [], "executor": {"path": "a.B", "args": {"x": {"path": "a.B"}}}}],
-        },
+        lambda said: said | {"executors": [{"tasks": ["none"], "executor": {"path": SITE_CLASS}}]},
+        lambda said: said | {"executors": [running({"path": SITE_CLASS, "args": {"x": {"path": "a.B"}}})]},
+        lambda said: said | {"executors": 2 * said["executors"]},
+        lambda said: said | {"executors": []},
         lambda said: [],
     ],
 )
@@ -186,6 +247,41 @@ def test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused(job
     said = json.loads(job[SETTINGS])
     assert guard.is_plain(packed(job | {SETTINGS: json.dumps(said)}))
     assert not guard.is_plain(packed(job | {SETTINGS: json.dumps(change(said))}))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        # Code of FLARE that runs a program, and code of ours that is not for sites.
+        "nvflare.app_common.executors.client_api_launcher_executor.ClientAPILauncherExecutor",
+        "capedjica.study.federated.parties.AggregatorParty",
+        "capedjica.study.federated.parties.siteparty",
+        f"{SITE_CLASS}.open",
+        f"{SITE_CLASS} ",
+        f"x.{SITE_CLASS}",
+        "SiteParty",
+        "{class}",
+        "",
+        None,
+        [SITE_CLASS],
+    ],
+)
+def test_a_job_of_another_class_is_refused(job, path):
+    said = json.loads(job[SETTINGS])
+    arguments = said["executors"][0]["executor"]["args"]
+    own, other = running({"path": SITE_CLASS, "args": arguments}), running({"path": path, "args": arguments})
+    assert guard.is_plain(packed(job | {SETTINGS: json.dumps(said | {"executors": [own]})}))
+    for executors in ([other], [own, other], [other, own]):
+        assert not guard.is_plain(packed(job | {SETTINGS: json.dumps(said | {"executors": executors})}))
+
+
+@pytest.mark.parametrize("order", [("a.B", SITE_CLASS), (SITE_CLASS, "a.B")])
+def test_a_class_named_twice_is_refused_whichever_counts(job, order):
+    """Who reads a job after us might take the other one."""
+    own = json.dumps(SITE_CLASS).encode()
+    twice = b', "path": '.join(json.dumps(path).encode() for path in order)
+    assert job[SETTINGS].count(own) == 1
+    assert not guard.is_plain(packed(job | {SETTINGS: job[SETTINGS].replace(own, twice)}))
 
 
 def test_a_job_is_small_and_whole(job):

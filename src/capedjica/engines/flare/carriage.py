@@ -27,6 +27,8 @@ from capedjica.errors import ProtocolError
 VERSION: Final = version("capedjica")
 # A message is refused beyond this size; 30 MB were measured to pass in little more than a second.
 MAX_MESSAGE: Final = 48 << 20
+# FLARE sends long messages in pieces; whole, they carry names and headers besides.
+MAX_FRAME: Final = MAX_MESSAGE + (1 << 20)
 # How long a site keeps the aggregator waiting before it says that it is busy.
 HOLD_SECONDS: Final = 2.0
 # How much longer its answer may be on its way.

@@ -3,20 +3,24 @@
 FLARE lets a server send commands to a site's client, those of a shell among them, and asks the site's rules
 about one only where the sender says that it should. It carries messages from any cell to any other, so that
 sites could command each other, and every process answers questions about itself. A job may bring settings
-of FLARE along, of logs and drivers for example, which name code to be run. None of that is wanted: whatever
-is not on the lists below is refused before it is unpacked.
+of FLARE along, of logs and drivers for example, which name code to be run; what is said about a job can have
+the site's list of classes set aside, and its name is that of a folder to be emptied. None of that is wanted:
+whatever is not on the lists below is refused before it is unpacked.
 """
 
 from __future__ import annotations
 
 import io
 import logging
+import re
 import zipfile
 import zlib
 from functools import wraps
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from nvflare.apis.fl_constant import ReservedTopic
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel as NetChannel
 from nvflare.fuel.f3.cellnet.defs import CellChannelTopic, MessageHeaderKey, MessagePropKey, ReturnCode
@@ -24,11 +28,13 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN, FqcnInfo
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.private.admin_defs import Message as Command
 from nvflare.private.admin_defs import error_reply
-from nvflare.private.defs import CellChannel, TrainingTopic
+from nvflare.private.defs import CellChannel, RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
+from capedjica.engines.flare import neighbours
 from capedjica.engines.flare.controller import CHANNEL
 
 # What the server has to tell a site's client about jobs.
@@ -42,7 +48,25 @@ COMMANDS: Final = {
 }
 # Replies too come as streams, under a channel of their own.
 _FOR_CLIENTS: Final = {CellChannel.CLIENT_MAIN, CellChannel.RETURN_ONLY}
-_FOR_JOBS: Final = {CHANNEL, CellChannel.AUX_COMMUNICATION, CellChannel.RETURN_ONLY}
+_FOR_JOBS: Final = {CHANNEL, CellChannel.RETURN_ONLY}
+# Of FLARE's own conversation with a job: that it is over.
+_OVER: Final = (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN)
+# What a client and its job need to know about the job. What else FLARE says of one chooses how and by which
+# rules it is run.
+_KNOWN: Final = {
+    key.value
+    for key in (
+        JobMetaKey.JOB_ID,
+        JobMetaKey.JOB_NAME,
+        JobMetaKey.SUBMITTER_NAME,
+        JobMetaKey.SUBMITTER_ORG,
+        JobMetaKey.SUBMITTER_ROLE,
+        JobMetaKey.JOB_CLIENTS,
+        JobMetaKey.MIN_CLIENTS,
+        JobMetaKey.STUDY,
+    )
+}
+_JOB_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A job: who does what, for the server and for sites, and who signed it.
 _SIGNED: Final = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
 _SETTINGS: Final = "config/config_fed_client.json"
@@ -54,10 +78,12 @@ _JOB: Final = {
     *(f"config/{name}" for name in _SIGNED),
 }
 _MOST_BYTES: Final = 1 << 16
+_LOG: Final = logging.getLogger(__name__)
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
-    path: str
+    # By its name, as this layer does not know the one above; a test compares it with what jobs are made of.
+    path: Literal["capedjica.study.federated.parties.SiteParty"]
     args: dict[str, str | int]
 
 
@@ -67,16 +93,18 @@ class _Executor(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """All that a job may say to a site: one class, with plain arguments. Which one is FLARE's to check."""
+    """All that a job may say to a site: to run our one class, with plain arguments."""
 
     format_version: int
-    executors: list[_Executor]
+    executors: Annotated[list[_Executor], msgspec.Meta(min_length=1, max_length=1)]
 
 
 def install() -> None:
     """Make every cell of this process refuse what is not welcome."""
+    neighbours.install()
     _refuse_unwelcome(CoreCell)
     _leave_out_commands(FedAdminAgent)
+    _refuse_strange_names(FedAdminAgent)
     _refuse_strange_jobs(DeployProcessor)
 
 
@@ -94,9 +122,9 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     message : Message
         The request.
     """
-    if FQCN.get_root(origin) == own.root:
+    if neighbours.is_family(own, origin):
         # From the outside only a thief of the kit would call itself so.
-        return bool(FQCN.get_root(neighbour) == own.root)
+        return neighbours.is_family(own, neighbour)
     parent = "" if own.is_root else FQCN.get_parent(own.fqcn)
     if neighbour not in (FQCN.ROOT_SERVER, parent):
         return False
@@ -106,11 +134,14 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     if (channel, topic) == (NetChannel.CELLNET, CellChannelTopic.Bye):
         return origin == neighbour
     if channel == STREAM_CHANNEL and topic == STREAM_DATA_TOPIC:
-        channel = message.get_header(StreamHeaderKey.CHANNEL, "")
+        channel, topic = (
+            message.get_header(key, "") for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC)
+        )
     if own.is_root:
         return origin == FQCN.ROOT_SERVER and channel in {*_FOR_CLIENTS, STREAM_CHANNEL}
     aggregator = FQCN.join([FQCN.ROOT_SERVER, *FQCN.split(own.fqcn)[1:]])
-    return origin == aggregator and channel in {*_FOR_JOBS, STREAM_CHANNEL}
+    wanted = channel in {*_FOR_JOBS, STREAM_CHANNEL} or (channel, topic) == _OVER
+    return origin == aggregator and wanted
 
 
 def _refuse_unwelcome(kind: type[CoreCell]) -> None:
@@ -121,7 +152,7 @@ def _refuse_unwelcome(kind: type[CoreCell]) -> None:
         neighbour = message.get_prop(MessagePropKey.ENDPOINT)
         if neighbour is not None and is_welcome(cell.my_info, origin, neighbour.name, message):
             return plain(cell, origin, message)
-        logging.getLogger(__name__).warning("refused a request from %r", origin)
+        _LOG.warning("refused a request from %r", origin)
         return make_reply(ReturnCode.INVALID_REQUEST, error="refused")
 
     kind._process_request = process
@@ -137,8 +168,35 @@ def _leave_out_commands(kind: type[FedAdminAgent]) -> None:
     kind.register_processor = register
 
 
+def _refuse_strange_names(kind: type[FedAdminAgent]) -> None:
+    plain = kind._dispatch_request
+
+    @wraps(plain)
+    def dispatch(agent: FedAdminAgent, request: Message) -> Message:
+        if keep_to_the_job(request.payload):
+            return plain(agent, request)
+        _LOG.warning("refused a command about a job of a strange name")
+        return make_reply(ReturnCode.INVALID_REQUEST, error="refused")
+
+    kind._dispatch_request = dispatch
+
+
+def keep_to_the_job(command: Any) -> bool:
+    """Whether a command is about a job of a name that FLARE makes; what it says beyond need is left out."""
+    if not isinstance(command, Command):
+        return False
+    name, meta = (command.get_header(key) for key in (RequestHeader.JOB_ID, RequestHeader.JOB_META))
+    if name is not None and not (isinstance(name, str) and _JOB_NAME.fullmatch(name)):
+        return False
+    if meta is not None:
+        said = meta if isinstance(meta, dict) else {}
+        essential = {key: value for key, value in said.items() if key in _KNOWN}
+        command.set_header(RequestHeader.JOB_META, essential | {JobMetaKey.JOB_ID.value: name})
+    return True
+
+
 def is_plain(job: Any) -> bool:
-    """Whether a packed job holds the settings of one executor and nothing else."""
+    """Whether a packed job holds the settings of a site of a study and nothing else."""
     if not isinstance(job, bytes):
         return False
     try:
@@ -160,7 +218,7 @@ def _refuse_strange_jobs(kind: type[DeployProcessor]) -> None:
     def process(processor: DeployProcessor, request: Any, context: Any) -> Any:
         if is_plain(request.body):
             return plain(processor, request, context)
-        logging.getLogger(__name__).warning("refused a job that is not a study's")
+        _LOG.warning("refused a job that is not a study's")
         return error_reply("refused")
 
     kind.process = process

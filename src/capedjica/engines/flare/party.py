@@ -1,7 +1,7 @@
 """FLARE's server, client or job as a program: ``python -m capedjica.engines.flare.party MODULE ARGUMENTS``.
 
-A frame on FLARE's wire begins with its length, and memory for all of it is reserved at once, up to 2 GB.
-A party gone mad could fill another's memory by a few bytes, so frames are limited to what is ever sent.
+All of them limit what they take from whoever connects (:mod:`capedjica.engines.flare.limits`); those of sites
+also choose to whom they listen (:mod:`capedjica.engines.flare.guard`).
 """
 
 from __future__ import annotations
@@ -10,19 +10,14 @@ import runpy
 import sys
 from typing import Final
 
-from nvflare.fuel.f3.drivers import socket_conn
+from capedjica.engines.flare import guard, limits
 
-from capedjica.engines.flare import guard
-from capedjica.engines.flare.carriage import MAX_MESSAGE
-
-# FLARE sends long messages in pieces; whole, they carry names and headers besides.
-MAX_FRAME: Final = MAX_MESSAGE + (1 << 20)
 _OF_SITES: Final = "nvflare.private.fed.app.client."
 
 
 def main() -> None:
     """Run a module of FLARE with the rest of the arguments."""
-    socket_conn.MAX_FRAME_SIZE = MAX_FRAME
+    limits.install()
     module = sys.argv.pop(1)
     if module.startswith(_OF_SITES):
         guard.install()

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from capedjica.engines.flare.carriage import MAX_FRAME
 from capedjica.study.federated.federation import SETTINGS, SITE_CLASS, write_json
 
 _HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -36,6 +37,8 @@ AUTHORIZATION: Final = {
 # A party and its jobs talk on the machine itself, where others may have accounts: each shows its certificate.
 COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
+    # Memory for a whole message is reserved when its first piece comes.
+    "streaming_max_blob_size": MAX_FRAME,
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
 }
 _COMPONENTS: Final = {

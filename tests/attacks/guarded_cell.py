@@ -1,0 +1,57 @@
+"""A process of a site, without a study: ``python -m tests.attacks.guarded_cell KEYS NAME PORT [PARENT]``.
+
+It answers what reaches it, and says so.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from nvflare.fuel.f3.cellnet.cell import Cell
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.comm_config import CommConfigurator
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import CellChannel
+
+from capedjica.engines.flare import guard, limits
+from capedjica.study.federated.site_settings import COMMUNICATION
+
+SERVER, SITE = "server", "s1"
+
+
+def main(keys: Path, name: str, port: int, parent: str | None) -> None:
+    limits.install()
+    guard.install()
+    CommConfigurator._configuration, CommConfigurator._config_loaded = COMMUNICATION, True
+    cell = Cell(
+        fqcn=name,
+        root_url=f"tcp://localhost:{port}",
+        secure=True,
+        credentials={
+            "ca_cert": str(keys / "ca.crt"),
+            "client_cert": str(keys / "s1.crt"),
+            "client_key": str(keys / "s1.key"),
+            "server_cert": str(keys / "s1.crt"),
+            "server_key": str(keys / "s1.key"),
+            "connection_security": "mtls",
+        },
+        create_internal_listener=parent is None,
+        parent_url=parent,
+        parent_resources=None if parent is None else {"connection_security": "mtls"},
+        auth_identity=SITE,
+        auth_identity_map={SITE: SITE, SERVER: SERVER},
+    )
+
+    def answer(request: Message) -> Message:
+        print("reached by", request.get_header(MessageHeaderKey.TOPIC), flush=True)
+        return Message(payload={})
+
+    for channel in (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND):
+        cell.register_request_cb(channel, "*", answer)
+    cell.start()
+    print("listens at", cell.get_internal_listener_url() if parent is None else "nothing", flush=True)
+    time.sleep(120)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] if len(sys.argv) > 4 else None)

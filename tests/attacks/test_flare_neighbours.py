@@ -1,0 +1,223 @@
+"""A server's end that says what FLARE would believe, against real processes of a site."""
+
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
+from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.private.defs import CellChannel
+
+from capedjica.engines.flare import limits
+from tests.attacks.false_server import FalseServer, context, make_keys, soon
+
+ADMIN, COMMAND = CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND
+SITE, JOB = "s1", "s1.j1"
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    make_keys(folder)
+    return folder
+
+
+class Cell:
+    """A process of the site, and what it says."""
+
+    def __init__(self, keys, name, port, *parent):
+        command = [sys.executable, "-m", "tests.attacks.guarded_cell", str(keys), name, str(port), *parent]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )  # fmt: skip
+        self.said = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        with self.process.stdout as lines:
+            for line in lines:
+                self.said.append(line)
+
+    def reached_by(self):
+        return [line.split()[-1] for line in self.said if line.startswith("reached by")]
+
+    def address(self):
+        return soon(
+            lambda: next((one.split()[-1] for one in self.said if one.startswith("listens at")), None)
+        )
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+
+@pytest.fixture(scope="module")
+def site(keys):
+    """A client and its job, and a false server that has their connections."""
+    server = FalseServer(keys)
+    client = Cell(keys, SITE, server.port)
+    job = Cell(keys, JOB, server.port, client.address())
+    for name in (SITE, JOB):
+        server.line(name).greet("server")
+    yield server, client, job
+    client.end()
+    job.end()
+    server.close()
+
+
+def alive(line, client, word):
+    """What the server may say still arrives, so what was said before it was looked at."""
+    line.tell("server", SITE, ADMIN, word, number=word)
+    soon(lambda: word in client.reached_by() or line.closed.is_set())
+    assert word in client.reached_by()
+
+
+def test_no_connection_is_made_for_the_asking(site):
+    """FLARE would dial, in the clear, whatever address a message of another site has in its headers."""
+    server, client, _ = site
+    line = server.line(SITE)
+    with socket.create_server(("localhost", 0)) as trap:
+        trap.settimeout(3)
+        address = f"tcp://localhost:{trap.getsockname()[1]}"
+        line.tell("s2", SITE, "any", "any", CONN_URL=address)
+        line.tell("s2", SITE, ADMIN, "any", CONN_URL=address)
+        with pytest.raises(TimeoutError):
+            trap.accept()
+    alive(line, client, "after-the-trap")
+
+
+@pytest.mark.parametrize(("by", "origin", "to"), [(SITE, SITE, JOB), (JOB, JOB, SITE)])
+def test_nothing_is_carried_into_the_site_under_its_own_name(site, by, origin, to):
+    """FLARE would hand it on, and the other would take it for its own family's."""
+    server, client, job = site
+    word = f"forged-to-{to}"
+    server.line(by).tell(origin, to, COMMAND, word)
+    server.line(by).tell("server", to, COMMAND, word)
+    server.line(to).tell(origin, to, COMMAND, word)
+    alive(server.line(SITE), client, f"after-{word}")
+    assert word not in client.reached_by() + job.reached_by()
+
+
+def test_answers_that_nobody_asked_for_keep_nobody_waiting(site):
+    """FLARE would ask each sender for its key and wait an hour, with a hundred threads in all."""
+    server, client, _ = site
+    line = server.line(SITE)
+    for number in range(150):
+        line.tell(
+            "s2",
+            SITE,
+            "any",
+            "any",
+            "reply",
+            f"r{number}",
+            b"x",
+            SECURE=True,
+            ENCRYPTED=True,
+            CLEAR_PAYLOAD_LEN=1,
+        )
+        line.tell("s2", SITE, ADMIN, "secret", "req", f"s{number}", b"x", SECURE=True, ENCRYPTED=True)
+    alive(line, client, "after-the-answers")
+    assert not any("credential_manager" in str(header.values()) for header in line.headers)
+
+
+def test_announcing_a_large_message_takes_no_memory(site):
+    server, client, _ = site
+    line = server.line(SITE)
+    before = psutil.Process(client.process.pid).memory_info().rss
+    for number in range(5):
+        more = {
+            StreamHeaderKey.CHANNEL: CellChannel.RETURN_ONLY,
+            StreamHeaderKey.TOPIC: "any",
+            StreamHeaderKey.STREAM_ID: 70 + number,
+            StreamHeaderKey.SEQUENCE: 0,
+            StreamHeaderKey.SIZE: 1 << 30,
+            StreamHeaderKey.OFFSET: 0,
+            StreamHeaderKey.DATA_TYPE: 1,
+        }
+        line.tell_more("server", SITE, STREAM_CHANNEL, STREAM_DATA_TOPIC, more, b"x")
+    alive(line, client, "after-the-announcement")
+    time.sleep(1)
+    assert psutil.Process(client.process.pid).memory_info().rss < before + (100 << 20)
+
+
+def test_a_part_of_the_site_is_not_at_the_servers_end(keys):
+    """Whoever provisioned the site has its certificate; FLARE would believe the name that goes with it."""
+    server = FalseServer(keys, SITE)
+    client = Cell(keys, SITE, server.port)
+    try:
+        line = server.line(SITE)
+        line.greet("s1.evil")
+        assert line.closed.wait(30)
+        assert client.reached_by() == []
+    finally:
+        client.end()
+        server.close()
+
+
+def test_a_greeting_is_short(keys):
+    server = FalseServer(keys)
+    client = Cell(keys, SITE, server.port)
+    try:
+        line = server.line(SITE)
+        line.greet("server", properties="x" * (2 * limits.MAX_GREETING))
+        assert line.closed.wait(30)
+    finally:
+        client.end()
+        server.close()
+
+
+def test_strangers_who_say_nothing_keep_nobody_out(keys, monkeypatch):
+    """FLARE's listener would wait for the first of them for ever."""
+    for name in ("__init__", "finish_request"):
+        monkeypatch.setattr(TcpStreamServer, name, getattr(TcpStreamServer, name))
+    limits._wait_for_each_apart(TcpStreamServer)
+    with socket.create_server(("localhost", 0)) as probe:
+        port = probe.getsockname()[1]
+
+    class Connector:
+        params = {  # noqa: RUF012
+            "host": "localhost",
+            "port": port,
+            "scheme": "stcp",
+            "secure": True,
+            "ca_cert": str(keys / "ca.crt"),
+            "server_cert": str(keys / "server.crt"),
+            "server_key": str(keys / "server.key"),
+            "connection_security": "mtls",
+        }
+
+    class Driver:
+        served = 0
+
+        def add_connection(self, connection):
+            self.served += 1
+            assert connection.get_conn_properties()["peer_cn"] == SITE
+
+        def close_connection(self, connection):
+            pass
+
+    driver = Driver()
+    server = TcpStreamServer(driver, Connector())
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    strangers = [socket.create_connection(("localhost", port)) for _ in range(20)]
+    try:
+        plain = socket.create_connection(("localhost", port), timeout=30)
+        with context(keys, SITE, ssl.Purpose.SERVER_AUTH).wrap_socket(plain):
+            soon(lambda: driver.served)
+        monkeypatch.setattr(limits, "PATIENCE", 0.2)
+        late = socket.create_connection(("localhost", port), timeout=30)
+        assert late.recv(1) == b""  # not waited for
+        late.close()
+    finally:
+        for one in strangers:
+            one.close()
+        server.shutdown()
+        server.server_close()
