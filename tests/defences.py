@@ -80,6 +80,10 @@ def source(file: str, old: str, new: str) -> Change:
 # Texts that several changes have in common.
 SITE, LEDGER, BOOKS = "mechanisms/site.py", "privacy/ledger/ledger.py", "privacy/ledger/books.py"
 SUM, CHAIN = "securesum/site.py", "privacy/ledger/chain.py"
+JOBS = "tests/federated/test_strange_jobs.py::test_"
+STOLEN = "tests/attacks/test_stolen_kit.py::test_"
+GUARD = "tests/engines/test_flare_guard.py::test_"
+OUR_CLASS = 'path: Literal["capedjica.study.federated.parties.SiteParty"]'
 NEIGHBOURS = "tests/attacks/test_flare_neighbours.py::test_"
 WRONG_REQUEST = "if entry.request != request or entry.read(Release).participants != participants:"
 DIFFERENT_SURVIVORS = "if message.survivors_hash != agreed:"
@@ -671,6 +675,98 @@ DEFENCES = (
         ),
     ),
     Defence(
+        "survivors, end to end",
+        "a site called dead to one and alive to another, and split views, are refused by the sites",
+        HOSTILE,
+        (source(SUM, DIFFERENT_SURVIVORS, "if False:"),),
+    ),
+    Defence(
+        "enough agreements, end to end",
+        "nor do such lies succeed when the agreements of others are kept back",
+        HOSTILE,
+        (source(SUM, "if len(group) < self.parameters.roster.threshold:", "if False:"),),
+    ),
+    Defence(
+        "the study that a job names",
+        "a job about another study is refused",
+        f"{JOBS}a_job_about_another_study_is_refused_and_nothing_is_charged",
+        (source("study/federated/parties.py", "if study.hash.hex() != expected:", "if False:"),),
+    ),
+    Defence(
+        "the study that a job names, real site",
+        "a real site refuses a job about another study",
+        f"{TRUST}a_job_about_another_study_is_refused_by_a_real_site",
+        (source("study/federated/parties.py", "if study.hash.hex() != expected:", "if False:"),),
+        slow=True,
+    ),
+    Defence(
+        "the class of a job",
+        "a job that names another class than ours is refused unopened",
+        f"{GUARD}a_job_of_another_class_is_refused",
+        (source("engines/flare/guard.py", OUR_CLASS, "path: str"),),
+    ),
+    Defence(
+        "the class of a job, named twice",
+        "a job that names another class besides ours is refused",
+        f"{GUARD}a_class_named_twice_is_refused_whichever_counts",
+        (source("engines/flare/guard.py", OUR_CLASS, "path: str"),),
+    ),
+    Defence(
+        "one class in a job",
+        "a job names one class once",
+        f"{GUARD}a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        (source("engines/flare/guard.py", "msgspec.Meta(min_length=1, max_length=1)", "msgspec.Meta()"),),
+    ),
+    Defence(
+        "a site's own key",
+        "a site's program takes no part with another key than the study names",
+        f"{JOBS}a_site_whose_identity_was_exchanged_does_not_take_part",
+        (source("study/participation.py", "if pinned.public_key != own.public_key:", "if False:"),),
+    ),
+    Defence(
+        "another identity, honest aggregator",
+        "who has a kit and another identity is in no release",
+        f"{STOLEN}an_honest_aggregator_goes_on_without_who_has_another_identity",
+        (source("securesum/messages.py", NOT_SIGNED, "if False:"),),
+    ),
+    Defence(
+        "another identity, dishonest aggregator",
+        "sites refuse who has another identity, also from an aggregator that does not",
+        f"{STOLEN}sites_refuse_who_has_another_identity_also_from_an_aggregator_that_does_not",
+        (source("securesum/messages.py", NOT_SIGNED, "if False:"),),
+    ),
+    Defence(
+        "another identity, real sites",
+        "over the real port, who has a kit and another identity is in no release",
+        f"{STOLEN}on_flare_who_has_a_kit_and_another_identity_obtains_nothing",
+        (source("securesum/messages.py", NOT_SIGNED, "if False:"),),
+        slow=True,
+    ),
+    Defence(
+        "a list that another name completes",
+        "another name does not stand in for a withdrawal that was lost",
+        f"{WITHDRAWAL}another_name_does_not_stand_in_for_one_that_was_lost",
+        (
+            source(
+                "study/consents.py",
+                "lacking = noted - _marks(listed)",
+                "lacking = Counter([b''] * (noted.total() - len(listed)))",
+            ),
+        ),
+    ),
+    Defence(
+        "a head is made again on demand only",
+        "a lost head is made again only when asked for",
+        "tests/test_cli_site.py::test_a_lost_head_is_made_again_only_when_asked_for",
+        (source("cli/ledger.py", "        if not yes:\n", "        if False:\n"),),
+    ),
+    Defence(
+        "a head that speaks of more",
+        "a head that speaks of a later entry is not replaced, whichever key signed it",
+        "tests/privacy/test_ledger_tampering.py::test_a_head_that_speaks_of_more_is_not_replaced_whoever_signed_it",
+        (source(CHAIN, "            self._fit(claimed, source)\n", "            pass\n"),),
+    ),
+    Defence(
         "frames are limited",
         "nonsense at the port does not swell the server",
         "tests/attacks/test_flare_fuzz.py::test_nonsense_at_the_port_neither_crashes_nor_swells_the_server",
@@ -736,25 +832,25 @@ DEFENCES = (
     Defence(
         "the folder of a job",
         "a job's folder is not one of the kit's",
-        "tests/engines/test_flare_guard.py::test_the_folder_of_a_job_is_not_one_of_the_kits",
+        f"{GUARD}the_folder_of_a_job_is_not_one_of_the_kits",
         (source("engines/flare/guard.py", "isinstance(name, str) and _JOB_NAME.fullmatch(name)", "True"),),
     ),
     Defence(
         "what is said of a job",
         "nothing is said of a job that changes how it is run",
-        "tests/engines/test_flare_guard.py::test_nothing_is_said_of_a_job_that_changes_how_it_is_run",
+        f"{GUARD}nothing_is_said_of_a_job_that_changes_how_it_is_run",
         (source("engines/flare/guard.py", "if key in _KNOWN}", "}"),),
     ),
     Defence(
         "events of FLARE",
         "a job is told when it is over, and nothing else about itself",
-        "tests/engines/test_flare_guard.py::test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself",
+        f"{GUARD}a_job_is_told_when_it_is_over_and_nothing_else_about_itself",
         (source("engines/flare/guard.py", "(channel, topic) == _OVER", "channel == _OVER[0]"),),
     ),
     Defence(
         "FLARE's commands",
         "a site's processes know no command that no study needs",
-        "tests/engines/test_flare_guard.py::test_commands_that_no_study_needs_are_not_there",
+        f"{GUARD}commands_that_no_study_needs_are_not_there",
         (source("engines/flare/guard.py", "if set(processor.get_topics()) <= COMMANDS else None", ""),),
     ),
     Defence(
@@ -780,13 +876,13 @@ DEFENCES = (
     Defence(
         "what a job may bring",
         "a job that brings anything but the settings of one class is refused unopened",
-        "tests/engines/test_flare_guard.py::test_a_job_that_brings_anything_else_is_refused",
+        f"{GUARD}a_job_that_brings_anything_else_is_refused",
         (source("engines/flare/guard.py", "{_SETTINGS} <= set(names) <= _JOB", "{_SETTINGS} <= set(names)"),),
     ),
     Defence(
         "what a job may say",
         "a job that says more than one class with plain arguments is refused",
-        "tests/engines/test_flare_guard.py::test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        f"{GUARD}a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
         (
             source(
                 "engines/flare/guard.py",
@@ -798,17 +894,17 @@ DEFENCES = (
     Defence(
         "messages of other sites",
         "a site cannot play the aggregator to the others",
-        "tests/engines/test_flare_guard.py::test_everything_else_is_refused_also_as_a_stream",
-        (source("engines/flare/guard.py", "return origin == aggregator and channel", "return channel"),),
+        f"{GUARD}everything_else_is_refused_also_as_a_stream",
+        (source("engines/flare/guard.py", "return origin == aggregator and wanted", "return wanted"),),
     ),
     Defence(
         "who handed a message over",
         "who calls itself a part of a site, or the server, has to come from there",
-        "tests/engines/test_flare_guard.py::test_everything_else_is_refused_also_as_a_stream",
+        f"{GUARD}everything_else_is_refused_also_as_a_stream",
         (
             source(
                 "engines/flare/guard.py",
-                "return bool(FQCN.get_root(neighbour) == own.root)",
+                "return neighbours.is_family(own, neighbour)",
                 "return True",
             ),
         ),
@@ -816,7 +912,7 @@ DEFENCES = (
     Defence(
         "what is inside a stream",
         "a stream is judged by what is in it",
-        "tests/engines/test_flare_guard.py::test_everything_else_is_refused_also_as_a_stream",
+        f"{GUARD}everything_else_is_refused_also_as_a_stream",
         (
             source(
                 "engines/flare/guard.py",

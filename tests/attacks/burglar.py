@@ -39,6 +39,7 @@ class Burglar(FLComponent):
             "shell": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.SHELL, f"cat {file}")),
             "environment": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.REPORT_ENV, "")),
             "job": (CellChannel.CLIENT_MAIN, "admin", Message(TrainingTopic.DEPLOY, _job())),
+            "class": (CellChannel.CLIENT_MAIN, "admin", Message(TrainingTopic.DEPLOY, _other_class())),
             "processes": ("_net_manager", "process_info", {}),
         }
 
@@ -66,8 +67,19 @@ class Burglar(FLComponent):
 
 def _job() -> bytes:
     """A job that brings code."""
+    return _packed({"format_version": 2, "executors": []}, {"custom/evil.py": ""})
+
+
+def _other_class() -> bytes:
+    """A job that brings nothing and names a class of FLARE, which would run a program."""
+    path = "nvflare.app_common.executors.client_api_launcher_executor.ClientAPILauncherExecutor"
+    executor = {"tasks": ["none"], "executor": {"path": path, "args": {"pipe_id": "pipe"}}}
+    return _packed({"format_version": 2, "executors": [executor]}, {})
+
+
+def _packed(settings: dict, more: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("config/config_fed_client.json", '{"format_version": 2, "executors": []}')
-        archive.writestr("custom/evil.py", "")
+        for name, text in {"config/config_fed_client.json": json.dumps(settings), **more}.items():
+            archive.writestr(name, text)
     return buffer.getvalue()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capedjica.engines.flare.carriage import Courier, Patience, Send
 from capedjica.engines.flare.controller import ConductingController
+from capedjica.mechanisms.messages import VERSION, Ask, Begin, Hello, SlotPlan, encode, publication_hash
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.study_file import Study
 from tests.attacks.hostile_messages import attack
@@ -25,7 +26,6 @@ class HostileParty(ConductingController):
         courier = Courier(send, Patience(joining=60.0, silence=10.0))
         names = contract.roster.names
         courier.gather(names, ended)
-        out.mkdir(exist_ok=True)
         try:
             # FLARE sends nothing to anybody where one of the names is unknown to it.
             outcomes = attack(
@@ -33,5 +33,40 @@ class HostileParty(ConductingController):
             )
         except Exception as error:
             outcomes = {"failed": repr(error)}
-        (out / "outcomes.part").write_text(json.dumps(outcomes))
-        (out / "outcomes.part").rename(out / "outcomes.json")
+        write(out, outcomes)
+
+
+class ProbingParty(ConductingController):
+    """Asks one site each kind of question, and writes down to which there was a reply, and why not to others.
+
+    Which study its job is about is the operator's choice; its questions are about the study of the kit.
+    """
+
+    def __init__(self, study: str, insecure_noise_seed: int | None = None) -> None:
+        super().__init__()
+
+    def conduct(self, send: Send, settings: Path, ended: Callable[[], bool]) -> None:
+        told = json.loads((settings / SETTINGS).read_text())
+        site, out = told["site"], Path(told["out"])
+        contract = Study.load(settings.parent / "study").contract
+        own, names, slot = (VERSION, contract.hash), list(contract.roster.names), SlotPlan(0, 0.1)
+        questions = (
+            Hello(*own, b"", [], b""),
+            Begin(*own, 0, names, [slot]),
+            Ask(*own, 0, 0, names, slot, publication_hash(b""), b""),
+        )
+        outcomes = {}
+        for question in questions:
+            # Each with a patience of its own: who refused once is not asked again.
+            courier = Courier(send, Patience(joining=60.0, silence=10.0))
+            courier.gather([site], ended)
+            replies = courier.exchange({site: encode(question)})
+            outcomes[type(question).__name__] = {"replies": len(replies), "lost": courier.lost}
+        write(out, outcomes)
+
+
+def write(out: Path, outcomes: dict) -> None:
+    """Write what was obtained, whole or not at all."""
+    out.mkdir(exist_ok=True)
+    (out / "outcomes.part").write_text(json.dumps(outcomes))
+    (out / "outcomes.part").rename(out / "outcomes.json")

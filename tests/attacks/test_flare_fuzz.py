@@ -6,16 +6,23 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 from capedjica.study.federated.jobs import session
 from tests.attacks.test_flare_trust import client_context, start_server
+from tests.faults.flare_faults import Running, audit, gated
 from tests.federated.consortium import consortium
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "600"))
+# The part of that time after which nothing may grow any more.
+WARM_UP = 0.2
+# How long a study is held meanwhile; a site is given up after 120 seconds (CALM).
+HELD = min(SECONDS, 60.0)
 
 
 def nonsense(chance: random.Random) -> bytes:
@@ -33,8 +40,13 @@ def nonsense(chance: random.Random) -> bytes:
     return b""
 
 
-def talk(port: int, context: ssl.SSLContext | None, chance: random.Random) -> None:
-    with suppress(OSError), socket.create_connection(("localhost", port), timeout=5) as plain:
+def talk(port: int, context: ssl.SSLContext | None, chance: random.Random) -> bool:
+    """Connect and talk nonsense; whether there was anybody to talk to."""
+    try:
+        plain = socket.create_connection(("localhost", port), timeout=5)
+    except OSError:
+        return False
+    with suppress(OSError), plain:
         line = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
         with line:
             line.settimeout(chance.choice([0.01, 0.1]))
@@ -42,6 +54,7 @@ def talk(port: int, context: ssl.SSLContext | None, chance: random.Random) -> No
                 line.sendall(nonsense(chance))
             with suppress(TimeoutError):
                 line.recv(1000)
+    return True
 
 
 def footprint(process: psutil.Process) -> tuple[int, int, int]:
@@ -58,25 +71,40 @@ def settled(process: psutil.Process, at_most: tuple[int, int, int]) -> tuple[int
         time.sleep(1)
 
 
-def fuzz(parties, seconds: float) -> None:
-    port, kit = parties.federation.seal.port, parties.kit("s1")
-    contexts = [None, client_context(kit, None), client_context(kit, kit)]
-    (server,) = parties.processes_of(parties.federation.server_kit)["party"]
+def contexts(kit: Path) -> list[ssl.SSLContext | None]:
+    """Return how to connect: in the clear, by TLS, and as the site whose kit it is."""
+    return [None, client_context(kit, None), client_context(kit, kit)]
+
+
+def fuzz_until(over: Callable[[], bool], parties) -> int:
+    """Talk nonsense, one connection after another; return how many there were."""
+    port, ways = parties.federation.seal.port, contexts(parties.kit("s1"))
     chance, count = random.Random(int(time.time())), 0
-    warm_until = time.monotonic() + seconds / 2
-    before, until = None, time.monotonic() + seconds
-    while time.monotonic() < until:
-        talk(port, chance.choice(contexts), chance)
-        count += 1
-        if before is None and time.monotonic() > warm_until:
-            before = settled(server, (0, 20, 40))
-    assert server.is_running(), "the server died"
-    assert before is not None
-    after = settled(server, (0, before[1] + 2, before[2] + 2))
-    print(f"{count} connections; memory, files, threads: {before} -> {after}")
-    assert after[0] < 1.05 * before[0]
-    assert after[1] <= before[1] + 2
-    assert after[2] <= before[2] + 2
+    while not over():
+        count += talk(port, chance.choice(ways), chance)
+    return count
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() > until
+
+
+def check_growth(process: psutil.Process, before: tuple[int, int, int]) -> None:
+    assert process.is_running(), "it died"
+    now = settled(process, (0, before[1] + 2, before[2] + 2))
+    print(f"memory, files, threads: {before} -> {now}")
+    assert now[0] < 1.05 * before[0]
+    assert now[1] <= before[1] + 2
+    assert now[2] <= before[2] + 2
+
+
+def fuzz(parties, seconds: float) -> None:
+    (server,) = parties.processes_of(parties.federation.server_kit)["party"]
+    fuzz_until(after(WARM_UP * seconds), parties)
+    before = settled(server, (0, 20, 40))
+    print(fuzz_until(after((1 - WARM_UP) * seconds), parties), "connections")
+    check_growth(server, before)
     with session(parties.federation, 30.0) as line:
         assert "s1" not in line.connected()
 
@@ -86,3 +114,22 @@ def test_nonsense_at_the_port_neither_crashes_nor_swells_the_server(tmp_path):
     with consortium(tmp_path, started=False) as parties:
         start_server(parties)
         fuzz(parties, SECONDS)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
+def test_nonsense_at_the_port_does_not_disturb_a_study_under_way(tmp_path):
+    """A site is held in a release, so that the study is under way meanwhile; then it goes on to its end."""
+    with gated(tmp_path) as parties:
+        parties.hold("s2", "Ask-1")
+        running = Running(parties)
+        parties.reached("s2", "Ask-1", running)
+        held = fuzz_until(after(HELD), parties)
+        assert not running.over
+        parties.let_go("s2", "Ask-1")
+        later = fuzz_until(lambda: running.over, parties)
+        print(held, later, "connections")
+        assert min(held, later) > 10
+        running.finish()
+        audit(parties)
+        assert parties.run_folder.state().resumed == 0

@@ -23,6 +23,9 @@ from tests.study.small_study import make_study
 ROOT = Path(__file__).parent.parent.parent
 # For parties that run programs of this folder.
 REACHABLE = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+# What a dishonest operator has the server run.
+HOSTILE = "tests.attacks.hostile_party.HostileParty"
+PROBING = "tests.attacks.hostile_party.ProbingParty"
 # The server may send jobs; what is in them is looked at.
 ANSWER = {"server": "refused", "s2": "invalid_request"}
 # Of a message of 64 bytes, as FLARE frames it; no beginning of a handshake of TLS.
@@ -36,6 +39,23 @@ def start_server(parties: Consortium) -> None:
         pass
 
 
+def allow(kit: Path, kind: str) -> None:
+    """Let a server run a class of its operator's."""
+    allowed = json.loads((kit / "local" / "resources.json").read_text())
+    write_json(kit / "local" / "resources.json", allowed | {"class_allow_list": [kind]})
+
+
+def outcomes_of(line, study: str, out: Path) -> dict:
+    """Hand the server a job that names a study, and return what its aggregator wrote down."""
+    job = line.submit(study)
+    while not (out / "outcomes.json").exists():
+        assert not line.has_ended(job) or (out / "outcomes.json").exists()
+        time.sleep(0.5)
+    while not line.has_ended(job):
+        time.sleep(0.5)
+    return json.loads((out / "outcomes.json").read_text())
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A server of a study, without sites; and the kit of another study's site."""
@@ -44,6 +64,7 @@ def server(tmp_path_factory):
         patch.setenv("PYTHONPATH", REACHABLE)
         for who, kit in (("server", parties.federation.server_kit), ("s2", parties.kit("s2"))):
             add_burglar(kit, parties.home("s1").identity_path, folder / f"{who}.json")
+        allow(parties.federation.server_kit, PROBING)
         start_server(parties)
         yield parties, Consortium(make_study(folder / "theirs"))
 
@@ -142,6 +163,7 @@ def test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code(server
                 "shell": "invalid_request",
                 "environment": "invalid_request",
                 "job": ANSWER[out.stem],
+                "class": ANSWER[out.stem],
                 "processes": "invalid_request",
             }
         port = internal_port(ours.kit("s1"))
@@ -154,23 +176,45 @@ def test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code(server
 
 
 @pytest.mark.full
+def test_a_job_about_another_study_is_refused_by_a_real_site(server, tmp_path, monkeypatch):
+    """Not a greeting is answered and no block begun; in a job about its own study the same site answers."""
+    ours, _ = server
+    kit, home = ours.federation.server_kit, ours.home("s3")
+    monkeypatch.setattr(jobs, "AGGREGATOR_CLASS", PROBING)
+    processes.start(ours.kit("s3"), "client", "s3")
+    try:
+        with session(ours.federation, 60.0) as line:
+            while "s3" not in line.connected():
+                time.sleep(0.5)
+            write_json(kit / "local" / SETTINGS, {"site": "s3", "out": str(tmp_path / "other")})
+            refused = {"replies": 0, "lost": {"s3": "it does not take part; its own log says why"}}
+            other = outcomes_of(line, "ab" * 32, tmp_path / "other")
+            assert other == {"Hello": refused, "Begin": refused, "Ask": refused}
+            assert "the job is about study abababababababab" in (home.folder / "site.log").read_text()
+            with home.open_ledger(must_exist=True) as ledger:
+                assert ledger.totals().overall.n_releases == 0
+                assert ledger.last_block(ours.study.contract.hash) == -1
+            write_json(kit / "local" / SETTINGS, {"site": "s3", "out": str(tmp_path / "own")})
+            own = outcomes_of(line, ours.study.hash.hex(), tmp_path / "own")
+            assert all(outcome == {"replies": 1, "lost": {}} for outcome in own.values())
+    finally:
+        processes.stop(ours.kit("s3"))
+    assert ours.spent("s3") == 0.0
+
+
+@pytest.mark.full
 def test_a_dishonest_server_obtains_nothing_from_real_sites(tmp_path, monkeypatch):
-    hostile = "tests.attacks.hostile_party.HostileParty"
+    """Every lie is refused by real sites, over the real port, in their own words."""
     with consortium(tmp_path) as parties:
-        kit = parties.federation.server_kit
-        allowed = json.loads((kit / "local" / "resources.json").read_text())
-        write_json(kit / "local" / "resources.json", allowed | {"class_allow_list": [hostile]})
-        out = tmp_path / "hostile"
+        kit, out = parties.federation.server_kit, tmp_path / "hostile"
+        allow(kit, HOSTILE)
         write_json(kit / "local" / SETTINGS, {"out": str(out)})
-        monkeypatch.setattr(jobs, "AGGREGATOR_CLASS", hostile)
+        monkeypatch.setattr(jobs, "AGGREGATOR_CLASS", HOSTILE)
         monkeypatch.setenv("PYTHONPATH", REACHABLE)
         start_server(parties)
         with session(parties.federation, 60.0) as line:
             while len(line.connected()) < 4:
                 time.sleep(0.5)
-            job = line.submit(parties.study.hash.hex())
-            while not (out / "outcomes.json").exists():
-                assert not line.has_ended(job) or (out / "outcomes.json").exists()
-                time.sleep(0.5)
+            outcomes = outcomes_of(line, parties.study.hash.hex(), out)
         parties.stop()
-        check(json.loads((out / "outcomes.json").read_text()), parties.study, parties.homes.values())
+        check(outcomes, parties.study, parties.homes.values())
