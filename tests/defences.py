@@ -750,7 +750,12 @@ DEFENCES = (
             source(
                 "study/consents.py",
                 "lacking = noted - _marks(listed)",
-                "lacking = Counter([b''] * (noted.total() - len(listed)))",
+                'lacking = Counter([b""] * (noted.total() - len(listed)))',
+            ),
+            source(
+                "study/consents.py",
+                "in (_marks(read_list(home)) - _noted(ledger)).elements():",
+                "in list(_marks(read_list(home)).elements())[_noted(ledger).total() :]:",
             ),
         ),
     ),
@@ -916,8 +921,8 @@ DEFENCES = (
         (
             source(
                 "engines/flare/guard.py",
-                'channel = message.get_header(StreamHeaderKey.CHANNEL, "")',
-                "pass",
+                "if channel == STREAM_CHANNEL and topic == STREAM_DATA_TOPIC:",
+                "if False:",
             ),
         ),
     ),
@@ -1237,7 +1242,13 @@ DEFENCES = (
         "the old key is out of force",
         "who stole the old key signs no head of the ledger after the change",
         f"{LEDGER_KEYS}the_old_key_signs_no_head_after_the_change",
-        (source("privacy/ledger/head.py", "if not verifier(seq)(signature, body):", "if False:"),),
+        (
+            source(
+                "privacy/ledger/head.py",
+                "if not verifier(head.seq)(data[_BODY.size :], data[: _BODY.size]):",
+                "if False:",
+            ),
+        ),
     ),
     Defence(
         "the old key agrees",
@@ -1328,7 +1339,11 @@ DEFENCES = (
 """,
                 "            return sealed\n",
             ),
-            source("privacy/ledger/head.py", "if not verifier(seq)(signature, body):", "if False:"),
+            source(
+                "privacy/ledger/head.py",
+                "if not verifier(head.seq)(data[_BODY.size :], data[: _BODY.size]):",
+                "if False:",
+            ),
         ),
     ),
     Defence(
@@ -1374,7 +1389,7 @@ DEFENCES = (
         "a list that was lost",
         "nobody is read if the ledger noted more withdrawals than the list of the withdrawn has names",
         f"{WITHDRAWAL}nobody_is_read_if_the_list_was_lost",
-        (source("study/consents.py", "    if len(listed) < noted:\n", "    if False:\n"),),
+        (source("study/consents.py", "    if lacking:\n", "    if False:\n"),),
     ),
     Defence(
         "a list that is durable",

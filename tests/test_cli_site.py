@@ -115,7 +115,10 @@ def test_an_edited_ledger_is_noticed(home):
     assert "Traceback" not in result.stderr
 
 
-def test_a_lost_head_is_made_again_only_when_asked_for(home):
+def test_a_lost_head_is_made_again_only_when_asked_for(home, monkeypatch, capsys):
+    def run(*words):
+        return run_main(list(words), monkeypatch, capsys)
+
     spend(home)
     site = ("--site", str(home.folder))
     assert "nothing was done" in run("ledger", "rebuild-head", *site, "--yes").stdout
