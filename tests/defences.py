@@ -224,19 +224,6 @@ DEFENCES = (
         ),
     ),
     Defence(
-        "noise of a whole analysis, full",
-        "no adversary reaches more than the epsilon that an analysis states",
-        f"{AUDIT}the_audit_stays_below_the_claim_and_reaches_a_third_of_it",
-        (
-            source(
-                SITE,
-                "return _gaussian(self._noise, scale, size)",
-                "return _gaussian(self._noise, 0.7 * scale, size)",
-            ),
-        ),
-        slow=True,
-    ),
-    Defence(
         "silence about scans",
         "the shape of a transcript is the same whatever the scan",
         f"{AUDIT}the_shape_of_a_transcript_says_nothing_about_a_scan",

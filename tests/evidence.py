@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+N_SLOWEST = 40
 PACKAGES = (
     "capedjica",
     "numpy",
@@ -55,29 +56,71 @@ def main() -> int:
 
 def summary(root: ET.Element, code: int) -> str:
     suite = root if root.tag == "testsuite" else root[0]
-    files: dict[str, list[float]] = defaultdict(list)
-    for case in suite.iter("testcase"):
-        files[case.get("classname", "").replace(".", "/")].append(float(case.get("time", 0)))
-    failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-    skipped = int(suite.get("skipped", 0))
-    passed = int(suite.get("tests", 0)) - failed - skipped
+    cases = list(suite.iter("testcase"))
+    n_failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+    n_skipped = int(suite.get("skipped", 0))
+    n_passed = int(suite.get("tests", 0)) - n_failed - n_skipped
     lines = [
         " ".join(["python -m tests.evidence", *sys.argv[1:]])
         + f", {time.strftime('%Y-%m-%d', time.gmtime())}, exit code {code}",
-        f"{passed} passed, {failed} failed, {skipped} skipped in {float(suite.get('time', 0)):.0f} s",
+        f"{n_passed} passed, {n_failed} failed, {n_skipped} skipped in {float(suite.get('time', 0)):.0f} s",
+        *failed(cases),
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
         + ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "",
+        "skipped, or failed as expected (xfail):",
+        *skipped(cases),
+        "",
         f"{'tests':>6} {'seconds':>8}  file",
+        *files(cases),
+        "",
+        f"{'seconds':>15}  the {N_SLOWEST} slowest tests",
+        *slowest(cases),
     ]
-    bad = [
-        case
-        for case in suite.iter("testcase")
-        if case.find("failure") is not None or case.find("error") is not None
-    ]
-    lines[2:2] = [f"failed: {case.get('classname')}::{case.get('name')}" for case in bad]
-    lines += [f"{len(times):6d} {sum(times):8.1f}  {name}" for name, times in sorted(files.items())]
     return "\n".join(lines) + "\n"
+
+
+def file_of(case: ET.Element) -> str:
+    return case.get("classname", "").replace(".", "/")
+
+
+def name_of(case: ET.Element) -> str:
+    return f"{file_of(case)}::{case.get('name')}"
+
+
+def seconds_of(case: ET.Element) -> float:
+    return float(case.get("time", 0))
+
+
+def failed(cases: list[ET.Element]) -> list[str]:
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return [f"failed: {name_of(case)}" for case in bad]
+
+
+def skipped(cases: list[ET.Element]) -> list[str]:
+    """Return what was skipped, and why: what a machine does not allow was not seen to work."""
+    lines = []
+    for case in cases:
+        why = case.find("skipped")
+        if why is not None:
+            kind, reason = (
+                why.get("type", "").removeprefix("pytest."),
+                " ".join(why.get("message", "").split()),
+            )
+            lines.append(f"  {name_of(case)}: {kind}, {reason}")
+    return lines or ["  none"]
+
+
+def files(cases: list[ET.Element]) -> list[str]:
+    times: dict[str, list[float]] = defaultdict(list)
+    for case in cases:
+        times[file_of(case)].append(seconds_of(case))
+    return [f"{len(own):6d} {sum(own):8.1f}  {name}" for name, own in sorted(times.items())]
+
+
+def slowest(cases: list[ET.Element]) -> list[str]:
+    longest = sorted(cases, key=seconds_of, reverse=True)[:N_SLOWEST]
+    return [f"{seconds_of(case):15.1f}  {name_of(case)}" for case in longest]
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Python imports this in every process whose PYTHONPATH has this folder. Nothing i
 the file ``PARTY/MOMENT.hold`` exists in the folder of gates, the party waits there, and says so by
 ``PARTY/MOMENT.reached``. Moments of a site are ``Join`` and the tags of the aggregator's messages, before
 they are handled and, with ``-done``, before the answer leaves; of the server, the means about to be written
-down.
+down. Sites also write there what an audit needs (:mod:`keeping`).
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ def _gate_server() -> None:
     Journal.append = gated
 
 
+def _keep_parts() -> None:
+    from keeping import keep
+
+    keep(Path(os.environ["CAPEDJICA_TEST_GATES"]))
+
+
 class _Gated(Loader):
     def __init__(self, real) -> None:
         self._real = real
@@ -79,6 +85,7 @@ class _Gated(Loader):
         self._real.exec_module(module)
         _gate_sites(module)
         _gate_server()
+        _keep_parts()
 
 
 class _Finder(MetaPathFinder):
