@@ -793,7 +793,7 @@ DEFENCES = (
         "no connection for the asking",
         "a site connects to nobody but the server, whatever a message asks for",
         f"{NEIGHBOURS}no_connection_is_made_for_the_asking",
-        (source("engines/flare/neighbours.py", "    _make_no_connections(CoreCell)\n", ""),),
+        (source("engines/flare/neighbours.py", "    kind._add_adhoc_connector = refuse\n", ""),),
         slow=True,
     ),
     Defence(

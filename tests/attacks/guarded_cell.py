@@ -13,7 +13,7 @@ from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellChannel
 
-from capedjica.engines.flare import guard, limits
+from capedjica.engines.flare import guard, limits, neighbours
 from capedjica.study.federated.site_settings import COMMUNICATION
 
 SERVER, SITE = "server", "s1"
@@ -21,6 +21,7 @@ SERVER, SITE = "server", "s1"
 
 def main(keys: Path, name: str, port: int, parent: str | None) -> None:
     limits.install()
+    neighbours.make_no_connections()
     guard.install()
     CommConfigurator._configuration, CommConfigurator._config_loaded = COMMUNICATION, True
     cell = Cell(

@@ -30,7 +30,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 def install() -> None:
     """Let every cell of this process keep to its neighbours."""
-    _make_no_connections(CoreCell)
     _check_names(ConnManager)
     _drop_what_is_not_expected(CoreCell)
 
@@ -92,7 +91,9 @@ def is_expected(
     return answered or kind == MessageType.RETURN
 
 
-def _make_no_connections(kind: type[CoreCell]) -> None:
+def make_no_connections(kind: type[CoreCell] = CoreCell) -> None:
+    """Let no cell of this process make a connection that somebody else asks for."""
+
     def refuse(cell: CoreCell, to_cell: str, url: str) -> None:
         _LOG.warning("made no connection that %r asked for", to_cell)
 

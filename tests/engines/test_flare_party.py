@@ -1,0 +1,40 @@
+"""What a process of FLARE is told before FLARE begins."""
+
+import runpy
+import sys
+
+import pytest
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.drivers import socket_conn
+from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
+from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+
+from capedjica.engines.flare import guard, party
+from capedjica.engines.flare.carriage import MAX_FRAME
+
+PATCHED = (
+    (socket_conn, "MAX_FRAME_SIZE"),
+    (CoreCell, "_add_adhoc_connector"),
+    (ConnManager, "process_frame"),
+    (TcpStreamServer, "__init__"),
+    (TcpStreamServer, "finish_request"),
+)
+
+
+@pytest.mark.parametrize("role", ["server.server_train", "client.client_train", "client.worker_process"])
+def test_every_party_is_limited_and_sites_are_guarded(monkeypatch, role):
+    for owner, name in PATCHED:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    before = [getattr(owner, name) for owner, name in PATCHED]
+    guarded, ran = [], []
+    monkeypatch.setattr(guard, "install", lambda: guarded.append(True))
+    monkeypatch.setattr(sys, "argv", ["party", f"nvflare.private.fed.app.{role}", "-m", "kit"])
+    monkeypatch.setattr(
+        runpy, "run_module", lambda module, **_: ran.append((module, sys.argv[1:], list(guarded)))
+    )
+    party.main()
+    assert ran == [(f"nvflare.private.fed.app.{role}", ["-m", "kit"], guarded)]
+    assert bool(guarded) == role.startswith("client")
+    assert socket_conn.MAX_FRAME_SIZE == MAX_FRAME
+    assert all(getattr(owner, name) != old for (owner, name), old in zip(PATCHED, before, strict=True))
+    assert CoreCell._add_adhoc_connector(None, "s2", "tcp://elsewhere:1") is None
