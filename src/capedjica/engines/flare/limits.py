@@ -57,8 +57,9 @@ def _wait_for_each_apart(kind: type[TcpStreamServer]) -> None:
     @wraps(begin)
     def listen(server: TcpStreamServer, *args: Any) -> None:
         begin(server, *args)
-        # Sockets that this one accepts do as it says.
-        server.socket.do_handshake_on_connect = False
+        if isinstance(server.socket, ssl.SSLSocket):
+            # Sockets that this one accepts do as it says.
+            server.socket.do_handshake_on_connect = False
 
     @wraps(serve)
     def shake_hands(server: TcpStreamServer, request: Any, address: Any) -> None:
