@@ -831,13 +831,19 @@ DEFENCES = (
         "what is said of a job",
         "nothing is said of a job that changes how it is run",
         f"{GUARD}nothing_is_said_of_a_job_that_changes_how_it_is_run",
-        (source("engines/flare/guard.py", "if key in _KNOWN}", "}"),),
+        (source("engines/flare/guard.py", "_KNOWN & meta.keys()", "meta.keys()"),),
     ),
     Defence(
         "events of FLARE",
         "a job is told when it is over, and nothing else about itself",
         f"{GUARD}a_job_is_told_when_it_is_over_and_nothing_else_about_itself",
-        (source("engines/flare/guard.py", "(channel, topic) == _OVER", "channel == _OVER[0]"),),
+        (
+            source(
+                "engines/flare/guard.py",
+                "(channel, topic) in _OF_JOBS",
+                "channel == CellChannel.AUX_COMMUNICATION",
+            ),
+        ),
     ),
     Defence(
         "FLARE's commands",

@@ -4,6 +4,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,14 +13,22 @@ from nvflare.apis.fl_constant import ReservedTopic
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    STREAM_ERROR_TOPIC,
+    StreamHeaderKey,
+)
+from nvflare.fuel.hci.server.constants import ConnProps
 from nvflare.private.admin_defs import Message as Command
-from nvflare.private.defs import RequestHeader, SysCommandTopic
+from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 
 from capedjica.engines.flare import guard
-from capedjica.engines.flare.controller import CHANNEL
+from capedjica.engines.flare.controller import CHANNEL, TOPIC
 from capedjica.study.federated import jobs
 from capedjica.study.federated.federation import SITE_CLASS
 from capedjica.study.federated.site_settings import COMMUNICATION
@@ -98,7 +107,7 @@ def test_a_neighbour_may_say_goodbye_and_nothing_else_about_the_net(topic):
     assert not welcome(CLIENT, "s2", "server", NET, topic)
 
 
-@pytest.mark.parametrize("topic", [ReservedTopic.END_RUN, ReservedTopic.DO_TASK, "fed.event", "any"])
+@pytest.mark.parametrize("topic", [ReservedTopic.END_RUN, TOPIC, ReservedTopic.DO_TASK, "fed.event", "any"])
 def test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself(topic):
     """Events of FLARE, for example, would begin and end the job's parts as their sender likes."""
     message = Message(
@@ -110,9 +119,17 @@ def test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself(topic):
         },
         None,
     )
-    over = topic == ReservedTopic.END_RUN
-    assert guard.is_welcome(FqcnInfo(JOB), "server.j1", "server", message) == over
-    assert welcome(JOB, "server.j1", "server", AUX, topic) == over
+    wanted = topic in (ReservedTopic.END_RUN, TOPIC)  # parcels too come by this channel
+    assert guard.is_welcome(FqcnInfo(JOB), "server.j1", "server", message) == wanted
+    assert welcome(JOB, "server.j1", "server", AUX, topic) == wanted
+    assert not welcome(JOB, "server", "server", AUX, topic)
+    assert not welcome(CLIENT, "server", "server", AUX, topic)
+
+
+def test_a_job_is_told_by_the_server_that_a_stream_did_not_arrive():
+    assert welcome(JOB, "server", "server", STREAM_CHANNEL, STREAM_ERROR_TOPIC)
+    assert not welcome(JOB, "s2", "server", STREAM_CHANNEL, STREAM_ERROR_TOPIC)
+    assert not streamed(JOB, "server", "server", CHANNEL)
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.text(max_size=20), st.text(max_size=20))
@@ -147,8 +164,8 @@ def test_a_party_and_its_jobs_show_each_other_certificates():
 NAME = "0d3c2f4e-5b6a-4788-9900-aabbccddeeff"
 
 
-def command(name, meta=None):
-    made = Command("deploy", b"")
+def command(name, meta=None, topic=TrainingTopic.DEPLOY):
+    made = Command(topic, b"")
     for key, value in ((RequestHeader.JOB_ID, name), (RequestHeader.JOB_META, meta)):
         if value is not None:
             made.set_header(key, value)
@@ -177,6 +194,49 @@ def test_nothing_is_said_of_a_job_that_changes_how_it_is_run(said):
 @pytest.mark.parametrize("what", [None, {}, b"", "admin"])
 def test_what_is_no_command_is_refused(what):
     assert not guard.keep_to_the_job(what)
+
+
+@pytest.mark.parametrize("topic", [SysCommandTopic.SHELL, "", "any", f"{TrainingTopic.DEPLOY}\n"])
+def test_other_commands_do_not_even_come_into_the_record(topic):
+    assert not guard.keep_to_the_job(command(NAME, topic=topic))
+
+
+@pytest.mark.parametrize("key", [RequestHeader.USER_NAME, ConnProps.EVENT_ID])
+@pytest.mark.parametrize("said", ["x" * 101, "a\nb", 7, ["a"]])
+def test_the_record_of_commands_cannot_be_written_into(key, said):
+    made = command(NAME)
+    made.set_header(key, "admin@capedjica.org")
+    assert guard.keep_to_the_job(made)
+    made.set_header(key, said)
+    assert not guard.keep_to_the_job(made)
+
+
+def test_few_jobs_run_at_once(monkeypatch):
+    """FLARE would start a process for each that a server names."""
+    started = []
+    monkeypatch.setattr(StartJobProcessor, "process", lambda *_: started.append(True))
+    guard._limit_jobs(StartJobProcessor)
+    for running_now in range(5):
+        context = SimpleNamespace(get_all_job_ids=lambda n=running_now: ["job"] * n)
+        StartJobProcessor().process(command(NAME, topic=TrainingTopic.START_JOB), context)
+    assert len(started) == guard.MAX_JOBS
+
+
+def test_few_streams_are_open_at_once(monkeypatch):
+    """For each, memory is put aside; those that never come to an end are never forgotten by FLARE."""
+    monkeypatch.setattr(RxTask, "rx_task_map", {})
+    monkeypatch.setattr(RxTask, "find_or_create_task", RxTask.find_or_create_task)
+    guard._limit_streams(RxTask)
+
+    def arrives(stream):
+        headers = {MessageHeaderKey.ORIGIN: "server", StreamHeaderKey.STREAM_ID: stream}
+        return RxTask.find_or_create_task(Message(headers, None), None)
+
+    tasks = [arrives(number) for number in range(100)]
+    assert sum(task is not None for task in tasks) == guard.MAX_STREAMS
+    assert arrives(0) is tasks[0]
+    tasks[0].completed = tasks[1].failed = True
+    assert [arrives(number) is None for number in range(200, 203)] == [False, False, True]
 
 
 # Jobs

@@ -8,6 +8,9 @@ from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.drivers import socket_conn
 from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
+from nvflare.fuel.utils.fobs import lobs
+from nvflare.fuel.utils.fobs.datum import DatumManager
+from nvflare.fuel.utils.fobs.fobs import Packer
 
 from capedjica.engines.flare import guard, party
 from capedjica.engines.flare.carriage import MAX_FRAME
@@ -18,10 +21,16 @@ PATCHED = (
     (ConnManager, "process_frame"),
     (TcpStreamServer, "__init__"),
     (TcpStreamServer, "finish_request"),
+    (Packer, "unpack"),
+    (DatumManager, "externalize"),
+    (lobs, "get_datum_dir"),
+    (lobs, "get_dot_handler"),
 )
 
 
-@pytest.mark.parametrize("role", ["server.server_train", "client.client_train", "client.worker_process"])
+@pytest.mark.parametrize(
+    "role", ["server.server_train", "server.runner_process", "client.client_train", "client.worker_process"]
+)
 def test_every_party_is_limited_and_sites_are_guarded(monkeypatch, role):
     for owner, name in PATCHED:
         monkeypatch.setattr(owner, name, getattr(owner, name))

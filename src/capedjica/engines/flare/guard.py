@@ -27,15 +27,23 @@ from nvflare.fuel.f3.cellnet.defs import CellChannelTopic, MessageHeaderKey, Mes
 from nvflare.fuel.f3.cellnet.fqcn import FQCN, FqcnInfo
 from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
+from nvflare.fuel.f3.streaming.byte_receiver import RxTask
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    STREAM_ERROR_TOPIC,
+    StreamHeaderKey,
+)
+from nvflare.fuel.hci.server.constants import ConnProps
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import CellChannel, RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from capedjica.engines.flare import neighbours
-from capedjica.engines.flare.controller import CHANNEL
+from capedjica.engines.flare import neighbours, unpacking
+from capedjica.engines.flare.controller import CHANNEL, TOPIC
 
 # What the server has to tell a site's client about jobs.
 COMMANDS: Final = {
@@ -49,8 +57,16 @@ COMMANDS: Final = {
 # Replies too come as streams, under a channel of their own.
 _FOR_CLIENTS: Final = {CellChannel.CLIENT_MAIN, CellChannel.RETURN_ONLY}
 _FOR_JOBS: Final = {CHANNEL, CellChannel.RETURN_ONLY}
-# Of FLARE's own conversation with a job: that it is over.
-_OVER: Final = (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN)
+# Of FLARE's own conversation with a job: that it is over. Large parcels too come by this channel.
+_OF_JOBS: Final = {
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN),
+    (CellChannel.AUX_COMMUNICATION, TOPIC),
+}
+# That a stream did not arrive.
+_FAILED: Final = (STREAM_CHANNEL, STREAM_ERROR_TOPIC)
+# Streams that may be open at once, for each of which memory is put aside; and jobs, one of which may hang.
+MAX_STREAMS: Final = 16
+MAX_JOBS: Final = 3
 # What a client and its job need to know about the job. What else FLARE says of one chooses how and by which
 # rules it is run.
 _KNOWN: Final = {
@@ -66,6 +82,7 @@ _KNOWN: Final = {
         JobMetaKey.STUDY,
     )
 }
+_WORD: Final = re.compile(r"[\w.@:+-]{0,100}")
 _JOB_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A job: who does what, for the server and for sites, and who signed it.
 _SIGNED: Final = (".__nvfl_sig.json", ".__nvfl_submitter.crt")
@@ -102,10 +119,13 @@ class _Settings(msgspec.Struct, forbid_unknown_fields=True):
 def install() -> None:
     """Make every cell of this process refuse what is not welcome."""
     neighbours.install()
+    unpacking.take_known_types_only()
     _refuse_unwelcome(CoreCell)
+    _limit_streams(RxTask)
     _leave_out_commands(FedAdminAgent)
     _refuse_strange_names(FedAdminAgent)
     _refuse_strange_jobs(DeployProcessor)
+    _limit_jobs(StartJobProcessor)
 
 
 def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> bool:
@@ -140,7 +160,9 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     if own.is_root:
         return origin == FQCN.ROOT_SERVER and channel in {*_FOR_CLIENTS, STREAM_CHANNEL}
     aggregator = FQCN.join([FQCN.ROOT_SERVER, *FQCN.split(own.fqcn)[1:]])
-    wanted = channel in {*_FOR_JOBS, STREAM_CHANNEL} or (channel, topic) == _OVER
+    if (channel, topic) == _FAILED and origin == FQCN.ROOT_SERVER:
+        return True
+    wanted = channel in {*_FOR_JOBS, STREAM_CHANNEL} or (channel, topic) in _OF_JOBS
     return origin == aggregator and wanted
 
 
@@ -185,12 +207,17 @@ def keep_to_the_job(command: Any) -> bool:
     """Whether a command is about a job of a name that FLARE makes; what it says beyond need is left out."""
     if not isinstance(command, Command):
         return False
+    if command.topic not in COMMANDS:
+        return False
+    # Both go into FLARE's record of commands.
+    for key in (RequestHeader.USER_NAME, ConnProps.EVENT_ID):
+        if not (isinstance(said := command.get_header(key, ""), str) and _WORD.fullmatch(said)):
+            return False
     name, meta = (command.get_header(key) for key in (RequestHeader.JOB_ID, RequestHeader.JOB_META))
     if name is not None and not (isinstance(name, str) and _JOB_NAME.fullmatch(name)):
         return False
     if meta is not None:
-        said = meta if isinstance(meta, dict) else {}
-        essential = {key: value for key, value in said.items() if key in _KNOWN}
+        essential = {key: meta[key] for key in _KNOWN & meta.keys()} if isinstance(meta, dict) else {}
         command.set_header(RequestHeader.JOB_META, essential | {JobMetaKey.JOB_ID.value: name})
     return True
 
@@ -222,3 +249,33 @@ def _refuse_strange_jobs(kind: type[DeployProcessor]) -> None:
         return error_reply("refused")
 
     kind.process = process
+
+
+def _limit_jobs(kind: type[StartJobProcessor]) -> None:
+    plain = kind.process
+
+    @wraps(plain)
+    def process(processor: StartJobProcessor, request: Any, context: Any) -> Any:
+        if len(context.get_all_job_ids()) < MAX_JOBS:
+            return plain(processor, request, context)
+        _LOG.warning("refused to start a job beside %d others", MAX_JOBS)
+        return error_reply("refused")
+
+    kind.process = process
+
+
+def _limit_streams(kind: type[RxTask]) -> None:
+    plain = kind.find_or_create_task
+
+    @wraps(plain)
+    def find_or_create(message: Message, cell: CoreCell) -> RxTask | None:
+        known = (message.get_header(MessageHeaderKey.ORIGIN), message.get_header(StreamHeaderKey.STREAM_ID))
+        with kind.map_lock:
+            n_open = sum(not (task.completed or task.failed) for task in kind.rx_task_map.values())
+            may_begin = known in kind.rx_task_map or n_open < MAX_STREAMS
+        if may_begin:
+            return plain(message, cell)
+        _LOG.warning("refused a stream beside %d others", MAX_STREAMS)
+        return None
+
+    kind.find_or_create_task = staticmethod(find_or_create)

@@ -59,7 +59,7 @@ def _wait_for_each_apart(kind: type[TcpStreamServer]) -> None:
         begin(server, *args)
         if isinstance(server.socket, ssl.SSLSocket):
             # Sockets that this one accepts do as it says.
-            server.socket.do_handshake_on_connect = False
+            server.socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
 
     @wraps(serve)
     def shake_hands(server: TcpStreamServer, request: Any, address: Any) -> None:

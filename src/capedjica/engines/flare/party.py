@@ -1,7 +1,8 @@
 """FLARE's server, client or job as a program: ``python -m capedjica.engines.flare.party MODULE ARGUMENTS``.
 
-All of them limit what they take from whoever connects (:mod:`capedjica.engines.flare.limits`) and connect to
-nobody for the asking; those of sites also choose to whom they listen (:mod:`capedjica.engines.flare.guard`).
+All of them limit what they take from whoever connects (:mod:`capedjica.engines.flare.limits`), read and write
+no file for a message (:mod:`capedjica.engines.flare.unpacking`) and connect to nobody for the asking; those
+of sites also choose to whom they listen (:mod:`capedjica.engines.flare.guard`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import runpy
 import sys
 from typing import Final
 
-from capedjica.engines.flare import guard, limits, neighbours
+from capedjica.engines.flare import guard, limits, neighbours, unpacking
 
 _OF_SITES: Final = "nvflare.private.fed.app.client."
 
@@ -18,6 +19,7 @@ _OF_SITES: Final = "nvflare.private.fed.app.client."
 def main() -> None:
     """Run a module of FLARE with the rest of the arguments."""
     limits.install()
+    unpacking.install()
     neighbours.make_no_connections()
     module = sys.argv.pop(1)
     if module.startswith(_OF_SITES):

@@ -244,8 +244,9 @@ def _restrict_server(kit: Path, n_sites: int) -> None:
     local = kit / "local"
     resources = msgspec.json.decode((local / "resources.json.default").read_bytes())
     resources["class_allow_list"] = [AGGREGATOR_CLASS]
-    kept = [component for component in resources["components"] if component["id"] != "log_receiver"]
-    resources["components"] = kept
+    kept = {one["id"]: one for one in resources["components"] if one["id"] != "log_receiver"}
+    kept["process_launcher"]["path"] = "capedjica.engines.flare.launcher.LimitedLauncher"
+    resources["components"] = list(kept.values())
     # A site that comes back is counted beside itself for a while.
     resources["servers"][0] |= {"heart_beat_timeout": 60, "max_num_clients": 2 * n_sites}
     (local / "log_config.json.default").rename(local / "log_config.json")
