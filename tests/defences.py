@@ -84,6 +84,7 @@ JOBS = "tests/federated/test_strange_jobs.py::test_"
 STOLEN = "tests/attacks/test_stolen_kit.py::test_"
 GUARD = "tests/engines/test_flare_guard.py::test_"
 OUR_CLASS = 'path: Literal["capedjica.study.federated.parties.SiteParty"]'
+UNPACKING = "tests/engines/test_flare_unpacking.py::test_"
 NEIGHBOURS = "tests/attacks/test_flare_neighbours.py::test_"
 WRONG_REQUEST = "if entry.request != request or entry.read(Release).participants != participants:"
 DIFFERENT_SURVIVORS = "if message.survivors_hash != agreed:"
@@ -757,6 +758,64 @@ DEFENCES = (
         "a head that speaks of a later entry is not replaced, whichever key signed it",
         "tests/privacy/test_ledger_tampering.py::test_a_head_that_speaks_of_more_is_not_replaced_whoever_signed_it",
         (source(CHAIN, "            self._fit(claimed, source)\n", "            pass\n"),),
+    ),
+    Defence(
+        "files are not taken",
+        "no file is read for a message, as none that stands for one is taken",
+        f"{UNPACKING}no_file_is_read_for_a_message",
+        (
+            source(
+                "engines/flare/unpacking.py", "    _refuse_types(Packer, lambda name: name == _FILE)\n", ""
+            ),
+        ),
+    ),
+    Defence(
+        "files are not packed",
+        "no file is read for a message, as none is packed",
+        f"{UNPACKING}no_file_is_read_for_a_message",
+        (source("engines/flare/unpacking.py", "    _pack_no_files(DatumManager)\n", ""),),
+    ),
+    Defence(
+        "files are not written",
+        "no file is written for a message",
+        f"{UNPACKING}no_file_is_written_for_a_message",
+        (source("engines/flare/unpacking.py", "    lobs.get_datum_dir = _refuse_files\n", ""),),
+    ),
+    Defence(
+        "nothing is fetched",
+        "nothing is fetched for a message",
+        f"{UNPACKING}nothing_is_fetched_for_a_message",
+        (source("engines/flare/unpacking.py", "    lobs.get_dot_handler = lambda kind: None\n", ""),),
+    ),
+    Defence(
+        "kinds of objects",
+        "a site unpacks the few kinds of objects that it knows",
+        f"{UNPACKING}a_site_unpacks_nothing_else",
+        (source("engines/flare/unpacking.py", "is_strange(obj[FOBS_TYPE])", "False"),),
+    ),
+    Defence(
+        "limits before FLARE begins",
+        "every process of FLARE is limited before FLARE begins",
+        "tests/engines/test_flare_party.py::test_every_party_is_limited_and_sites_are_guarded",
+        (source("engines/flare/party.py", "    unpacking.install()\n", ""),),
+    ),
+    Defence(
+        "few jobs",
+        "few jobs run at once",
+        f"{GUARD}few_jobs_run_at_once",
+        (source("engines/flare/guard.py", "len(context.get_all_job_ids()) < MAX_JOBS", "True"),),
+    ),
+    Defence(
+        "few streams",
+        "few streams are open at once",
+        f"{GUARD}few_streams_are_open_at_once",
+        (source("engines/flare/guard.py", "n_open < MAX_STREAMS", "True"),),
+    ),
+    Defence(
+        "the record of commands",
+        "the record of commands cannot be written into",
+        f"{GUARD}the_record_of_commands_cannot_be_written_into",
+        (source("engines/flare/guard.py", "_WORD.fullmatch(said)", "True"),),
     ),
     Defence(
         "frames are limited",
