@@ -11,12 +11,10 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +23,8 @@ from rich.console import Console
 from benchmarks.framework import EVIDENCE_WIDTH, ROOT, Row, Section, amount_row, show, write_evidence
 from benchmarks.timed_parties import PROBES, TIMES
 from capedjica.data import make_synthetic
-from capedjica.study.federated import jobs, kits
+from capedjica.study.federated import kits
 from capedjica.study.federated.demo import free_port, running_sites
-from capedjica.study.federated.federation import write_json
 from capedjica.study.federated.provisioning import provision
 from capedjica.study.federated.running import Terms, run_federated
 from capedjica.study.participation import approve
@@ -35,8 +32,8 @@ from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile, write_study
 
 AIM_MS: Final = 30.0
-AGGREGATOR: Final = "benchmarks.timed_parties.TimedAggregator"
-SITE: Final = "benchmarks.timed_parties.TimedSite"
+# What has the parties take the time.
+CLOCK: Final = ROOT / "benchmarks" / "clock"
 # The first releases wait for compilers and files.
 WARM_UP: Final = 20
 
@@ -94,7 +91,8 @@ def measure(size: Size) -> Times:
         folder = Path(scratch)
         homes = _write_study(size, folder)
         study = Study.load(folder)
-        with _timed(study, homes), running_sites(homes):
+        _hand_out_kits(study, homes)
+        with running_sites(homes):
             run_federated(study, folder / "run", Terms(wait=300.0))
         return _read(folder, homes)
 
@@ -129,23 +127,12 @@ def _write_study(size: Size, folder: Path) -> list[SiteHome]:
     return homes
 
 
-@contextmanager
-def _timed(study: Study, homes: Sequence[SiteHome]) -> Iterator[None]:
-    """Seal a study and hand out its kits, which allow parties with a clock in hand."""
+def _hand_out_kits(study: Study, homes: Sequence[SiteHome]) -> None:
     federation = provision(study, "localhost", free_port())
-    _allow(federation.server_kit, AGGREGATOR)
     for home in homes:
         with kits.received(home, federation.site_kits / f"{home.settings.name}.zip") as (given, keep):
             approve(home, given)
             keep()
-        _allow(kits.find_kit(home).path, SITE)
-    with patch.multiple(jobs, AGGREGATOR_CLASS=AGGREGATOR, SITE_CLASS=SITE):
-        yield
-
-
-def _allow(kit: Path, name: str) -> None:
-    file = kit / "local" / "resources.json"
-    write_json(file, json.loads(file.read_text()) | {"class_allow_list": [name]})
 
 
 def _read(folder: Path, homes: Sequence[SiteHome]) -> Times:
@@ -186,7 +173,7 @@ def _idle_row(size: Size, times: Times) -> Row:
 
 def run(console: Console, sites: Sequence[int] = (4, 10), quick: bool = False) -> Section:
     """Measure every row; quickly, all of them in one small run."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(CLOCK), str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ[PROBES] = "20" if quick else "300"
     rows: list[Row] = []
     notes: list[str] = []
