@@ -35,7 +35,8 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 test: lint  ## style, types, layers and the tests (under 10 minutes on 2 cores)
-	$(BIN)/pytest -n 2 --dist loadfile
+	# Three on two cores: tests of FLARE mostly wait.
+	$(BIN)/pytest -n 3 --dist loadfile
 
 test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt
 	$(BIN)/python -m tests.evidence

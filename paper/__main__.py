@@ -21,8 +21,8 @@ subject, data already simulated               0.4       2-3
 =======================================  ========  ========
 
 Fifty components are five times the work. The pooled ICA that stands for the truth of the real data takes 20
-seconds for 20 components and 70 for 50. The whole took 69 minutes of processor time with the real data, and 52
-minutes on two cores that did other work besides.
+seconds for 20 components and 70 for 50. The whole took 69 minutes of processor time with the real data, and
+52 minutes on two cores that did other work besides.
 """
 
 from __future__ import annotations

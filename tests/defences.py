@@ -34,7 +34,7 @@ __all__ = ["DEFENCES", "REPORT", "cryptography", "msgspec", "numba", "numpy", "s
 
 ROOT = Path(__file__).parent.parent
 REPORT = ROOT / "docs" / "evidence" / "defences.txt"
-COPIED = ("src", "tests")
+COPIED = ("benchmarks", "src", "tests")
 # Errors of a change that does not fit its source, and not of what it let through.
 MISTAKES = (
     "SyntaxError",

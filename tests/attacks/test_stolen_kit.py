@@ -26,6 +26,7 @@ from tests.study.small_study import LENGTH, SIDE, SIZES, make_study
 HONEST = ("s1", "s2", "s3")
 NOT_SIGNED = "Advertisement of site s4 is not signed by that site's pinned key"
 # Ours, without what a site's program checks in itself.
+ROOT = Path(__file__).parent.parent.parent
 PROGRAM = Path(__file__).parent / "thief"
 
 
@@ -91,7 +92,7 @@ def start_thief(kit, thief, monkeypatch):
     shutil.copytree(kit, copy)
     write_json(copy / "local" / SETTINGS, {"site": str(thief.folder)})
     with monkeypatch.context() as patch:
-        known = [str(PROGRAM), os.environ.get("PYTHONPATH")]
+        known = [str(PROGRAM), str(ROOT), os.environ.get("PYTHONPATH")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, known)))
         processes.start(copy, "client", "s4")
     return copy

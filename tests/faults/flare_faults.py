@@ -24,6 +24,7 @@ from capedjica.study.federated import processes
 from tests.faults.result_audit import check_result, releases_of
 from tests.federated.consortium import Consortium, consortium
 
+ROOT = Path(__file__).parent.parent.parent
 GATES = Path(__file__).parent / "gates"
 CAPEDJICA = (sys.executable, "-m", "capedjica")
 SITES = ("s1", "s2", "s3", "s4")
@@ -148,7 +149,7 @@ def gated(folder: Path, **study) -> Iterator[Gated]:
     gates = folder / "gates"
     gates.mkdir()
     before = dict(os.environ)
-    path = os.pathsep.join([str(GATES), *filter(None, [before.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(GATES), str(ROOT), *filter(None, [before.get("PYTHONPATH")])])
     os.environ |= {"PYTHONPATH": path, "CAPEDJICA_TEST_GATES": str(gates)}
     try:
         with consortium(folder / "study", **study) as parties:

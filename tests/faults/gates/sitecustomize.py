@@ -10,13 +10,10 @@ down. Sites also write there what an audit needs (:mod:`keeping`).
 from __future__ import annotations
 
 import os
-import sys
 import time
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import PathFinder
 from pathlib import Path
 
-_PARTIES = "capedjica.study.federated.parties"
+from benchmarks.after_import import PARTIES, after_import
 
 
 def wait_at(party: str, moment: str) -> None:
@@ -74,27 +71,10 @@ def _keep_parts() -> None:
     keep(Path(os.environ["CAPEDJICA_TEST_GATES"]))
 
 
-class _Gated(Loader):
-    def __init__(self, real) -> None:
-        self._real = real
-
-    def create_module(self, spec):
-        return self._real.create_module(spec)
-
-    def exec_module(self, module) -> None:
-        self._real.exec_module(module)
-        _gate_sites(module)
-        _gate_server()
-        _keep_parts()
+def _gate(parties) -> None:
+    _gate_sites(parties)
+    _gate_server()
+    _keep_parts()
 
 
-class _Finder(MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != _PARTIES:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        spec.loader = _Gated(spec.loader)
-        return spec
-
-
-sys.meta_path.insert(0, _Finder())
+after_import(PARTIES, _gate)
