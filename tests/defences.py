@@ -776,6 +776,16 @@ DEFENCES = (
         (source("engines/flare/unpacking.py", "    _pack_no_files(DatumManager)\n", ""),),
     ),
     Defence(
+        "files do not come back",
+        "a file of a site does not come back in an answer",
+        f"{NEIGHBOURS}a_file_of_the_site_does_not_come_back_in_an_answer",
+        (
+            source("engines/flare/party.py", "    unpacking.install()\n", ""),
+            source("engines/flare/guard.py", "    unpacking.take_known_types_only()\n", ""),
+        ),
+        slow=True,
+    ),
+    Defence(
         "files are not written",
         "no file is written for a message",
         f"{UNPACKING}no_file_is_written_for_a_message",

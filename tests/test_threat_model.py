@@ -18,7 +18,7 @@ EXCEPTIONS = {
         "the next test of that file takes the noise away, in audits of the same size"
     ),
     "tests/attacks/test_flare_fuzz.py::test_nonsense_at_the_port_does_not_disturb_a_study_under_way": (
-        "the other test of that file takes the limit away"
+        "the limit is taken away for the other test of that file"
     ),
     "tests/attacks/test_flare_trust.py::test_a_site_under_another_name_is_not_let_in": "FLARE's own defence",
     "tests/privacy/test_ledger_keys.py::test_the_old_key_opens_it_no_more": "what is sealed does not open",

@@ -42,7 +42,7 @@ class Line:
     """One connection: frames that came in are kept."""
 
     def __init__(self, sock):
-        self._socket, self.headers, self.closed = sock, [], threading.Event()
+        self._socket, self.headers, self.payloads, self.closed = sock, [], [], threading.Event()
         self.peer = None
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -84,6 +84,7 @@ class Line:
                     self.peer = msgpack.unpackb(rest[n_header:])["endpoint_name"]
                 elif kind == Types.DATA:
                     self.headers.append(msgpack.unpackb(rest[:n_header]))
+                    self.payloads.append(rest[n_header:])
         self._socket.close()
         self.closed.set()
 

@@ -7,22 +7,22 @@ import sys
 import time
 from pathlib import Path
 
+from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellChannel
 
-from capedjica.engines.flare import guard, limits, neighbours
+from capedjica.engines.flare import party
 from capedjica.study.federated.site_settings import COMMUNICATION
 
 SERVER, SITE = "server", "s1"
 
 
 def main(keys: Path, name: str, port: int, parent: str | None) -> None:
-    limits.install()
-    neighbours.make_no_connections()
-    guard.install()
+    party.prepare("nvflare.private.fed.app.client.client_train")
+    flare_decomposers.register()
     CommConfigurator._configuration, CommConfigurator._config_loaded = COMMUNICATION, True
     cell = Cell(
         fqcn=name,
@@ -45,7 +45,8 @@ def main(keys: Path, name: str, port: int, parent: str | None) -> None:
 
     def answer(request: Message) -> Message:
         print("reached by", request.get_header(MessageHeaderKey.TOPIC), flush=True)
-        return Message(payload={})
+        # As FLARE hands back cookies.
+        return Message(payload=request.payload)
 
     for channel in (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND):
         cell.register_request_cb(channel, "*", answer)

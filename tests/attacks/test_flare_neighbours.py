@@ -9,12 +9,14 @@ import time
 
 import psutil
 import pytest
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey
 from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 from nvflare.private.defs import CellChannel
 
 from capedjica.engines.flare import limits
 from tests.attacks.false_server import FalseServer, context, make_keys, soon
+from tests.engines.test_flare_unpacking import SECRET, asking_for, wire
 
 ADMIN, COMMAND = CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND
 SITE, JOB = "s1", "s1.j1"
@@ -145,6 +147,22 @@ def test_announcing_a_large_message_takes_no_memory(site):
     alive(line, client, "after-the-announcement")
     time.sleep(1)
     assert psutil.Process(client.process.pid).memory_info().rss < before + (100 << 20)
+
+
+def test_a_file_of_the_site_does_not_come_back_in_an_answer(site, tmp_path):
+    """FLARE would put it there for whoever sends an object that stands for it."""
+    server, client, _ = site
+    line = server.line(SITE)
+    (tmp_path / "identity.pem").write_bytes(SECRET)
+    more = {MessageHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
+    for name, body in (("plain", wire({"a": 1})), ("asking", asking_for(tmp_path / "identity.pem"))):
+        line.tell_more("server", SITE, ADMIN, name, more, body, number=name)
+    soon(lambda: any(wire({"a": 1}) in payload for payload in line.payloads))
+    alive(line, client, "after-the-file")
+    time.sleep(1)
+    assert "plain" in client.reached_by()
+    assert not any(SECRET in payload for payload in line.payloads)
+    assert "asking" not in client.reached_by()
 
 
 def test_a_part_of_the_site_is_not_at_the_servers_end(keys):

@@ -16,14 +16,19 @@ from capedjica.engines.flare import guard, limits, neighbours, unpacking
 _OF_SITES: Final = "nvflare.private.fed.app.client."
 
 
-def main() -> None:
-    """Run a module of FLARE with the rest of the arguments."""
+def prepare(module: str) -> None:
+    """Put limits, and the guard of a site, into force before a module of FLARE is run in this process."""
     limits.install()
     unpacking.install()
     neighbours.make_no_connections()
-    module = sys.argv.pop(1)
     if module.startswith(_OF_SITES):
         guard.install()
+
+
+def main() -> None:
+    """Run a module of FLARE with the rest of the arguments."""
+    module = sys.argv.pop(1)
+    prepare(module)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
