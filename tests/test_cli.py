@@ -159,3 +159,19 @@ def test_unknown_options_exit_with_2_and_no_traceback():
 def test_help_and_version():
     assert "--epsilon-per-iteration" in run("plan", "--help").stdout
     assert re.fullmatch(r"capedjica \d+\.\d+\S*\n", run("--version").stdout)
+
+
+def test_an_interruption_while_it_loads_is_no_traceback():
+    """The first thing that the command line loads is as good as interrupted."""
+    program = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *others):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from capedjica.__main__ import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "capedjica: interrupted\n")

@@ -1,13 +1,13 @@
 """Differentially private decentralized joint ICA of fMRI data."""
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from capedjica.estimators import CapeDJICA, CapePCA, PrivateMean, private_mean
 
+    __version__: str
+
 __all__ = ["CapeDJICA", "CapePCA", "PrivateMean", "private_mean"]
-__version__ = version("capedjica")
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from capedjica import estimators
 
         return getattr(estimators, name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("capedjica")
     raise AttributeError(f"module 'capedjica' has no attribute {name!r}")

@@ -1,5 +1,17 @@
-"""``python -m capedjica`` is the command line."""
+"""The command line: ``capedjica`` or ``python -m capedjica``."""
 
-from capedjica.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line; an interruption while it is still being loaded is no traceback either."""
+    try:
+        from capedjica.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("capedjica: interrupted\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

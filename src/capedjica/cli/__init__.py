@@ -1,4 +1,4 @@
-"""The command line: ``capedjica`` or ``python -m capedjica``."""
+"""The commands and what they share."""
 
 from __future__ import annotations
 
