@@ -36,7 +36,7 @@ lint: $(VENV)/installed-test
 
 test: lint  ## style, types, layers and the tests (under 10 minutes on 2 cores)
 	# Three on two cores: tests of FLARE mostly wait.
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-full: lint  ## the same with the long cases; writes docs/evidence/test-full.txt
 	$(BIN)/python -m tests.evidence

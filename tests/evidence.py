@@ -28,18 +28,6 @@ PACKAGES = (
     "pytest",
     "hypothesis",
 )
-LONGEST = (
-    "tests/attacks/test_pipeline_audit.py",
-    "tests/faults/test_flare_kills.py",
-    "tests/attacks/test_flare_fuzz.py",
-    "tests/faults/test_flare_outages.py",
-    "tests/faults/test_rotation_kill.py",
-    "tests/faults/test_soak.py",
-    "tests/federated/test_flare_full.py",
-    "tests/faults/test_ledger_kill.py",
-    "tests/study/test_prediction.py",
-    "tests/faults/test_run_kill.py",
-)
 
 
 def main() -> int:
@@ -51,7 +39,7 @@ def main() -> int:
             sys.executable,
             "-m",
             "pytest",
-            # Of two cores: tests of FLARE mostly wait. Files that take longest go first.
+            # Of two cores: tests of FLARE mostly wait.
             "-n",
             "3",
             "--dist",
@@ -60,7 +48,7 @@ def main() -> int:
             "-m",
             "",
             f"--junitxml={results}",
-            *(sys.argv[2 if named else 1 :] or [*LONGEST, "tests"]),
+            *sys.argv[2 if named else 1 :],
         ]
         code = subprocess.run(command, check=False).returncode
         report.write_text(summary(ET.parse(results).getroot(), code), encoding="utf-8")

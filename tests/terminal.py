@@ -1,5 +1,6 @@
 """Programs as they meet somebody at a real terminal."""
 
+import codecs
 import os
 import pty
 import select
@@ -18,13 +19,14 @@ class Terminal:
         )
         os.close(other)
         self.text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def expect(self, words):
         deadline = time.monotonic() + 60
         while words not in self.text:
             assert time.monotonic() < deadline, self.text
             if select.select([self._own], [], [], 1)[0]:
-                self.text += os.read(self._own, 4096).decode()
+                self.text += self._decoder.decode(os.read(self._own, 4096))
 
     def answer(self, question, text):
         self.expect(question)

@@ -142,8 +142,8 @@ def test_plan_takes_one_number_of_subjects_per_site():
         (["--epsilon", "1", "--features", "100000"], "more than the 16,777,216 of a release"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, message):
-    result = run("plan", *arguments)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, cli):
+    result = cli("plan", *arguments)
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -154,6 +154,11 @@ def test_unknown_options_exit_with_2_and_no_traceback():
     result = run("plan", "--epsilom", "1")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
+
+
+def test_a_mistake_of_a_real_process_is_one_line_too():
+    result = run("plan", "--epsilon", "0")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
 def test_help_and_version():

@@ -10,10 +10,8 @@ import pytest
 from capedjica.privacy.ledger import Cap, Summary
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
-from tests.in_process import run_main
 from tests.study.small_study import SIDE, make_study
 from tests.terminal import Terminal
-from tests.test_cli import run
 
 
 @pytest.fixture
@@ -42,8 +40,8 @@ def spend(home, mu=0.1):
         ledger.record_abort(study, 0, 0, 1, "south was lost")
 
 
-def test_init_makes_a_site_once(tmp_path):
-    made = run("site", "init", "north", "--folder", str(tmp_path / "n"), "--total-epsilon", "4")
+def test_init_makes_a_site_once(tmp_path, cli):
+    made = cli("site", "init", "north", "--folder", str(tmp_path / "n"), "--total-epsilon", "4")
     assert made.returncode == 0
     assert "capedjica-site-1 north" in made.stdout
     home = SiteHome.load(tmp_path / "n" / "site.toml")
@@ -53,7 +51,7 @@ def test_init_makes_a_site_once(tmp_path):
     assert (tmp_path / "n" / "north.card").read_text() == f"{home.card().card}\n"
     assert (tmp_path / "n" / "identity.pem").stat().st_mode & 0o777 == 0o600
     key = (tmp_path / "n" / "identity.pem").read_bytes()
-    again = run("site", "init", "north", "--folder", str(tmp_path / "n"))
+    again = cli("site", "init", "north", "--folder", str(tmp_path / "n"))
     assert again.returncode == 2
     assert "exists already" in again.stderr
     assert (tmp_path / "n" / "identity.pem").read_bytes() == key
@@ -67,39 +65,39 @@ def test_init_makes_a_site_once(tmp_path):
         (["north", "--delta", "2"], "delta must lie strictly between 0 and 1, got 2.0"),
     ],
 )
-def test_a_site_that_cannot_be_made_leaves_nothing_behind(tmp_path, arguments, message):
-    result = run("site", "init", *arguments, "--folder", str(tmp_path / "x"))
+def test_a_site_that_cannot_be_made_leaves_nothing_behind(tmp_path, arguments, message, cli):
+    result = cli("site", "init", *arguments, "--folder", str(tmp_path / "x"))
     assert result.returncode == 2
     assert message in result.stderr
     assert not (tmp_path / "x").exists()
 
 
-def test_ledger_show_and_outbox(home):
+def test_ledger_show_and_outbox(home, cli):
     spend(home)
-    shown = run("ledger", "show", "--site", str(home.folder)).stdout
+    shown = cli("ledger", "show", "--site", str(home.folder)).stdout
     assert "Resting state" in shown
-    rows = json.loads(run("ledger", "show", "--site", str(home.folder), "--json").stdout)
+    rows = json.loads(cli("ledger", "show", "--site", str(home.folder), "--json").stdout)
     assert [row["releases"] for row in rows] == [2, 2]
     assert rows[0]["aborted"] == 1
     assert rows[0]["mu_squared"] == pytest.approx(0.02)
     assert rows[0]["epsilon_text"] in shown
-    sent = run("site", "outbox", "--site", str(home.folder)).stdout
+    sent = cli("site", "outbox", "--site", str(home.folder)).stdout
     assert sent.count("to study 'Resting state': a mean; 7 numbers") == 2
     assert "later aborted" in sent
     assert "2 messages in all." in sent
-    assert len(json.loads(run("site", "outbox", "--site", str(home.folder), "--json").stdout)) == 2
+    assert len(json.loads(cli("site", "outbox", "--site", str(home.folder), "--json").stdout)) == 2
 
 
-def test_ledger_verify_and_export(home, tmp_path):
+def test_ledger_verify_and_export(home, tmp_path, cli):
     spend(home)
-    assert "The ledger is sound" in run("ledger", "verify", "--site", str(home.folder)).stdout
+    assert "The ledger is sound" in cli("ledger", "verify", "--site", str(home.folder)).stdout
     out = tmp_path / "ledger.json"
-    assert run("ledger", "export", str(out), "--site", str(home.folder)).returncode == 0
+    assert cli("ledger", "export", str(out), "--site", str(home.folder)).returncode == 0
     assert json.loads(out.read_text())["totals"]["n_releases"] == 2
     assert "message" not in out.read_text().replace("n_messages", "")
 
 
-def test_an_edited_ledger_is_noticed(home):
+def test_an_edited_ledger_is_noticed(home, cli):
     spend(home)
     with sqlite3.connect(home.ledger_path) as database:
         triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
@@ -109,42 +107,39 @@ def test_an_edited_ledger_is_noticed(home):
             "SELECT name FROM sqlite_master WHERE type='table' AND sql LIKE '%mu2%'"
         ).fetchone()[0]
         database.execute(f"UPDATE {table} SET mu2 = 0.0 WHERE mu2 IS NOT NULL")
-    result = run("ledger", "verify", "--site", str(home.folder))
+    result = cli("ledger", "verify", "--site", str(home.folder))
     assert result.returncode == 5
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
 
 
-def test_a_lost_head_is_made_again_only_when_asked_for(home, monkeypatch, capsys):
-    def run(*words):
-        return run_main(list(words), monkeypatch, capsys)
-
+def test_a_lost_head_is_made_again_only_when_asked_for(home, cli):
     spend(home)
     site = ("--site", str(home.folder))
-    assert "nothing was done" in run("ledger", "rebuild-head", *site, "--yes").stdout
+    assert "nothing was done" in cli("ledger", "rebuild-head", *site, "--yes").stdout
     home.head_path.unlink()
-    refused = run("ledger", "show", *site)
+    refused = cli("ledger", "show", *site)
     assert refused.returncode == 5
     assert "capedjica ledger rebuild-head" in refused.stderr
-    asked = run("ledger", "rebuild-head", *site)
+    asked = cli("ledger", "rebuild-head", *site)
     assert asked.returncode == 2
     assert "say so with --yes" in asked.stderr
     assert not home.head_path.exists()
-    made = run("ledger", "rebuild-head", *site, "--yes")
+    made = cli("ledger", "rebuild-head", *site, "--yes")
     assert (made.returncode, made.stderr) == (0, "")
     assert home.head_path.exists()
     with home.open_ledger() as ledger:
         assert ledger.entries()[-1].kind == "head-rebuilt"
-    assert run("ledger", "show", *site).returncode == 0
+    assert cli("ledger", "show", *site).returncode == 0
 
 
-def test_an_older_ledger_gets_no_new_head(home):
+def test_an_older_ledger_gets_no_new_head(home, cli):
     with home.open_ledger():
         pass
     older = home.ledger_path.read_bytes()
     spend(home)
     home.ledger_path.write_bytes(older)
-    result = run("ledger", "rebuild-head", "--site", str(home.folder), "--yes")
+    result = cli("ledger", "rebuild-head", "--site", str(home.folder), "--yes")
     assert result.returncode == 5
     assert "older copy was restored" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -168,18 +163,18 @@ def test_a_person_is_asked_before_a_head_is_made_again(home):
         ("not toml at all [", "site.toml"),
     ],
 )
-def test_a_broken_site_file_is_named(tmp_path, content, message):
+def test_a_broken_site_file_is_named(tmp_path, content, message, cli):
     (tmp_path / "site.toml").write_text(content)
-    result = run("ledger", "show", "--site", str(tmp_path))
+    result = cli("ledger", "show", "--site", str(tmp_path))
     assert result.returncode == 2
     assert message in result.stderr
     assert str(tmp_path) in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_no_site_and_no_ledger(tmp_path, home):
-    assert "cannot be read" in run("ledger", "show", "--site", str(tmp_path / "nowhere")).stderr
-    assert "nothing ever left" in run("site", "outbox", "--site", str(home.folder)).stderr
+def test_no_site_and_no_ledger(tmp_path, home, cli):
+    assert "cannot be read" in cli("ledger", "show", "--site", str(tmp_path / "nowhere")).stderr
+    assert "nothing ever left" in cli("site", "outbox", "--site", str(home.folder)).stderr
 
 
 # Before, beside and after a study
@@ -193,11 +188,6 @@ def trial(tmp_path_factory):
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         make_study(folder, simulated=False)
         yield folder
-
-
-@pytest.fixture
-def cli(monkeypatch, capsys):
-    return lambda *arguments: run_main(arguments, monkeypatch, capsys)
 
 
 def state_of(folder):
@@ -341,7 +331,7 @@ def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
     refused = cli("site", "enrol", str(site))
     assert refused.returncode == 2
     assert "--again replaces the list" in refused.stderr
-    again = run(
+    again = cli(
         "site", "enrol", str(site), "--again", "--participant-label", "04", "--participant-label", "05"
     )
     assert "Site s3 enrolled 2 people" in again.stdout

@@ -44,16 +44,16 @@ def test_demo_writes_what_it_promises(tmp_path):
         (["--subjects", "2"], "n_subjects"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path, arguments, message):
-    result = run("demo", "--out", str(tmp_path / "out"), *arguments)
+def test_mistakes_are_one_line(tmp_path, arguments, message, cli):
+    result = cli("demo", "--out", str(tmp_path / "out"), *arguments)
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_a_folder_that_cannot_be_made(tmp_path, cli):
     (tmp_path / "file").write_text("")
-    result = run("demo", "--out", str(tmp_path / "file" / "out"))
+    result = cli("demo", "--out", str(tmp_path / "file" / "out"))
     assert result.returncode == 2
     assert "cannot be made" in result.stderr
 

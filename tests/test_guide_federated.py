@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from capedjica.study.federated.demo import free_port
 from tests.command_lines import command_lines, parse
+from tests.federated.consortium import own_port
 from tests.test_docs import ROOT
 
 COORDINATOR = ROOT / "docs" / "guide-coordinator.md"
@@ -85,7 +85,7 @@ def walk(folder, port):
 
 @pytest.mark.full
 def test_both_guides_lead_to_a_report(tmp_path):
-    walked = walk(tmp_path, free_port())
+    walked = walk(tmp_path, own_port())
     assert walked.returncode == 0, walked.stdout + walked.stderr
     for site in ("north", "south", "east", "west"):
         assert f"Site {site} is connected." in walked.stdout

@@ -113,9 +113,12 @@ class FalseServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 plain, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            with contextlib.suppress(OSError):  # a handshake that failed is tried again
                 self._lines.append(Line(self._context.wrap_socket(plain, server_side=True)))
 
     def line(self, peer):

@@ -129,7 +129,6 @@ def test_nonsense_at_the_port_neither_crashes_nor_swells_the_server(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
 def test_nonsense_at_the_port_does_not_disturb_a_study_under_way(tmp_path):
     """A site is held in a release, so that the study is under way meanwhile; then it goes on to its end."""
     with gated(tmp_path) as parties:

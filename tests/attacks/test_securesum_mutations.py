@@ -8,7 +8,7 @@ import pytest
 
 from capedjica.errors import ProtocolError
 from capedjica.securesum import AggregatorSum
-from capedjica.securesum.messages import sign
+from capedjica.securesum.messages import _aggregator_decoder, sign
 from tests.attacks.party_state import aggregator_state, site_state
 from tests.securesum.consortium import Consortium
 
@@ -120,15 +120,28 @@ def corpus_of(consortium):
     return corpus
 
 
+def told(data):
+    """What a message of the aggregator says, however it is spelt: kind, header, content; or None."""
+    try:
+        message = _aggregator_decoder.decode(data)
+    except ValueError:
+        return None
+    *header, content = msgspec.structs.astuple(message)
+    return type(message), header, set(content.items() if isinstance(content, dict) else content)
+
+
 def bombard(receive, state, genuine, corpus, rng, count):
     """All of ``count`` mutants are refused, and nothing changes.
 
-    A mutant that is accepted would have to spell the same content in other bytes, or a true content that was
-    not said: odds below 1e-9 each for the bytes of these messages.
+    Left out are those that say what is true or a part of it, in whatever bytes: an aggregator may say less.
+    They are about 26 of 100,000.
     """
-    before = state()
+    before, truths = state(), [truth for truth in map(told, genuine) if truth]
     for _ in range(count):
         mutant = mutate(rng.choice(genuine), corpus, rng)
+        said = told(mutant)
+        if said and any(said[:2] == truth[:2] and said[2] <= truth[2] for truth in truths):
+            continue
         with pytest.raises(ProtocolError):
             receive(mutant)
     assert state() == before

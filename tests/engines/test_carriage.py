@@ -1,6 +1,7 @@
 """Questions and answers between the aggregator and sites, without FLARE."""
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -312,6 +313,8 @@ def test_a_closed_desk_refuses(gate):
     numbers = [bytes([n]) * 8 for n in range(carriage._KEPT)]
     for number in numbers:
         assert answered(desk, number, number).state == "busy"
+    while len(ran) < carriage._WORKERS:
+        time.sleep(0.001)
     desk.close()
     assert answered(desk, b"new", b"new-----").state == "refused"
     opened.set()

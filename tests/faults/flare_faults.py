@@ -18,18 +18,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from capedjica.engines.flare.carriage import Patience
 from capedjica.privacy import gaussian_epsilon
 from capedjica.study.federated import processes
 from tests.faults.result_audit import check_result, releases_of
-from tests.federated.consortium import Consortium, consortium
+from tests.federated.consortium import CALM, Consortium, consortium
 
 ROOT = Path(__file__).parent.parent.parent
 GATES = Path(__file__).parent / "gates"
 CAPEDJICA = (sys.executable, "-m", "capedjica")
 SITES = ("s1", "s2", "s3", "s4")
-# Longer than a site that is well is ever silent, on a machine with ten times the work it can do.
-CALM = Patience(joining=90.0, silence=20.0, greeting=60.0, masks=120.0, release=120.0)
 # No test depends on how long anything takes; this only ends those in which something never happens.
 _NEVER = 300.0
 

@@ -20,11 +20,6 @@ from tests.faults.flare_faults import (
     wait_until,
 )
 
-pytestmark = [
-    # FLARE leaves sockets open when a server disappears.
-    pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"),
-]
-
 
 def run_command(parties):
     return ["run", parties.folder, "--engine", "flare", "--wait", "120", "--silence", "20"]

@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from capedjica.errors import CapedjicaError
-from tests.faults.flare_faults import CALM, Running, audit, audited, command, gated, wait_until
+from tests.faults.flare_faults import Running, audit, audited, command, gated, wait_until
+from tests.federated.consortium import CALM
 
-pytestmark = [
-    pytest.mark.full,
-    # FLARE leaves sockets open when a server disappears.
-    pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning"),
-]
+pytestmark = pytest.mark.full
 
 OTHERS = ("s1", "s3", "s4")
 

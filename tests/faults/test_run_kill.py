@@ -64,7 +64,7 @@ def check(study, folder):
         assert gaussian_epsilon(math.sqrt(mu2), 1e-5) <= study.content.privacy.epsilon
 
 
-@pytest.mark.parametrize("n_kills", [2, pytest.param(10, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n_kills", [1, pytest.param(10, marks=pytest.mark.full)])
 def test_a_killed_run_is_taken_up_again(tmp_path, n_kills):
     """Each kill is at a random length of the journal, between its first byte and its last."""
     moments = random.Random(n_kills)
@@ -79,14 +79,16 @@ def test_a_killed_run_is_taken_up_again(tmp_path, n_kills):
         killed += kill_after(start(folder), folder, moments.randrange(whole))
         complete(folder)
         check(study, folder)
-    assert killed >= n_kills // 2
+    assert 2 * killed >= n_kills
 
 
 def test_a_run_killed_again_and_again_ends_within_its_budget(tmp_path):
     """Four kills of one run, each a little later."""
     study = make_study(tmp_path, iterations=ITERATIONS, reserve=0.3)
-    for step in range(4):
-        kill_after(start(tmp_path), tmp_path, 2000 + 600 * step)
+    journal = tmp_path / "run" / "releases.bin"
+    for _ in range(4):
+        length = journal.stat().st_size if journal.exists() else 1300
+        assert kill_after(start(tmp_path), tmp_path, length)
     complete(tmp_path)
     assert RunFolder(tmp_path / "run").state().resumed >= 4
     check(study, tmp_path)

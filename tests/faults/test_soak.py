@@ -12,8 +12,7 @@ import pytest
 from capedjica.study.federated.progress import Progress
 from capedjica.study.federated.running import Follower
 from capedjica.study.running import find_sites, run_study
-from tests.faults.flare_faults import CALM
-from tests.federated.consortium import Consortium, consortium
+from tests.federated.consortium import CALM, Consortium, consortium
 from tests.study.small_study import make_study
 
 pytestmark = pytest.mark.full
@@ -94,7 +93,6 @@ def test_what_grows_is_noticed():
     assert has_grown(before, Weight(1000, 13))
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <ssl:ResourceWarning")
 def test_a_long_study_on_flare(tmp_path):
     with consortium(tmp_path, iterations=N_ITERATIONS) as parties:
         weigher = Weigher(parties)

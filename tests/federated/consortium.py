@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,6 @@ import psutil
 
 from capedjica.engines.flare.carriage import Patience
 from capedjica.study.federated import kits, processes
-from capedjica.study.federated.demo import free_port
 from capedjica.study.federated.federation import Federation
 from capedjica.study.federated.progress import Progress, read_progress
 from capedjica.study.federated.provisioning import provision
@@ -26,6 +28,18 @@ from tests.study.small_study import make_study
 
 # Short, so that tests of what is lost do not take minutes.
 PATIENCE = Patience(joining=60.0, silence=8.0, greeting=30.0, masks=60.0, release=60.0)
+# Longer than a site that is well is ever silent, on a machine with ten times the work it can do.
+CALM = Patience(joining=90.0, silence=20.0, greeting=60.0, masks=120.0, release=120.0)
+
+
+def own_port() -> int:
+    """Return a port that is free, and that no other worker of these tests and no outgoing connection gets."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    while True:
+        port = 20_000 + 1000 * (worker % 12) + random.randrange(1000)
+        with socket.socket() as trial, suppress(OSError):
+            trial.bind(("", port))
+            return port
 
 
 class Consortium:
@@ -33,7 +47,7 @@ class Consortium:
 
     def __init__(self, study: Study, host: str = "localhost") -> None:
         self.study = study
-        self.federation: Federation = provision(study, host, free_port())
+        self.federation: Federation = provision(study, host, own_port())
         self.homes = {home.settings.name: home for home in find_sites(study, study.folder / "sites")}
         for name, home in self.homes.items():
             with kits.received(home, self.federation.site_kits / f"{name}.zip") as (given, keep):

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from capedjica.study.federated import kits, processes
-from capedjica.study.federated.demo import free_port
 from capedjica.study.federated.provisioning import provision
+from tests.federated.consortium import own_port
 from tests.federated.sealed import certificate, days_from_now
 from tests.in_process import run_main
 from tests.study.small_study import make_study
@@ -51,19 +51,19 @@ def test_a_study_has_to_be_sealed(refused):
 
 
 def test_seeded_noise_has_to_be_agreed_on(study, refused):
-    provision(study, "localhost", free_port())
+    provision(study, "localhost", own_port())
     assert "the study itself must say insecure_noise = true" in refused("--insecure-noise-seed", "7")
 
 
 def test_a_port_in_use_is_refused(study, refused):
-    port = free_port()
+    port = own_port()
     provision(study, "localhost", port)
     with socket.create_server(("127.0.0.1", port)):
         assert f"port {port} of this machine is in use by another program" in refused()
 
 
 def test_expired_certificates_of_the_server_are_refused(study, refused):
-    federation = provision(study, "localhost", free_port())
+    federation = provision(study, "localhost", own_port())
     (federation.server_kit / "startup" / "server.crt").write_bytes(certificate(days_from_now(-3)))
     assert "the study must be provisioned again" in refused()
     assert kits.certificates_end(federation.server_kit) < days_from_now(0) - timedelta(days=2)

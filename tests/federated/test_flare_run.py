@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives import serialization
 
 from capedjica.errors import CapedjicaError
 from capedjica.securesum.noise import NoiseSource
-from capedjica.study.federated import processes, running
+from capedjica.study.federated import processes, running, status
 from capedjica.study.federated.progress import read_progress
 from capedjica.study.federated.provisioning import settle
 from capedjica.study.federated.running import Follower
 from capedjica.study.participation import approve
 from capedjica.study.running import find_sites, run_study
 from tests.attacks.leaks import Needles, contents
-from tests.federated.consortium import Consortium
+from tests.federated.consortium import CALM, Consortium
 from tests.in_process import run_main
 from tests.study.small_study import make_study
 
@@ -42,7 +42,7 @@ class Story:
 
     def try_to_run(self, title: str, **options) -> None:
         with pytest.raises(CapedjicaError) as error:
-            self.parties.run(seed=SEED, **options)
+            self.parties.run(seed=SEED, patience=CALM, **options)
         self.errors[title] = error.value
         self.spent[title] = [spent_by(home) for home in self.parties.homes.values()]
 
@@ -70,7 +70,7 @@ class Keeper(Follower):
 
 def make_parties(folder: Path) -> Consortium:
     """Four hospitals with unmistakable people that approve nothing by themselves, but seeded noise."""
-    study = make_study(folder, simulated=False, insecure_noise=True)
+    study = make_study(folder, simulated=False, insecure_noise=True, iterations=40)
     for number, file in enumerate(sorted((folder / "sites").glob("*/site.toml"))):
         text = file.read_text().replace("allow_unprotected = false", "allow_unprotected = true")
         file.write_text(text)
@@ -103,6 +103,9 @@ def story(tmp_path_factory):
         server = parties.federation.server_kit
         # One server for several runs; each would start one of its own.
         patch.setattr(running, "_server", lambda *_: nullcontext())
+        # So often that a run under way is seen however fast it is, so long that a busy server answers.
+        patch.setattr(running, "_LOOK_SECONDS", 0.05)
+        patch.setattr(status, "_SECONDS", 120.0)
         story = Story(parties)
         try:
             settle(server)
@@ -116,7 +119,7 @@ def story(tmp_path_factory):
             story.keep_progress("refused")
             for name in ("s1", "s2"):
                 approve(homes[name], parties.study)
-            parties.run(Keeper(story), seed=SEED)
+            parties.run(Keeper(story), seed=SEED, patience=CALM)
             yield story
         finally:
             parties.stop()

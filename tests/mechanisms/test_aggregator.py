@@ -129,6 +129,27 @@ def test_a_site_whose_answer_does_not_fit_does_not_take_part(mechanism, kind_of_
     assert reason is None or reason in aggregator.refusals["s3"]
 
 
+@pytest.mark.parametrize("block", [2**21, 2**62 - 1])
+def test_a_site_that_runs_ahead_with_its_blocks_takes_nobody_along(block):
+    """The others' ledgers would never go back, and after the largest number of all no block could follow."""
+    study = make_study(DATA, count=3, epsilon=20.0, reserve=0.3)
+    lies = [True]
+
+    def carrier(letter):
+        ahead = lambda status: msgspec.structs.replace(status, block=block) if lies else status  # noqa: E731
+        return changed(letter, "s3", "Status", ahead)
+
+    with_carrier(study, carrier).mean(0)
+    aggregator = study.aggregator
+    assert "s3" not in aggregator.releases[-1].participants
+    assert "far ahead of the others" in aggregator.refusals["s3"]
+    assert max(site._ledger.last_block(study.contract.hash) for site in study.sites.values()) < 3
+    lies.clear()
+    study.aggregator._give_up_blocks()
+    study.mean(0)
+    assert aggregator.releases[-1].participants == tuple(DATA)
+
+
 def test_part_of_the_budget_is_held_back():
     study = make_study(DATA, count=4, reserve=0.4)
     study.mean(0)

@@ -95,7 +95,7 @@ RANGES = [
     (DP_DJICA, {"epsilon_i": 1000.0}, 0.48, 0.55),
     (CONVENTIONAL_TUNED, {"epsilon_i": 1000.0}, 0.05, 0.24),
     (QUIET, {}, 0.48, 0.55),
-    (SUBJECT, {"epsilon": 1.0}, 0.12, 0.9),
+    (SUBJECT, {"epsilon": 1.0}, 0.1, 0.9),
     (SUBJECT, {"epsilon": 100.0}, 0.01, 0.07),
 ]
 

@@ -44,7 +44,7 @@ class Browser:
         os.close(there_out)
         self._in, self._out, self._rest, self._number = here_in, here_out, b"", 0
         self.events = []
-        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        target = self.call("Target.createTarget", url="about:blank")
         attach = {"targetId": target["targetId"], "flatten": True}
         self._session = None
         self._session = self.call("Target.attachToTarget", **attach)["sessionId"]
@@ -103,8 +103,11 @@ class Browser:
             deviceScaleFactor=1,
             mobile=width < 600,
         )
+        self.evaluate("window.isLeft = true")
         self.call("Page.navigate", url=Path(path).resolve().as_uri())
-        ready = "document.readyState === 'complete' && (!document.querySelector('#viewer') || "
+        ready = (
+            "!window.isLeft && document.readyState === 'complete' && (!document.querySelector('#viewer') || "
+        )
         ready += "document.querySelector('#viewer').dataset.ready === 'yes')"
         self.wait(ready)
 

@@ -347,7 +347,11 @@ def test_commands_write_pages(tables, brains, tmp_path):
         return result.output
 
     shutil.copytree(tables / "pixels", tmp_path / "run")
-    assert "report.html: open it in a browser" in call("report", tmp_path / "run")
+    usual = os.umask(0o022)
+    try:
+        assert "report.html: open it in a browser" in call("report", tmp_path / "run")
+    finally:
+        os.umask(usual)
     assert (tmp_path / "run" / "report.html").stat().st_mode & 0o004
     call("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert (tmp_path / "page.html").read_bytes() == (tmp_path / "run" / "report.html").read_bytes()

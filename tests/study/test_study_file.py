@@ -64,7 +64,7 @@ optional = st.fixed_dictionaries(
         "n_colluding": st.sampled_from(["third", 1, 2]),
         "threshold": st.just(4),
         "reserve": st.floats(0, 0.9),
-        "delta": st.floats(1e-9, 1e-2),
+        "delta": st.floats(1e-7, 1e-2),  # where it is very small, some are refused: the grid adds to it
         "insecure_noise": st.booleans(),
         "epsilon": st.floats(0.1, 20) | st.integers(1, 20),
     },
