@@ -4,7 +4,6 @@ It answers what reaches it, and says so.
 """
 
 import sys
-import time
 from pathlib import Path
 
 from nvflare.apis.utils.decomposers import flare_decomposers
@@ -15,6 +14,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellChannel
 
 from capedjica.engines.flare import party
+from capedjica.engines.flare.controller import CHANNEL
 from capedjica.study.federated.site_settings import COMMUNICATION
 
 SERVER, SITE = "server", "s1"
@@ -44,15 +44,15 @@ def main(keys: Path, name: str, port: int, parent: str | None) -> None:
     )
 
     def answer(request: Message) -> Message:
-        print("reached by", request.get_header(MessageHeaderKey.TOPIC), flush=True)
+        print("reached by", request.get_header(MessageHeaderKey.REQ_ID), flush=True)
         # As FLARE hands back cookies.
         return Message(payload=request.payload)
 
-    for channel in (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND):
+    for channel in (CellChannel.CLIENT_MAIN, CellChannel.CLIENT_COMMAND, CHANNEL):
         cell.register_request_cb(channel, "*", answer)
     cell.start()
     print("listens at", cell.get_internal_listener_url() if parent is None else "nothing", flush=True)
-    time.sleep(120)
+    sys.stdin.read()  # until whoever began it ends
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_T
 from nvflare.private.defs import CellChannel
 
 from capedjica.engines.flare import limits
+from capedjica.engines.flare.controller import CHANNEL, TOPIC
 from tests.attacks.false_server import FalseServer, context, make_keys, soon
 from tests.engines.test_flare_unpacking import SECRET, asking_for, wire
 
@@ -35,16 +36,22 @@ class Cell:
     def __init__(self, keys, name, port, *parent):
         command = [sys.executable, "-m", "tests.attacks.guarded_cell", str(keys), name, str(port), *parent]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )  # fmt: skip
-        self.said = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.said, self.errors = [], []
+        places = ((self.process.stdout, self.said), (self.process.stderr, self.errors))
+        self._readers = [threading.Thread(target=self._read, args=place, daemon=True) for place in places]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self):
-        with self.process.stdout as lines:
+    def _read(self, stream, kept):
+        with stream as lines:
             for line in lines:
-                self.said.append(line)
+                kept.append(line)
 
     def reached_by(self):
         return [line.split()[-1] for line in self.said if line.startswith("reached by")]
@@ -54,10 +61,15 @@ class Cell:
             lambda: next((one.split()[-1] for one in self.said if one.startswith("listens at")), None)
         )
 
+    def memory(self):
+        return psutil.Process(self.process.pid).memory_info().rss
+
     def end(self):
+        self.process.stdin.close()
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        for reader in self._readers:
+            reader.join()
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +88,16 @@ def site(keys):
 
 def alive(line, client, word):
     """What the server may say still arrives, so what was said before it was looked at."""
-    line.tell("server", SITE, ADMIN, word, number=word)
+    line.tell("server", SITE, ADMIN, "admin", number=word)
     soon(lambda: word in client.reached_by() or line.closed.is_set())
     assert word in client.reached_by()
+
+
+def working(line, job, word):
+    """The same for a job and its aggregator."""
+    line.tell("server.j1", JOB, CHANNEL, TOPIC, number=word)
+    soon(lambda: word in job.reached_by() or line.closed.is_set())
+    assert word in job.reached_by()
 
 
 def test_no_connection_is_made_for_the_asking(site):
@@ -89,7 +108,7 @@ def test_no_connection_is_made_for_the_asking(site):
         trap.settimeout(3)
         address = f"tcp://localhost:{trap.getsockname()[1]}"
         line.tell("s2", SITE, "any", "any", CONN_URL=address)
-        line.tell("s2", SITE, ADMIN, "any", CONN_URL=address)
+        line.tell("s2", SITE, ADMIN, "admin", CONN_URL=address)
         with pytest.raises(TimeoutError):
             trap.accept()
     alive(line, client, "after-the-trap")
@@ -100,9 +119,9 @@ def test_nothing_is_carried_into_the_site_under_its_own_name(site, by, origin, t
     """FLARE would hand it on, and the other would take it for its own family's."""
     server, client, job = site
     word = f"forged-to-{to}"
-    server.line(by).tell(origin, to, COMMAND, word)
-    server.line(by).tell("server", to, COMMAND, word)
-    server.line(to).tell(origin, to, COMMAND, word)
+    server.line(by).tell(origin, to, COMMAND, "any", number=word)
+    server.line(by).tell("server", to, COMMAND, "any", number=word)
+    server.line(to).tell(origin, to, COMMAND, "any", number=word)
     alive(server.line(SITE), client, f"after-{word}")
     assert word not in client.reached_by() + job.reached_by()
 
@@ -129,24 +148,72 @@ def test_answers_that_nobody_asked_for_keep_nobody_waiting(site):
     assert not any("credential_manager" in str(header.values()) for header in line.headers)
 
 
+def send_piece(line, stream, place, size, data):
+    """A piece of a large message of the aggregator's to a job."""
+    more = {
+        StreamHeaderKey.CHANNEL: CellChannel.RETURN_ONLY,
+        StreamHeaderKey.TOPIC: "any",
+        StreamHeaderKey.STREAM_ID: stream,
+        StreamHeaderKey.SEQUENCE: place,
+        StreamHeaderKey.SIZE: size,
+        StreamHeaderKey.OFFSET: 0,
+        StreamHeaderKey.DATA_TYPE: 1,
+    }
+    line.tell_more("server.j1", JOB, STREAM_CHANNEL, STREAM_DATA_TOPIC, more, data)
+
+
 def test_announcing_a_large_message_takes_no_memory(site):
-    server, client, _ = site
-    line = server.line(SITE)
-    before = psutil.Process(client.process.pid).memory_info().rss
+    server, _, job = site
+    line, before = server.line(JOB), job.memory()
     for number in range(5):
-        more = {
-            StreamHeaderKey.CHANNEL: CellChannel.RETURN_ONLY,
-            StreamHeaderKey.TOPIC: "any",
-            StreamHeaderKey.STREAM_ID: 70 + number,
-            StreamHeaderKey.SEQUENCE: 0,
-            StreamHeaderKey.SIZE: 1 << 30,
-            StreamHeaderKey.OFFSET: 0,
-            StreamHeaderKey.DATA_TYPE: 1,
-        }
-        line.tell_more("server", SITE, STREAM_CHANNEL, STREAM_DATA_TOPIC, more, b"x")
-    alive(line, client, "after-the-announcement")
+        send_piece(line, 70 + number, 0, 1 << 30, b"x")
+    working(line, job, "after-the-announcement")
     time.sleep(1)
-    assert psutil.Process(client.process.pid).memory_info().rss < before + (100 << 20)
+    assert job.memory() < before + (100 << 20)
+
+
+def test_pieces_that_wait_for_others_take_little_memory(site):
+    """FLARE would keep a thousand of any size until the first has come, which need not be."""
+    server, _, job = site
+    line, before = server.line(JOB), job.memory()
+    for place in range(1, 11):
+        send_piece(line, 90, place, 0, bytes(40 << 20))
+    working(line, job, "after-the-pieces")
+    time.sleep(1)
+    assert job.memory() < before + (150 << 20)
+
+
+def test_a_client_takes_no_message_in_pieces(site):
+    server, client, _ = site
+    line, before = server.line(SITE), len(server.line(SITE).headers)
+    more = {StreamHeaderKey.CHANNEL: ADMIN, StreamHeaderKey.TOPIC: "admin", StreamHeaderKey.STREAM_ID: 1}
+    line.tell_more("server", SITE, STREAM_CHANNEL, STREAM_DATA_TOPIC, more, b"x", number="in-pieces")
+    alive(line, client, "after-the-piece")
+    soon(lambda: any("refused" in header.values() for header in line.headers[before:]))
+
+
+@pytest.mark.parametrize("header", ["TOPIC", "ROUTE"])
+def test_what_is_refused_is_not_remembered(site, header):
+    """FLARE would keep a table of messages under each name and each sender that it ever heard of."""
+    server, client, _ = site
+    line, before = server.line(SITE), client.memory()
+    for number in range(1500):
+        word = f"{number:06}" * 8000
+        topic, more = (word, {}) if header == "TOPIC" else ("any", {"ROUTE": [(word, 0.0)]})
+        line.tell("server", SITE, "any", topic, number=f"long-{number}", **more)
+    alive(line, client, f"after-many-{header}")
+    assert client.memory() < before + (100 << 20)
+
+
+def test_a_name_of_several_lines_does_not_come_into_a_log(site):
+    server, client, job = site
+    said = "x\n2026-11-16 FORGED"
+    server.line(JOB).tell("server.j1", JOB, STREAM_CHANNEL, said, number="lines")
+    working(server.line(JOB), job, "after-the-lines")
+    server.line(SITE).tell("server", SITE, ADMIN, said, number="lines")
+    alive(server.line(SITE), client, "after-the-lines-too")
+    assert "lines" not in client.reached_by() + job.reached_by()
+    assert not any("FORGED" in line for line in (*client.errors, *job.errors))
 
 
 def test_a_file_of_the_site_does_not_come_back_in_an_answer(site, tmp_path):
@@ -156,7 +223,7 @@ def test_a_file_of_the_site_does_not_come_back_in_an_answer(site, tmp_path):
     (tmp_path / "identity.pem").write_bytes(SECRET)
     more = {MessageHeaderKey.PAYLOAD_ENCODING: Encoding.FOBS}
     for name, body in (("plain", wire({"a": 1})), ("asking", asking_for(tmp_path / "identity.pem"))):
-        line.tell_more("server", SITE, ADMIN, name, more, body, number=name)
+        line.tell_more("server", SITE, ADMIN, "admin", more, body, number=name)
     soon(lambda: any(wire({"a": 1}) in payload for payload in line.payloads))
     alive(line, client, "after-the-file")
     time.sleep(1)

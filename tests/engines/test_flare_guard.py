@@ -2,7 +2,10 @@
 
 import io
 import json
+import math
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +16,8 @@ from nvflare.apis.fl_constant import ReservedTopic
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_ACK_TOPIC,
     STREAM_CHANNEL,
     STREAM_DATA_TOPIC,
     STREAM_ERROR_TOPIC,
@@ -25,7 +28,9 @@ from nvflare.private.admin_defs import Message as Command
 from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.client_runner import ClientRunner
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
+from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from capedjica.engines.flare import guard
 from capedjica.engines.flare.controller import CHANNEL, TOPIC
@@ -38,31 +43,53 @@ AUX, ADMIN, REPLY = CellChannel.AUX_COMMUNICATION, CellChannel.CLIENT_MAIN, Cell
 NET = "cellnet.channel"
 
 
-def welcome(own, origin, neighbour, channel, topic="any", inside=None):
+def welcome(own, origin, neighbour, channel, topic="any"):
     headers = {MessageHeaderKey.CHANNEL: channel, MessageHeaderKey.TOPIC: topic}
-    message = Message(headers | ({} if inside is None else {StreamHeaderKey.CHANNEL: inside}), None)
-    return guard.is_welcome(FqcnInfo(own), origin, neighbour, message)
+    return guard.is_welcome(FqcnInfo(own), origin, neighbour, Message(headers, None))
 
 
-def streamed(own, origin, neighbour, inside):
-    return welcome(own, origin, neighbour, STREAM_CHANNEL, STREAM_DATA_TOPIC, inside)
+def streamed(own, origin, neighbour, inside, about="any"):
+    headers = {
+        MessageHeaderKey.CHANNEL: STREAM_CHANNEL,
+        MessageHeaderKey.TOPIC: STREAM_DATA_TOPIC,
+        StreamHeaderKey.CHANNEL: inside,
+        StreamHeaderKey.TOPIC: about,
+    }
+    return guard.is_welcome(FqcnInfo(own), origin, neighbour, Message(headers, None))
 
 
 @pytest.mark.parametrize(
-    ("own", "origin", "neighbour", "channel"),
+    ("own", "origin", "neighbour", "channel", "topic"),
     [
-        (CLIENT, "server", "server", ADMIN),
-        (CLIENT, JOB, JOB, ADMIN),
-        (CLIENT, JOB, JOB, NET),
-        (JOB, CLIENT, CLIENT, CellChannel.CLIENT_COMMAND),
-        (JOB, "server.j1", "server", CHANNEL),
-        (JOB, "server.j1", CLIENT, CHANNEL),
-        (JOB, "server.j1", "server", REPLY),
+        (CLIENT, "server", "server", ADMIN, "admin"),
+        (CLIENT, JOB, JOB, ADMIN, "any"),
+        (CLIENT, JOB, JOB, NET, "any"),
+        (JOB, CLIENT, CLIENT, CellChannel.CLIENT_COMMAND, "any"),
+        (JOB, "server.j1", "server", CHANNEL, TOPIC),
+        (JOB, "server.j1", CLIENT, CHANNEL, TOPIC),
+        (JOB, "server.j1", "server", STREAM_CHANNEL, STREAM_ACK_TOPIC),
     ],
 )
-def test_what_a_study_needs_is_let_in_also_as_a_stream(own, origin, neighbour, channel):
-    assert welcome(own, origin, neighbour, channel)
-    assert streamed(own, origin, neighbour, channel)
+def test_what_a_study_needs_is_let_in(own, origin, neighbour, channel, topic):
+    assert welcome(own, origin, neighbour, channel, topic)
+
+
+@pytest.mark.parametrize(("channel", "topic"), [(CHANNEL, TOPIC), (AUX, TOPIC), (REPLY, "get_task")])
+def test_a_job_takes_large_messages_in_pieces_and_a_client_none(channel, topic):
+    assert streamed(JOB, "server.j1", "server", channel, topic)
+    assert not streamed(JOB, "server", "server", channel, topic)
+    assert not streamed(CLIENT, "server", "server", channel, topic)
+    assert not streamed(CLIENT, "server", "server", ADMIN, "admin")
+
+
+@pytest.mark.parametrize("topic", ["x\nFORGED", "x" * 101, "\x1b[2J", 7, None, ["a"], b"x"])
+def test_what_is_not_said_in_plain_words_is_refused(topic):
+    """It would come into FLARE's log as it is, and into tables that only grow."""
+    for channel in (ADMIN, STREAM_CHANNEL, topic):
+        assert not welcome(CLIENT, "server", "server", channel, topic)
+    for channel in (CHANNEL, AUX, STREAM_CHANNEL, topic):
+        assert not welcome(JOB, "server.j1", "server", channel, topic)
+    assert not streamed(JOB, "server.j1", "server", REPLY, topic)
 
 
 @pytest.mark.parametrize(
@@ -222,21 +249,70 @@ def test_few_jobs_run_at_once(monkeypatch):
     assert len(started) == guard.MAX_JOBS
 
 
-def test_few_streams_are_open_at_once(monkeypatch):
-    """For each, memory is put aside; those that never come to an end are never forgotten by FLARE."""
-    monkeypatch.setattr(RxTask, "rx_task_map", {})
-    monkeypatch.setattr(RxTask, "find_or_create_task", RxTask.find_or_create_task)
-    guard._limit_streams(RxTask)
+def test_jobs_that_are_asked_for_at_once_are_counted_one_by_one(monkeypatch):
+    """FLARE counts a job when its process has begun, which takes a while."""
+    begun, gate = [], threading.Event()
 
-    def arrives(stream):
-        headers = {MessageHeaderKey.ORIGIN: "server", StreamHeaderKey.STREAM_ID: stream}
-        return RxTask.find_or_create_task(Message(headers, None), None)
+    def start(*_):
+        gate.wait(0.1)
+        begun.append("job")
 
-    tasks = [arrives(number) for number in range(100)]
-    assert sum(task is not None for task in tasks) == guard.MAX_STREAMS
-    assert arrives(0) is tasks[0]
-    tasks[0].completed = tasks[1].failed = True
-    assert [arrives(number) is None for number in range(200, 203)] == [False, False, True]
+    monkeypatch.setattr(StartJobProcessor, "process", start)
+    guard._limit_jobs(StartJobProcessor)
+    context = SimpleNamespace(get_all_job_ids=lambda: list(begun))
+    with ThreadPoolExecutor(9) as together:
+        for _ in range(9):
+            together.submit(
+                StartJobProcessor().process, command(NAME, topic=TrainingTopic.START_JOB), context
+            )
+    assert len(begun) == guard.MAX_JOBS
+
+
+def test_how_a_job_stands_is_said_by_the_job_alone():
+    """A client that was told otherwise by the server would not end the job any more."""
+    said = command(NAME, topic=TrainingTopic.NOTIFY_JOB_STATUS)
+    assert not guard.keep_to_the_job(said)
+    assert guard.keep_to_the_job(said, of_family=True)
+
+
+@pytest.mark.parametrize("said", ["x" * (1 << 17), [[]] * (1 << 16), b"x", {1, 2}])
+@pytest.mark.parametrize("key", [RequestHeader.APP_NAME, RequestHeader.JOB_META])
+def test_what_is_written_to_files_about_a_job_is_short(key, said):
+    made = command(NAME, {"name": "run"})
+    made.set_header(key, said if key == RequestHeader.APP_NAME else {"name": said})
+    assert not guard.keep_to_the_job(made)
+
+
+def test_what_is_written_about_a_job_is_not_nested_without_end():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert not guard.keep_to_the_job(command(NAME, {"job_clients": deep}))
+
+
+def test_a_job_of_a_name_that_was_there_is_refused(monkeypatch, tmp_path, job):
+    """FLARE would empty the folder of the first, its log included, running or not."""
+    deployed = []
+    monkeypatch.setattr(DeployProcessor, "process", lambda *_: deployed.append(True))
+    guard._refuse_strange_jobs(DeployProcessor)
+    asked, context = command(NAME), SimpleNamespace(args=SimpleNamespace(workspace=str(tmp_path / "kit")))
+    asked.body = packed(job)
+    DeployProcessor().process(asked, context)
+    assert deployed == [True]
+    (tmp_path / "kit" / NAME).mkdir(parents=True)
+    refused = DeployProcessor().process(asked, context)
+    assert deployed == [True]
+    assert refused.body == "refused"
+
+
+@pytest.mark.parametrize("pause", [1e9, -1, 0, "long", None, math.inf, math.nan])
+def test_a_job_asks_again_soon_however_long_it_is_told_to_wait(monkeypatch, pause):
+    """Meanwhile it would not see that it is over, and no other run could begin."""
+    monkeypatch.setattr(ClientRunner, "fetch_and_run_one_task", lambda *_: (pause, False))
+    guard._limit_pauses(ClientRunner)
+    waited, done = ClientRunner.fetch_and_run_one_task(None, None)
+    assert 0 < waited <= guard.MAX_PAUSE
+    assert not done
 
 
 # Jobs
@@ -300,7 +376,16 @@ def test_a_job_that_brings_anything_else_is_refused(job, name):
         lambda said: said | {"executors": [running({"path": SITE_CLASS, "args": {"x": {"path": "a.B"}}})]},
         lambda said: said | {"executors": 2 * said["executors"]},
         lambda said: said | {"executors": []},
+        lambda said: said | {"format_version": 3},
         lambda said: [],
+        # FLARE fills in every string, from the environment for example.
+        lambda said: said | {"executors": [said["executors"][0] | {"tasks": ["{$HOME}"]}]},
+        lambda said: said | {"executors": [said["executors"][0] | {"tasks": ["none", "none"]}]},
+        lambda said: said | {"executors": [running({"path": SITE_CLASS, "args": {"study": "{$HOME}"}})]},
+        lambda said: (
+            said | {"executors": [running({"path": SITE_CLASS, "args": {"study": "ab" * 32 + "\n"}})]}
+        ),
+        lambda said: said | {"executors": [running({"path": SITE_CLASS, "args": {"study": "a", "x": "b"}})]},
     ],
 )
 def test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused(job, change):

@@ -10,10 +10,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from capedjica import __version__
+from capedjica.engines.flare import COORDINATOR
 from capedjica.engines.flare.carriage import MAX_MESSAGE
 from capedjica.errors import InputError
 from capedjica.study.federated import provisioning
-from capedjica.study.federated.federation import COORDINATOR, Federation
+from capedjica.study.federated.federation import Federation
 from capedjica.study.federated.provisioning import provision, settle
 from capedjica.study.federated.running import Terms, run_federated
 from capedjica.study.study_file import SiteTable, Study, write_study

@@ -22,6 +22,7 @@ from capedjica.mechanisms.contract import Contract, Query
 from capedjica.mechanisms.conversation import Conversation, Exchange
 from capedjica.mechanisms.making import BlockMaking, OpenBlock
 from capedjica.mechanisms.messages import (
+    MAX_AHEAD,
     MAX_SLOTS,
     VERSION,
     Answer,
@@ -249,10 +250,20 @@ class Aggregator:
         told = *self._header(), self._published, self._aborted
         questions = {name: Hello(*told, self._heads.get(name, b"")) for name in self._wanted()}
         self._tell("greeting", self._informed)
-        present = self._conversation.ask(questions, Status)
+        present = self._near_each_other(self._conversation.ask(questions, Status))
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
         return present
+
+    def _near_each_other(self, present: dict[str, Status]) -> dict[str, Status]:
+        """Leave out sites whose last block is so far ahead that the others would refuse the next one."""
+        least = min((status.block for status in present.values()), default=-1)
+        runaways = {name for name, status in present.items() if status.block > least + MAX_AHEAD}
+        self._failures.update(runaways)
+        self.refusals.update(
+            dict.fromkeys(runaways, "it says that it claimed a block far ahead of the others'")
+        )
+        return {name: status for name, status in present.items() if name not in runaways}
 
     @property
     def _needed(self) -> int:

@@ -30,6 +30,9 @@ MAX_SLOTS: Final = 1 << 12
 MAX_ABORTED: Final = 1 << 6
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
+# How far the number of a block may be ahead of the last one that a site claimed. Ledgers never go back: after
+# one block with the largest number of all no other could follow.
+MAX_AHEAD: Final = 1 << 20
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 # Smaller parts of a budget are no use to anyone, and their noise fits no grid.

@@ -24,6 +24,7 @@ from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.mechanisms.head_seal import HeadSeal
 from capedjica.mechanisms.messages import (
+    MAX_AHEAD,
     VERSION,
     Answer,
     Ask,
@@ -293,8 +294,13 @@ class Site:
             raise ProtocolError(
                 f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
             )
-        if begin.block <= self._ledger.last_block(self.contract.hash):
+        last = self._ledger.last_block(self.contract.hash)
+        if begin.block <= last:
             raise ProtocolError(f"site {self.name} claimed block {begin.block} before: block numbers grow")
+        if begin.block > last + MAX_AHEAD:
+            raise ProtocolError(
+                f"site {self.name}: block {begin.block} is far ahead of {last}, the last that it claimed"
+            )
         self._check_budget(begin.slots + unused)
 
     def _check_budget(self, slots: list[SlotPlan]) -> None:

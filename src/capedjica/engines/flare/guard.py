@@ -11,11 +11,14 @@ whatever is not on the lists below is refused before it is unpacked.
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
+import threading
 import zipfile
 import zlib
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -23,12 +26,20 @@ from nvflare.apis.fl_constant import ReservedTopic
 from nvflare.apis.job_def import JobMetaKey
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import CellChannel as NetChannel
-from nvflare.fuel.f3.cellnet.defs import CellChannelTopic, MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.cellnet.defs import (
+    CellChannelTopic,
+    MessageHeaderKey,
+    MessagePropKey,
+    MessageType,
+    ReturnCode,
+)
 from nvflare.fuel.f3.cellnet.fqcn import FQCN, FqcnInfo
 from nvflare.fuel.f3.cellnet.utils import make_reply
+from nvflare.fuel.f3.connection import Connection
+from nvflare.fuel.f3.endpoint import Endpoint
 from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_ACK_TOPIC,
     STREAM_CHANNEL,
     STREAM_DATA_TOPIC,
     STREAM_ERROR_TOPIC,
@@ -39,10 +50,11 @@ from nvflare.private.admin_defs import Message as Command
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import CellChannel, RequestHeader, TrainingTopic
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
+from nvflare.private.fed.client.client_runner import ClientRunner
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from capedjica.engines.flare import neighbours, unpacking
+from capedjica.engines.flare import discretion, neighbours, streams, unpacking
 from capedjica.engines.flare.controller import CHANNEL, TOPIC
 
 # What the server has to tell a site's client about jobs.
@@ -54,19 +66,21 @@ COMMANDS: Final = {
     TrainingTopic.NOTIFY_JOB_STATUS,
     TrainingTopic.ABORT,
 }
-# Replies too come as streams, under a channel of their own.
-_FOR_CLIENTS: Final = {CellChannel.CLIENT_MAIN, CellChannel.RETURN_ONLY}
-_FOR_JOBS: Final = {CHANNEL, CellChannel.RETURN_ONLY}
-# Of FLARE's own conversation with a job: that it is over. Large parcels too come by this channel.
-_OF_JOBS: Final = {
-    (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN),
+_FOR_CLIENTS: Final = {(CellChannel.CLIENT_MAIN, "admin")}
+# What the aggregator has to tell a site's job: parcels, the large ones by the second channel, that it is
+# over, and what became of large answers.
+_FOR_JOBS: Final = {
+    (CHANNEL, TOPIC),
     (CellChannel.AUX_COMMUNICATION, TOPIC),
+    (CellChannel.AUX_COMMUNICATION, ReservedTopic.END_RUN),
+    (STREAM_CHANNEL, STREAM_ACK_TOPIC),
+    (STREAM_CHANNEL, STREAM_ERROR_TOPIC),
 }
-# That a stream did not arrive.
+_PIECE: Final = (STREAM_CHANNEL, STREAM_DATA_TOPIC)
 _FAILED: Final = (STREAM_CHANNEL, STREAM_ERROR_TOPIC)
-# Streams that may be open at once, for each of which memory is put aside; and jobs, one of which may hang.
-MAX_STREAMS: Final = 16
+# Jobs that may run at once, one of which may hang; and seconds before a job asks the server again.
 MAX_JOBS: Final = 3
+MAX_PAUSE: Final = 5.0
 # What a client and its job need to know about the job. What else FLARE says of one chooses how and by which
 # rules it is run.
 _KNOWN: Final = {
@@ -95,37 +109,48 @@ _JOB: Final = {
     *(f"config/{name}" for name in _SIGNED),
 }
 _MOST_BYTES: Final = 1 << 16
+_STARTING: Final = threading.Lock()
 _LOG: Final = logging.getLogger(__name__)
+
+
+class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    # Nothing with a brace: FLARE takes every string for a template, of the environment among other things.
+    study: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    insecure_noise_seed: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
     # By its name, as this layer does not know the one above; a test compares it with what jobs are made of.
     path: Literal["capedjica.study.federated.parties.SiteParty"]
-    args: dict[str, str | int]
+    args: _Arguments
 
 
 class _Executor(msgspec.Struct, forbid_unknown_fields=True):
-    tasks: list[str]
+    tasks: tuple[Literal["none"]]
     executor: _Part
 
 
 class _Settings(msgspec.Struct, forbid_unknown_fields=True):
     """All that a job may say to a site: to run our one class, with plain arguments."""
 
-    format_version: int
+    format_version: Literal[2]
     executors: Annotated[list[_Executor], msgspec.Meta(min_length=1, max_length=1)]
 
 
 def install() -> None:
     """Make every cell of this process refuse what is not welcome."""
+    # Within what neighbours do, which look first at who a message says to be from.
+    _name_what_is_refused(CoreCell)
     neighbours.install()
     unpacking.take_known_types_only()
+    streams.install()
+    discretion.install()
     _refuse_unwelcome(CoreCell)
-    _limit_streams(RxTask)
     _leave_out_commands(FedAdminAgent)
     _refuse_strange_names(FedAdminAgent)
     _refuse_strange_jobs(DeployProcessor)
     _limit_jobs(StartJobProcessor)
+    _limit_pauses(ClientRunner)
 
 
 def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> bool:
@@ -136,7 +161,8 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     own : FqcnInfo
         The cell that received it: a site's client, ``SITE``, or its job, ``SITE.JOB``.
     origin : str
-        Where it says to be from. An honest server lets nobody say what it is not.
+        Where it says to be from. An honest server lets nobody say what it is not
+        (:mod:`capedjica.engines.flare.origins`).
     neighbour : str
         Who handed it over, by the certificate of that connection.
     message : Message
@@ -148,22 +174,46 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     parent = "" if own.is_root else FQCN.get_parent(own.fqcn)
     if neighbour not in (FQCN.ROOT_SERVER, parent):
         return False
-    channel, topic = (
-        message.get_header(key, "") for key in (MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC)
-    )
-    if (channel, topic) == (NetChannel.CELLNET, CellChannelTopic.Bye):
+    about = _about(message, MessageHeaderKey.CHANNEL, MessageHeaderKey.TOPIC)
+    if about == (NetChannel.CELLNET, CellChannelTopic.Bye):
         return origin == neighbour
-    if channel == STREAM_CHANNEL and topic == STREAM_DATA_TOPIC:
-        channel, topic = (
-            message.get_header(key, "") for key in (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC)
-        )
     if own.is_root:
-        return origin == FQCN.ROOT_SERVER and channel in {*_FOR_CLIENTS, STREAM_CHANNEL}
-    aggregator = FQCN.join([FQCN.ROOT_SERVER, *FQCN.split(own.fqcn)[1:]])
-    if (channel, topic) == _FAILED and origin == FQCN.ROOT_SERVER:
+        return origin == FQCN.ROOT_SERVER and about in _FOR_CLIENTS
+    if about == _FAILED and origin == FQCN.ROOT_SERVER:
         return True
-    wanted = channel in {*_FOR_JOBS, STREAM_CHANNEL} or (channel, topic) in _OF_JOBS
+    if about == _PIECE:
+        about = _about(message, StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC)
+        # Answers come in pieces too, by a channel of their own, under the name of the question.
+        wanted = about[0] == CellChannel.RETURN_ONLY or about in _FOR_JOBS
+    else:
+        wanted = about in _FOR_JOBS
+    aggregator = FQCN.join([FQCN.ROOT_SERVER, *FQCN.split(own.fqcn)[1:]])
     return origin == aggregator and wanted
+
+
+def _about(message: Message, channel: str, topic: str) -> tuple[str, str]:
+    """Return what a message is about; nothing where that is not said in plain words."""
+    said = message.get_header(channel, ""), message.get_header(topic, "")
+    return said if all(isinstance(word, str) and _WORD.fullmatch(word) for word in said) else ("", "")
+
+
+def _name_what_is_refused(kind: type[CoreCell]) -> None:
+    """Give all that will be refused one name: FLARE counts messages by theirs, and forgets none of these."""
+    plain = kind._process_received_msg
+
+    @wraps(plain)
+    def process(cell: CoreCell, endpoint: Endpoint, connection: Connection, message: Message) -> None:
+        if not neighbours.is_family(cell.my_info, endpoint.name):
+            message.remove_header(MessageHeaderKey.ROUTE)
+            origin, kind = (
+                message.get_header(key) for key in (MessageHeaderKey.ORIGIN, MessageHeaderKey.MSG_TYPE)
+            )
+            if kind == MessageType.REQ and not is_welcome(cell.my_info, origin, endpoint.name, message):
+                message.set_header(MessageHeaderKey.CHANNEL, "refused")
+                message.set_header(MessageHeaderKey.TOPIC, "refused")
+        plain(cell, endpoint, connection, message)
+
+    kind._process_received_msg = process
 
 
 def _refuse_unwelcome(kind: type[CoreCell]) -> None:
@@ -195,7 +245,8 @@ def _refuse_strange_names(kind: type[FedAdminAgent]) -> None:
 
     @wraps(plain)
     def dispatch(agent: FedAdminAgent, request: Message) -> Message:
-        if keep_to_the_job(request.payload):
+        origin = request.get_header(MessageHeaderKey.ORIGIN)
+        if keep_to_the_job(request.payload, neighbours.is_family(agent.cell.core_cell.my_info, origin)):
             return plain(agent, request)
         _LOG.warning("refused a command about a job of a strange name")
         return make_reply(ReturnCode.INVALID_REQUEST, error="refused")
@@ -203,11 +254,25 @@ def _refuse_strange_names(kind: type[FedAdminAgent]) -> None:
     kind._dispatch_request = dispatch
 
 
-def keep_to_the_job(command: Any) -> bool:
-    """Whether a command is about a job of a name that FLARE makes; what it says beyond need is left out."""
+def keep_to_the_job(command: Any, of_family: bool = False) -> bool:
+    """Whether a command is about a job of a name that FLARE makes; what it says beyond need is left out.
+
+    Parameters
+    ----------
+    command : Any
+        What came as one.
+    of_family : bool
+        Whether it is from the site itself.
+    """
     if not isinstance(command, Command):
         return False
     if command.topic not in COMMANDS:
+        return False
+    # How a job stands is said by the job: told otherwise, a client would not end it any more.
+    if command.topic == TrainingTopic.NOTIFY_JOB_STATUS and not of_family:
+        return False
+    # Both go into files of this machine.
+    if not _is_small(command.get_header(RequestHeader.APP_NAME), command.get_header(RequestHeader.JOB_META)):
         return False
     # Both go into FLARE's record of commands.
     for key in (RequestHeader.USER_NAME, ConnProps.EVENT_ID):
@@ -220,6 +285,13 @@ def keep_to_the_job(command: Any) -> bool:
         essential = {key: meta[key] for key in _KNOWN & meta.keys()} if isinstance(meta, dict) else {}
         command.set_header(RequestHeader.JOB_META, essential | {JobMetaKey.JOB_ID.value: name})
     return True
+
+
+def _is_small(*said: Any) -> bool:
+    try:
+        return len(json.dumps(said)) <= _MOST_BYTES
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def is_plain(job: Any) -> bool:
@@ -243,9 +315,11 @@ def _refuse_strange_jobs(kind: type[DeployProcessor]) -> None:
 
     @wraps(plain)
     def process(processor: DeployProcessor, request: Any, context: Any) -> Any:
-        if is_plain(request.body):
+        # What a job left behind, its log for example, would be emptied for another of its name.
+        is_new = not Path(context.args.workspace, request.get_header(RequestHeader.JOB_ID)).exists()
+        if is_new and is_plain(request.body):
             return plain(processor, request, context)
-        _LOG.warning("refused a job that is not a study's")
+        _LOG.warning("refused a job that is not a study's, or not a new one")
         return error_reply("refused")
 
     kind.process = process
@@ -256,26 +330,23 @@ def _limit_jobs(kind: type[StartJobProcessor]) -> None:
 
     @wraps(plain)
     def process(processor: StartJobProcessor, request: Any, context: Any) -> Any:
-        if len(context.get_all_job_ids()) < MAX_JOBS:
-            return plain(processor, request, context)
+        with _STARTING:
+            if len(context.get_all_job_ids()) < MAX_JOBS:
+                return plain(processor, request, context)
         _LOG.warning("refused to start a job beside %d others", MAX_JOBS)
         return error_reply("refused")
 
     kind.process = process
 
 
-def _limit_streams(kind: type[RxTask]) -> None:
-    plain = kind.find_or_create_task
+def _limit_pauses(kind: type[ClientRunner]) -> None:
+    """Let a job soon see that it is over, however long the server says to wait."""
+    plain = kind.fetch_and_run_one_task
 
     @wraps(plain)
-    def find_or_create(message: Message, cell: CoreCell) -> RxTask | None:
-        known = (message.get_header(MessageHeaderKey.ORIGIN), message.get_header(StreamHeaderKey.STREAM_ID))
-        with kind.map_lock:
-            n_open = sum(not (task.completed or task.failed) for task in kind.rx_task_map.values())
-            may_begin = known in kind.rx_task_map or n_open < MAX_STREAMS
-        if may_begin:
-            return plain(message, cell)
-        _LOG.warning("refused a stream beside %d others", MAX_STREAMS)
-        return None
+    def fetch(runner: ClientRunner, context: Any) -> tuple[float, bool]:
+        pause, done = plain(runner, context)
+        fits = isinstance(pause, int | float) and 0 < pause <= MAX_PAUSE
+        return (pause if fits else MAX_PAUSE), done
 
-    kind.find_or_create_task = staticmethod(find_or_create)
+    kind.fetch_and_run_one_task = fetch

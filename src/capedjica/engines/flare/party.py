@@ -1,8 +1,9 @@
 """FLARE's server, client or job as a program: ``python -m capedjica.engines.flare.party MODULE ARGUMENTS``.
 
-All of them limit what they take from whoever connects (:mod:`capedjica.engines.flare.limits`), read and write
-no file for a message (:mod:`capedjica.engines.flare.unpacking`) and connect to nobody for the asking; those
-of sites also choose to whom they listen (:mod:`capedjica.engines.flare.guard`).
+All of them limit what they take from whoever connects (:mod:`capedjica.engines.flare.limits`), read and
+write no file for a message (:mod:`capedjica.engines.flare.unpacking`) and connect to nobody for the asking.
+Those of sites also choose to whom they listen (:mod:`capedjica.engines.flare.guard`), and those of the
+server take from each site what it says for itself (:mod:`capedjica.engines.flare.origins`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import runpy
 import sys
 from typing import Final
 
-from capedjica.engines.flare import guard, limits, neighbours, unpacking
+from capedjica.engines.flare import guard, limits, neighbours, origins, unpacking
 
 _OF_SITES: Final = "nvflare.private.fed.app.client."
 
@@ -23,6 +24,8 @@ def prepare(module: str) -> None:
     neighbours.make_no_connections()
     if module.startswith(_OF_SITES):
         guard.install()
+    else:
+        origins.install()
 
 
 def main() -> None:

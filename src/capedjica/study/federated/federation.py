@@ -16,7 +16,6 @@ from capedjica.study.study_file import Study
 SCHEMA: Final = 1
 FOLDER: Final = "federation"
 ORGANISATION: Final = "capedjica"
-COORDINATOR: Final = "coordinator@capedjica.org"
 # All that FLARE loads for a job.
 AGGREGATOR_CLASS: Final = "capedjica.study.federated.parties.AggregatorParty"
 SITE_CLASS: Final = "capedjica.study.federated.parties.SiteParty"

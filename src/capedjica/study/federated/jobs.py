@@ -11,10 +11,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
+from capedjica.engines.flare import COORDINATOR
 from capedjica.errors import InputError, ProtocolError
 from capedjica.study.federated.federation import (
     AGGREGATOR_CLASS,
-    COORDINATOR,
     SITE_CLASS,
     Federation,
     write_json,

@@ -227,8 +227,13 @@ def _command(kit: Path, role: Role, name: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # With a fixed threshold glibc gives large buffers back to the system when they are done with.
-    return os.environ | {"MALLOC_ARENA_MAX": "4", "MALLOC_MMAP_THRESHOLD_": "131072"}
+    # With a fixed threshold glibc gives large buffers back to the system when they are done with. No code is
+    # taken from the folder that a party runs in, which is the kit.
+    return os.environ | {
+        "MALLOC_ARENA_MAX": "4",
+        "MALLOC_MMAP_THRESHOLD_": "131072",
+        "PYTHONSAFEPATH": "1",
+    }
 
 
 def port_is_free(host: str, port: int) -> bool:

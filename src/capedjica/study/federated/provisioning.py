@@ -21,13 +21,13 @@ from typing import Final
 import msgspec
 
 from capedjica import __version__
+from capedjica.engines.flare import COORDINATOR
 from capedjica.engines.flare.carriage import MAX_MESSAGE
 from capedjica.errors import InputError
 from capedjica.mechanisms.sizes import largest_message
 from capedjica.study.federated import processes
 from capedjica.study.federated.federation import (
     AGGREGATOR_CLASS,
-    COORDINATOR,
     FOLDER,
     ORGANISATION,
     SETTINGS,
