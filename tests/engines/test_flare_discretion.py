@@ -5,6 +5,9 @@ from nvflare.fuel.f3.message import Message
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.admin_defs import error_reply, ok_reply
 from nvflare.private.defs import ERROR_MSG_PREFIX
+from nvflare.private.fed import authenticator
+from nvflare.private.fed.client import client_runner
+from nvflare.private.fed.client.admin import FedAdminAgent
 
 from capedjica.engines.flare import discretion
 
@@ -25,6 +28,17 @@ def test_what_went_well_is_told_as_it_is():
     said = ok_reply(body="deployed app to s1")
     assert discretion.without_reasons(Message({}, said)).payload.body == "deployed app to s1"
     assert discretion.without_reasons(Message({}, b"x")).payload == b"x"
+
+
+def test_the_address_of_the_machine_is_not_told(monkeypatch):
+    for owner, name in (
+        (authenticator, "_get_client_ip"),
+        (FedAdminAgent, "_dispatch_request"),
+        (client_runner, "add_job_audit_event"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    discretion.install()
+    assert authenticator._get_client_ip() == "0.0.0.0"
 
 
 @pytest.mark.parametrize(

@@ -124,8 +124,9 @@ def test_what_is_not_said_in_plain_words_is_refused(topic):
     ],
 )
 def test_everything_else_is_refused_also_as_a_stream(own, origin, neighbour, channel):
-    assert not welcome(own, origin, neighbour, channel)
-    assert not streamed(own, origin, neighbour, channel)
+    topic = {ADMIN: "admin", CHANNEL: TOPIC}.get(channel, "any")
+    assert not welcome(own, origin, neighbour, channel, topic)
+    assert not streamed(own, origin, neighbour, channel, topic)
 
 
 @pytest.mark.parametrize("topic", ["bulk", "stop", "change_root", "bye"])

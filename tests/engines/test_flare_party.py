@@ -12,7 +12,7 @@ from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import DatumManager
 from nvflare.fuel.utils.fobs.fobs import Packer
 
-from capedjica.engines.flare import guard, party
+from capedjica.engines.flare import guard, origins, party
 from capedjica.engines.flare.carriage import MAX_FRAME
 
 PATCHED = (
@@ -31,19 +31,19 @@ PATCHED = (
 @pytest.mark.parametrize(
     "role", ["server.server_train", "server.runner_process", "client.client_train", "client.worker_process"]
 )
-def test_every_party_is_limited_and_sites_are_guarded(monkeypatch, role):
+def test_every_party_is_limited_and_sites_and_server_choose_to_whom_they_listen(monkeypatch, role):
     for owner, name in PATCHED:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     before = [getattr(owner, name) for owner, name in PATCHED]
-    guarded, ran = [], []
-    monkeypatch.setattr(guard, "install", lambda: guarded.append(True))
+    chosen, ran = [], []
+    monkeypatch.setattr(guard, "install", lambda: chosen.append("client"))
+    monkeypatch.setattr(origins, "install", lambda: chosen.append("server"))
     monkeypatch.setattr(sys, "argv", ["party", f"nvflare.private.fed.app.{role}", "-m", "kit"])
     monkeypatch.setattr(
-        runpy, "run_module", lambda module, **_: ran.append((module, sys.argv[1:], list(guarded)))
+        runpy, "run_module", lambda module, **_: ran.append((module, sys.argv[1:], list(chosen)))
     )
     party.main()
-    assert ran == [(f"nvflare.private.fed.app.{role}", ["-m", "kit"], guarded)]
-    assert bool(guarded) == role.startswith("client")
+    assert ran == [(f"nvflare.private.fed.app.{role}", ["-m", "kit"], [role.partition(".")[0]])]
     assert socket_conn.MAX_FRAME_SIZE == MAX_FRAME
     assert all(getattr(owner, name) != old for (owner, name), old in zip(PATCHED, before, strict=True))
     assert CoreCell._add_adhoc_connector(None, "s2", "tcp://elsewhere:1") is None
