@@ -111,4 +111,7 @@ def test_commands_are_given_under_the_coordinators_certificate_alone():
     assert may_be_called(CONSOLE, COORDINATOR)
     assert not may_be_called(CONSOLE, "s2")
     assert not may_be_called(CONSOLE, None)
+    # FLARE takes spaces away before it looks.
+    assert not may_be_called(f" {CONSOLE}", "s2")
+    assert not may_be_called(f"{CONSOLE}\n", "s2")
     assert may_be_called("s2", "s2")

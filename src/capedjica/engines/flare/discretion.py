@@ -20,7 +20,8 @@ from nvflare.private.fed.client import client_runner
 from nvflare.private.fed.client.admin import FedAdminAgent
 
 NOWHERE: Final = "0.0.0.0"  # noqa: S104 (nobody listens there)
-_REFERENCE: Final = re.compile(r"[\w.@:+-]{0,100}")
+# What may come into a log or a record.
+WORD: Final = re.compile(r"[\w.@:+-]{0,100}")
 
 
 def install() -> None:
@@ -55,7 +56,7 @@ def _give_no_reasons(kind: type[FedAdminAgent]) -> None:
 def _with_plain_references(plain: Any) -> Any:
     @wraps(plain)
     def add(fl_ctx: Any, ref: Any = "", msg: str = "") -> Any:
-        is_plain = isinstance(ref, str) and _REFERENCE.fullmatch(ref)
+        is_plain = isinstance(ref, str) and WORD.fullmatch(ref)
         return plain(fl_ctx=fl_ctx, ref=ref if is_plain else "", msg=msg)
 
     return add

@@ -96,7 +96,7 @@ _KNOWN: Final = {
         JobMetaKey.STUDY,
     )
 }
-_WORD: Final = re.compile(r"[\w.@:+-]{0,100}")
+_WORD: Final = discretion.WORD
 _JOB_NAME: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A job: who does what, for the server and for sites, and who signed it.
 _SIGNED: Final = (".__nvfl_sig.json", ".__nvfl_submitter.crt")

@@ -66,6 +66,8 @@ def install() -> None:
 
 def may_be_called(name: Any, certified: Any) -> bool:
     """Whether somebody with a certificate may have a name: who gives commands is asked for no other."""
+    if isinstance(name, str):
+        name = FQCN.normalize(name)  # as FLARE does before it looks
     return certified == COORDINATOR or not is_valid_admin_client_name(name)
 
 

@@ -2,7 +2,7 @@
 
 FLARE keeps pieces until those before them have come, as many and as large as their sender likes; it keeps
 whole messages as long as their sender says, up to an hour; and it tells the sender, in words of its own,
-what went wrong. Here what is ever held of one message is the size of the largest that a study sends.
+what went wrong. Here what is ever held of one message is twice the largest that a study sends.
 """
 
 from __future__ import annotations
