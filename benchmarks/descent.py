@@ -29,7 +29,9 @@ class _Site:
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         samples = rng.laplace(size=(SUBJECTS * TIMEPOINTS, COMPONENTS)).astype(np.float32)
-        self._packed = PackedSubjects(samples, np.arange(SUBJECTS + 1, dtype=np.int64) * TIMEPOINTS)
+        self._packed = PackedSubjects(
+            samples, np.arange(SUBJECTS + 1, dtype=np.int64) * TIMEPOINTS, TIMEPOINTS
+        )
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> list[NDArray[np.float64]]:
         public = unpack(state)

@@ -20,7 +20,7 @@ from capedjica.algorithms.kernels import (
     VARIANCE_FLOOR,
     PackedSubjects,
     infomax_statistics,
-    mean_second_moments,
+    second_moments,
     skew_statistics,
 )
 from capedjica.data import make_synthetic
@@ -200,5 +200,8 @@ def _second_moments() -> Row:
         for image in images:
             np.matmul(image.T, image)
 
-    ours = timed(lambda: mean_second_moments(images, clip=float(IMAGE_SIDE)))
-    return _row("second moments, clipped", ours, timed(products), "the matrix product alone", None)
+    def ours() -> None:
+        for image in images:
+            second_moments(image, clip=float(IMAGE_SIDE))
+
+    return _row("second moments, clipped", timed(ours), timed(products), "the matrix product alone", None)

@@ -34,7 +34,14 @@ def fit_other(
     problem: Problem, parameters: dict[str, Any], epsilon: float, max_iter: int | None
 ) -> tuple[FloatArray, int]:
     """Fit one of the other methods, in the public basis too, which helps them."""
-    model = CapeDJICA(problem.n_components, epsilon, max_iter=max_iter, random_state=0, **parameters)
+    model = CapeDJICA(
+        problem.n_components,
+        epsilon,
+        max_iter=max_iter,
+        random_state=0,
+        scan_length=problem.scan_length,
+        **parameters,
+    )
     model.fit({name: list(scans) for name, scans in problem.features.items()})
     return problem.pixels(model.unmixing_), model.n_iter_
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.basis import low_pass
+from capedjica.algorithms.scan_length import TYPICAL_SCAN
 from capedjica.algorithms.subject import SUBSPACE, SubjectMethod, SubjectSite
 from capedjica.data.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
@@ -38,11 +39,14 @@ class Problem:
         The truth, or what stands for it, of sources with unit variance.
     basis : array (K, D), optional
         The public basis.
+    scan_length : int
+        Time points of a typical scan, as a study would agree on before it sees any.
     """
 
     features: Mapping[str, Sequence[Scan]]
     mixing: FloatArray
     basis: FloatArray | None = None
+    scan_length: int = TYPICAL_SCAN
 
     @property
     def n_components(self) -> int:
@@ -58,11 +62,6 @@ class Problem:
     def scans(self) -> list[Scan]:
         """The scans of all sites."""
         return [scan for site in self.features.values() for scan in site]
-
-    @cached_property
-    def scan_length(self) -> int:
-        """Time points of a typical scan."""
-        return round(float(np.mean([len(scan) for scan in self.scans])))
 
     @cached_property
     def sites(self) -> dict[str, KeptSite]:
@@ -153,7 +152,7 @@ def synthetic(seed: int, size: Size) -> Problem:
         f"site-{number}": features[bounds[number - 1] : bounds[number]]
         for number in range(1, size.n_sites + 1)
     }
-    return Problem(sites, model.mixing, basis)
+    return Problem(sites, model.mixing, basis, size.n_timepoints)
 
 
 def _in_basis(scan: Scan, basis: FloatArray | None) -> Scan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Final
 
@@ -79,7 +79,8 @@ def prepared(quick: bool) -> Prepared:
     directions = np.linalg.eigh((pooled.T @ pooled).astype(np.float64))[1][:, -size.n_components :]
     narrow = directions.astype(np.float32)
     features = {name: [(scan - scan.mean(axis=0)) @ narrow for scan in site] for name, site in sites.items()}
-    return Prepared(sites, pooled, study.image_shape, Problem(features, study.mixing, directions.T))
+    problem = Problem(features, study.mixing, directions.T, size.n_timepoints)
+    return Prepared(sites, pooled, study.image_shape, problem)
 
 
 def fastica(data: Scan, iterations: int) -> FloatArray:
@@ -132,7 +133,9 @@ def rotations(data: Prepared, iterations: int) -> FloatArray:
     sphering = _sphering(features)
     maps = data.problem.pixels(sphering)
     lengths = [len(scan) for scan in data.problem.scans]
-    white = PackedSubjects(features @ sphering.astype(np.float32), np.cumsum([0, *lengths], dtype=np.int64))
+    white = PackedSubjects(
+        features @ sphering.astype(np.float32), np.cumsum([0, *lengths], dtype=np.int64), max(lengths)
+    )
     W = varimax(maps.T)
     for _ in range(iterations):
         W = rotate(W, skew_statistics(white, W).mean(axis=0) / RESPONSE)
@@ -158,7 +161,7 @@ def _reduced_fit(name: str, data: Prepared, iterations: int) -> Fit:
     """Return an analysis of the reduced data that makes so many iterations."""
 
     def ours() -> tuple[FloatArray, int]:
-        fresh = Problem(data.problem.features, data.problem.mixing, data.problem.basis)
+        fresh = replace(data.problem)
         return fresh.analyse(None, "none", max_rotations=iterations)
 
     def other() -> tuple[FloatArray, int]:
@@ -197,6 +200,7 @@ def estimator_fit(data: Prepared, epsilon: float | None, iterations: int | None)
         mechanism="none" if epsilon is None else "cape",
         image_shape=data.image_shape,
         max_iter=iterations,
+        scan_length=data.problem.scan_length,
     )
     model.fit(data.sites)
     return model.unmixing_, model.n_iter_

@@ -60,8 +60,8 @@ def moment(power, scale):
 def diagonal_of_noise(neighbour, lengths, epsilon):
     """Mean of z tanh(z/2) over all noisy source estimates, read off W after one iteration on zero data."""
     sites = [[np.full((T, R), np.nan) for T in lengths]] * 2
-    clip = 1.0 if neighbour == "sample" else None
-    result = dp_djica(sites, epsilon, 1, 1.0, neighbour, clip=clip)
+    public = {"clip": 1.0} if neighbour == "sample" else {"scan_length": 100}
+    result = dp_djica(sites, epsilon, 1, 1.0, neighbour, **public)
     return 2 - np.trace(result.unmixing) / R
 
 
@@ -80,29 +80,34 @@ def fits(value, scales, counts):
         ("sample", [100] * 100, 0.5, [2.0] * 100),
         ("subject", [100] * 100, 100.0, [1.0] * 100),
         ("subject", [100] * 100, 50.0, [2.0] * 100),
-        ("subject", [50] * 100 + [150] * 50, 50.0, [1.0] * 100 + [3.0] * 50),
+        ("subject", [50] * 50 + [150] * 50, 50.0, [2.0] * 100),
     ],
 )
 def test_a_run_adds_noise_of_the_stated_scale_and_no_other(neighbour, lengths, epsilon, scales):
     value = diagonal_of_noise(neighbour, lengths, epsilon)
-    counts = [2 * R * T for T in lengths]
+    counts = [2 * R * (T if neighbour == "sample" else 100) for T in lengths]
     assert fits(value, scales, counts)
     for factor in WRONG_SCALES:
         assert not fits(value, factor * np.array(scales), counts)
 
 
 def test_noise_grows_with_the_spectral_norm():
-    site = NoisySite([np.zeros((5, R)), np.zeros((7, R))], "site", "subject", None)
+    site = NoisySite([np.zeros((5, R)), np.zeros((7, R))], "site", "subject", None, 6)
     W = np.diag([3.0, 1.0, 0.5, 0.1])
-    assert_allclose(site.noise_scale(W, 2.0), np.repeat([5 * 1.5, 7 * 1.5], [5, 7])[:, np.newaxis])
+    assert_allclose(site.noise_scale(W, 2.0), np.full((12, 1), 6 * 1.5))
 
 
 # What one sample or subject can change ------------------------------------
 
 
+def noisy_site(subjects, neighbour, clip=None):
+    return NoisySite(subjects, "site", neighbour, clip, 6 if neighbour == "subject" else None)
+
+
 def privacy_loss(first, second, neighbour, W, epsilon, clip=None):
     """Largest log-likelihood ratio of what the Laplace mechanism shows of two neighbouring sites."""
-    sites = [NoisySite(subjects, "site", neighbour, clip) for subjects in (first, second)]
+    sites = [noisy_site(subjects, neighbour, clip) for subjects in (first, second)]
+    assert_array_equal(*(site.noise_scale(W, epsilon) for site in sites))
     shift = np.abs((sites[0].samples - sites[1].samples) @ W.T)
     return float(np.sum(shift / sites[0].noise_scale(W, epsilon)))
 
@@ -126,8 +131,7 @@ def test_no_subject_loses_more_than_epsilon():
     for _ in range(500):
         subjects = [odd_values(rng, (T, R)) for T in (3, 1, 6)]
         changed = list(subjects)
-        m = rng.integers(3)
-        changed[m] = odd_values(rng, subjects[m].shape)
+        changed[rng.integers(3)] = odd_values(rng, (rng.integers(1, 12), R))
         loss = privacy_loss(subjects, changed, "subject", random_matrix(rng), 0.7)
         assert loss <= 0.7 * (1 + 1e-9)
 
@@ -140,7 +144,7 @@ def test_no_sample_loses_more_than_epsilon():
         n = rng.integers(6)
         changed[2][n] = odd_values(rng, (1, R))[0]
         clip = 10.0 ** rng.uniform(-3, 3)
-        here, there = (NoisySite(x, "site", "sample", clip).samples for x in (subjects, changed))
+        here, there = (noisy_site(x, "sample", clip).samples for x in (subjects, changed))
         assert_array_equal(np.delete(here, 4 + n, axis=0), np.delete(there, 4 + n, axis=0))
         loss = privacy_loss(subjects, changed, "sample", random_matrix(rng), 0.7, clip)
         assert loss <= 0.7 * (1 + 1e-9)
@@ -149,7 +153,7 @@ def test_no_sample_loses_more_than_epsilon():
 @pytest.mark.parametrize("clip", [None, 1e-170])
 def test_samples_whose_squares_vanish_are_bounded_too(clip):
     """The square of 2.2e-162 is the smallest number there is, that of 1.5e-162 rounds to zero."""
-    samples = NoisySite([[[2.2e-162] + [1.5e-162] * 15]], "site", "subject", clip).samples
+    samples = NoisySite([[[2.2e-162] + [1.5e-162] * 15]], "site", "subject", clip, 1).samples
     assert np.linalg.norm(samples) <= 1 / (2 * math.sqrt(16)) * (1 + 1e-12)
 
 
@@ -182,8 +186,8 @@ def test_a_subjects_own_longest_sample_would_not_protect_samples():
     subject = np.random.default_rng(3).normal(size=(50, R))
     changed = subject.copy()
     changed[0] *= 100
-    scales = NoisySite([subject], "site", "sample", 1.0).noise_scale(np.eye(R), 0.7)
-    own = [NoisySite([x], "site", "subject", None).samples for x in (subject, changed)]
+    scales = NoisySite([subject], "site", "sample", 1.0, None).noise_scale(np.eye(R), 0.7)
+    own = [NoisySite([x], "site", "subject", None, 50).samples for x in (subject, changed)]
     assert np.sum(np.abs(own[0] - own[1]) / scales) > 3 * 0.7
 
 
@@ -207,16 +211,16 @@ def make_sites(n_subjects=10, n_timepoints=400, seed=5):
 
 def test_without_noise_to_speak_of_it_is_algorithm_4_on_bounded_samples():
     sites = [site[:1] for site in make_sites(1, 60)[0]]
-    bounded = [[NoisySite(site, "site", "subject", None).samples] for site in sites]
+    bounded = [[NoisySite(site, "site", "subject", None, 60).samples] for site in sites]
     expected = list(algorithm_4(bounded, 0.5, 10, clip_g=1e9, clip_h=1e9))
-    result = dp_djica(sites, 1e12, 10, 0.5)
+    result = dp_djica(sites, 1e12, 10, 0.5, scan_length=60)
     assert_allclose(result.unmixing, expected[-1].W, rtol=1e-7, atol=1e-7)
 
 
 def test_it_finds_the_sources_when_epsilon_is_absurd_and_nothing_when_it_is_not():
     sites, mixing = make_sites()
     for epsilon, bounds in ((1e7, (0.0, 0.05)), (1.0, (0.15, 1.0))):
-        result = dp_djica(sites, epsilon, 150, 1.0)
+        result = dp_djica(sites, epsilon, 150, 1.0, scan_length=400)
         index = normalized_gain_index(result.unmixing @ mixing)
         print(f"gain index at epsilon {epsilon:g} per iteration: {index:.4f}")
         assert bounds[0] <= index <= bounds[1]
@@ -224,17 +228,19 @@ def test_it_finds_the_sources_when_epsilon_is_absurd_and_nothing_when_it_is_not(
 
 def test_the_guarantee_is_that_of_all_iterations_allowed():
     sites, _ = make_sites(2, 50)
-    result = dp_djica(sites, 0.5, 40, 1e-9)
+    result = dp_djica(sites, 0.5, 40, 1e-9, scan_length=50)
     assert result.n_iter < 40, "such a rate stops at once"
     assert (result.epsilon, result.epsilon_total, result.neighbour) == (0.5, 20.0, "subject")
 
 
 def test_a_seeded_run_repeats_and_is_marked():
     sites, _ = make_sites(2, 50)
-    runs = [dp_djica(sites, 0.5, 3, noise=NoiseSource(insecure_noise_seed=1)) for _ in range(2)]
+    runs = [
+        dp_djica(sites, 0.5, 3, noise=NoiseSource(insecure_noise_seed=1), scan_length=50) for _ in range(2)
+    ]
     assert_array_equal(runs[0].unmixing, runs[1].unmixing)
     assert not runs[0].secure
-    fresh = dp_djica(sites, 0.5, 3)
+    fresh = dp_djica(sites, 0.5, 3, scan_length=50)
     assert fresh.secure
     assert (fresh.unmixing != runs[0].unmixing).any()
 
@@ -242,7 +248,7 @@ def test_a_seeded_run_repeats_and_is_marked():
 def test_progress_sees_every_iteration():
     sites, _ = make_sites(2, 50)
     seen = []
-    dp_djica(sites, 0.5, 3, 1.0, progress=lambda infomax, n: seen.append(n))
+    dp_djica(sites, 0.5, 3, 1.0, scan_length=50, progress=lambda infomax, n: seen.append(n))
     assert seen == [1, 2, 3]
 
 
@@ -258,7 +264,12 @@ def test_progress_sees_every_iteration():
         ({"clip": 0.0}, "clip must be"),
         ({"sites": []}, r"samples of one dimension R, got \[\]"),
         ({"sites": [[]]}, "site 0 must hold subjects"),
-        ({"sites": [[np.zeros((0, R))]]}, "sites must hold samples"),
+        (
+            {"sites": [[np.zeros((0, R))]], "neighbour": "sample", "clip": 1.0, "scan_length": None},
+            "sites must hold samples",
+        ),
+        ({"scan_length": None}, "neighbour 'subject' needs a public scan_length"),
+        ({"scan_length": 0}, "scan_length must be a whole number of at least 1, got 0"),
         ({"sites": [[np.zeros((5, 3)), np.zeros((5, 4))]]}, r"site 0 .* got R of \[3, 4\]"),
         ({"sites": [[np.zeros((5, 3))], [np.zeros((5, 4))]]}, r"samples of one dimension R, got \[3, 4\]"),
         ({"sites": [[np.zeros(5)]]}, r"site 0, subject 0 must be an array \(time, R\), got shape \(5,\)"),
@@ -266,6 +277,7 @@ def test_progress_sees_every_iteration():
     ],
 )
 def test_what_cannot_be_used_is_refused(options, message):
-    arguments = {"sites": make_sites(1, 20)[0], "epsilon": 1.0, "n_iterations": 2} | options
+    arguments = {"sites": make_sites(1, 20)[0], "epsilon": 1.0, "n_iterations": 2, "scan_length": 20}
+    arguments |= options
     with pytest.raises(InputError, match=message):
         dp_djica(**arguments)

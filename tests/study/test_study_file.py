@@ -248,8 +248,8 @@ def test_the_contract_follows_from_the_file():
 
 def test_the_method_follows_from_the_file():
     paper = Study(draft(analysis={"method": "paper", "max_iter": 17})).method
-    assert paper == PaperMethod(12, 4, 17)
-    assert Study(draft(analysis={"method": "paper"})).method == PaperMethod(12, 4)
+    assert paper == PaperMethod(12, 4, 17, scan_length=60)
+    assert Study(draft(analysis={"method": "paper"})).method == PaperMethod(12, 4, scan_length=60)
     releases = sum(stage.count for stage in Study(draft(analysis={"max_iter": 7})).method.stages())
     assert releases != sum(stage.count for stage in Study(draft()).method.stages())
     smooth = Study(draft(analysis={"image_shape": (30, 30), "n_features": 900})).method.stages()

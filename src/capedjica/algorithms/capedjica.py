@@ -23,6 +23,13 @@ from capedjica.algorithms.infomax import (
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.method import Means, Progress, Released, Subject
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
+from capedjica.algorithms.scan_length import (
+    TYPICAL_SCAN,
+    CutScans,
+    check_scan_length,
+    longest_scan,
+    reserve,
+)
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
@@ -51,6 +58,8 @@ class PaperMethod:
         B_G and B_h, bounds of the gradients at one time point.
     tol : float
         Squared change of the unmixing matrix at which to stop.
+    scan_length : int
+        Time points of a typical scan, as planned.
     """
 
     n_features: int
@@ -61,6 +70,10 @@ class PaperMethod:
     clip_g: float = B_G
     clip_h: float = B_H
     tol: float = TOLERANCE
+    scan_length: int = TYPICAL_SCAN
+
+    def __post_init__(self) -> None:
+        check_scan_length(self.scan_length)
 
     def stages(self) -> tuple[Stage, ...]:
         """Return everything that may be asked: second moments once, gradients at most ``max_iter`` times."""
@@ -71,7 +84,8 @@ class PaperMethod:
 
     def site(self, subjects: Sequence[Subject]) -> PaperSite:
         """Return what a site computes."""
-        return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h)
+        longest = longest_scan(self.scan_length)
+        return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
         """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations."""
@@ -100,9 +114,15 @@ class PaperSite:
     """
 
     def __init__(
-        self, subjects: Sequence[Subject], n_components: int, clip_g: float = B_G, clip_h: float = B_H
+        self,
+        subjects: Sequence[Subject],
+        n_components: int,
+        clip_g: float = B_G,
+        clip_h: float = B_H,
+        longest: int = longest_scan(TYPICAL_SCAN),
     ) -> None:
-        self._subjects, self._n_components = subjects, n_components
+        self._subjects, self._n_components = CutScans(subjects, longest), n_components
+        self._memory = reserve(len(subjects), longest, n_components)
         self._clip_g, self._clip_h = clip_g, clip_h
         self._projection = b""
         self._packed: PackedSubjects | None = None
@@ -123,13 +143,15 @@ class PaperSite:
             if V.ndim != 2 or V.shape[1] != self._n_components:
                 raise ProtocolError(f"the published projection must have {self._n_components} columns")
             project = partial(reduce, V=V.astype(np.float32))
-            self._packed = PackedSubjects.computed(project, self._subjects, self._n_components)
+            self._packed = PackedSubjects.computed(project, self._subjects, self._memory)
             self._projection = published
         return self._packed
 
 
 def within_unit_ball(subject: Subject) -> NDArray[np.float32]:
     """Centre a subject's features over time and scale its longest sample to norm 1."""
+    if not len(subject):
+        return np.empty(subject.shape, dtype=np.float32)
     with np.errstate(all="ignore"):
         centred = subject - subject.mean(axis=0, dtype=np.float64)
         longest = np.sqrt(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
@@ -141,5 +163,6 @@ def reduce(subject: Subject, V: NDArray[np.float32]) -> NDArray[np.float32]:
     """Project a subject onto R directions and scale it to a mean squared norm of R."""
     with np.errstate(all="ignore"):
         reduced = within_unit_ball(subject) @ V
-        size = np.sqrt(np.mean(np.einsum("ij,ij->i", reduced, reduced, dtype=np.float64)))
+        power = np.einsum("ij,ij->i", reduced, reduced, dtype=np.float64)
+        size = np.sqrt(np.mean(power)) if len(power) else 0.0
         return reduced * np.float32(np.sqrt(V.shape[1]) / size) if size > 0 else reduced

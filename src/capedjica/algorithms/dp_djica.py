@@ -21,9 +21,10 @@ dimensions, the L1 sensitivity is
 attained when W has a top left singular vector with entries of equal size. Noise of scale
 :math:`\Delta / \varepsilon` makes an iteration epsilon-differentially private for one sample.
 
-**One subject replaced**, by another of the same length T (lengths are public), changes T columns, each by as
-much: the sensitivity is :math:`T \Delta`, and so the noise is T times as wide. The same noise as for samples
-would give a subject :math:`T \varepsilon`.
+**One subject replaced**, by another of any length, changes T columns, each by as much, where T is a public
+length to which every subject is cut or, by samples of zero, extended: the sensitivity is :math:`T \Delta`,
+and so the noise is T times as wide. The same noise as for samples would give a subject :math:`T \varepsilon`.
+With samples as neighbours, lengths stay what they are and are public.
 
 Sites hold different people and their noise is independent, so a person's loss is that of one site. J
 iterations cost :math:`J \varepsilon`, fixed before the run: stopping early depends on the data and earns
@@ -50,6 +51,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from capedjica.algorithms.infomax import Infomax, default_learning_rate, descend
+from capedjica.algorithms.scan_length import check_scan_length
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.securesum.noise import NoiseSource
@@ -79,6 +81,8 @@ class DpDjicaResult:
         Whom the guarantee protects.
     secure : bool
         False when the noise came from a seed: then nobody is protected.
+    noise : tuple of float
+        Standard deviation of the noise on each source estimate, the largest of every iteration.
     """
 
     unmixing: FloatArray
@@ -87,6 +91,7 @@ class DpDjicaResult:
     epsilon_total: float
     neighbour: Neighbour
     secure: bool
+    noise: tuple[float, ...]
 
 
 def sample_sensitivity(W: FloatArray) -> float:
@@ -111,6 +116,7 @@ def dp_djica(
     noise: NoiseSource | None = None,
     *,
     clip: float | None = None,
+    scan_length: int | None = None,
     progress: Callable[[Infomax, int], None] | None = None,
 ) -> DpDjicaResult:
     r"""Estimate one unmixing matrix for all sites with Laplace noise on every source estimate.
@@ -120,7 +126,7 @@ def dp_djica(
     Parameters
     ----------
     sites : sequence of sequences of array_like of shape (T, R)
-        The subjects of every site, reduced to R dimensions; lengths may differ and are public.
+        The subjects of every site, reduced to R dimensions; lengths may differ.
     epsilon : float
         Of one iteration.
     n_iterations : int
@@ -134,6 +140,8 @@ def dp_djica(
     clip : float, optional
         Public bound of \|x\|, taken to the bound (1); required for ``neighbour="sample"``. By default
         each subject's own longest sample is.
+    scan_length : int, optional
+        T, the public length that every subject is cut or extended to; required for ``neighbour="subject"``.
     progress : callable, optional
         Called as ``progress(infomax, iteration)`` after every iteration.
 
@@ -143,23 +151,27 @@ def dp_djica(
     """
     epsilon = validate.positive("epsilon", epsilon)
     n_iterations = validate.count("n_iterations", n_iterations)
-    _check_neighbour(neighbour, clip)
+    _check_neighbour(neighbour, clip, scan_length)
     source = NoiseSource() if noise is None else noise
-    data = [NoisySite(site, f"site {s}", neighbour, clip) for s, site in enumerate(sites)]
+    data = [NoisySite(site, f"site {s}", neighbour, clip, scan_length) for s, site in enumerate(sites)]
     size = _common_dimension(data)
     rate = default_learning_rate(size) if learning_rate is None else learning_rate
     infomax = Infomax(size, validate.positive("learning_rate", rate), clip_g=1.0, clip_h=1.0)
 
+    spreads: list[float] = []
+
     def mean(_: bytes) -> FloatArray:
+        spreads.append(math.sqrt(2) * max(float(site.noise_scale(infomax.W, epsilon).max()) for site in data))
         sums = [site.gradients(infomax.W, infomax.b, epsilon, source) for site in data]
         average: FloatArray = np.sum(sums, axis=0) / sum(len(site.samples) for site in data)
         return average
 
     n_iter = descend(infomax, mean, n_iterations, progress)
-    return DpDjicaResult(infomax.W, n_iter, epsilon, epsilon * n_iterations, neighbour, secure=source.secure)
+    total = epsilon * n_iterations
+    return DpDjicaResult(infomax.W, n_iter, epsilon, total, neighbour, source.secure, tuple(spreads))
 
 
-def _check_neighbour(neighbour: str, clip: float | None) -> None:
+def _check_neighbour(neighbour: str, clip: float | None, scan_length: int | None) -> None:
     if neighbour not in NEIGHBOURS:
         raise InputError(f"neighbour must be one of {', '.join(NEIGHBOURS)}; got {neighbour!r}")
     if clip is not None:
@@ -168,6 +180,10 @@ def _check_neighbour(neighbour: str, clip: float | None) -> None:
         raise InputError(
             "neighbour 'sample' needs a public clip: a subject's own longest sample depends on others"
         )
+    if scan_length is not None:
+        check_scan_length(scan_length)
+    elif neighbour == "subject":
+        raise InputError("neighbour 'subject' needs a public scan_length: how long a scan is, is data")
 
 
 class NoisySite:
@@ -178,14 +194,21 @@ class NoisySite:
     subjects : sequence of array_like of shape (T, R)
     name : str
         For errors.
-    neighbour, clip
+    neighbour, clip, scan_length
         As in :func:`dp_djica`.
     """
 
     def __init__(
-        self, subjects: Sequence[ArrayLike], name: str, neighbour: Neighbour, clip: float | None
+        self,
+        subjects: Sequence[ArrayLike],
+        name: str,
+        neighbour: Neighbour,
+        clip: float | None,
+        scan_length: int | None,
     ) -> None:
-        bounded = [_bounded(subject, f"{name}, subject {m}", clip) for m, subject in enumerate(subjects)]
+        bounded = [
+            _bounded(subject, f"{name}, subject {m}", clip, scan_length) for m, subject in enumerate(subjects)
+        ]
         widths = sorted({subject.shape[1] for subject in bounded})
         if len(widths) != 1:
             raise InputError(f"{name} must hold subjects (time, R), all with the same R; got R of {widths}")
@@ -213,8 +236,8 @@ class NoisySite:
         return np.concatenate([(moments @ W).ravel(), bias_gradient])
 
 
-def _bounded(subject: ArrayLike, name: str, clip: float | None) -> FloatArray:
-    r"""Return the samples with \|x\| <= 1 / (2 sqrt(D)).
+def _bounded(subject: ArrayLike, name: str, clip: float | None, scan_length: int | None) -> FloatArray:
+    r"""Return the samples with \|x\| <= 1 / (2 sqrt(D)), as many as the public length, if there is one.
 
     Without a clip a single number that is not finite makes the whole subject zero, with one its sample only.
     """
@@ -224,6 +247,8 @@ def _bounded(subject: ArrayLike, name: str, clip: float | None) -> FloatArray:
         raise InputError(f"{name} must be an array of numbers (time, R)") from None
     if samples.ndim != 2 or samples.shape[1] == 0:
         raise InputError(f"{name} must be an array (time, R), got shape {samples.shape}")
+    if scan_length is not None:
+        samples = np.pad(samples[:scan_length], ((0, max(0, scan_length - len(samples))), (0, 0)))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         norms = np.linalg.norm(samples, axis=1, keepdims=True)
         largest = norms.max(initial=0.0) if clip is None else np.maximum(norms, clip)

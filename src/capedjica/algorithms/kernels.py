@@ -15,7 +15,8 @@ and the time a site takes says little about its data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -40,6 +41,7 @@ VARIANCE_FLOOR: Final = 0.3
 """Of the local variance of `skew_statistics`: 15 time points, and never less than 0.3 of the mean."""
 
 _TILE: Final = 256
+_SINGLE_EXPONENT: Final = 64  # numbers near 2^64 and 2^-64 are far from where float32 ends
 _VECTORS: Final = 32  # floats in four AVX registers, one step of an unrolled loop: tiles end on a multiple
 _ROWS: Final = 4  # matrices are padded with zeros to a multiple of this, so blocked loops have no remainder
 
@@ -54,10 +56,13 @@ class PackedSubjects:
         All time points, C-contiguous.
     offsets : ndarray of int64, shape (n_subjects + 1,)
         Subject m is ``samples[offsets[m]:offsets[m + 1]]``.
+    longest : int
+        The most time points that a subject may have; kernels take memory for as many, whatever they find.
     """
 
     samples: Float32Array
     offsets: NDArray[np.int64]
+    longest: int
 
     def __post_init__(self) -> None:
         samples, offsets = self.samples, self.offsets
@@ -68,6 +73,8 @@ class PackedSubjects:
             raise InputError("offsets must be an int64 vector, one more than there are subjects")
         if offsets[0] != 0 or offsets[-1] != len(samples) or (np.diff(offsets) < 0).any():
             raise InputError(f"offsets must grow from 0 to the {len(samples)} time points of samples")
+        if np.diff(offsets).max() > self.longest:
+            raise InputError(f"no subject may have more than the longest, {self.longest} time points")
 
     @classmethod
     def from_list(cls, subjects: Sequence[ArrayLike]) -> PackedSubjects:
@@ -81,18 +88,36 @@ class PackedSubjects:
                 raise InputError(
                     f"subject {m} must have {width} features like subject 0, got {array.shape[1]}"
                 )
-        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int64)
-        return cls(np.ascontiguousarray(np.concatenate(arrays)), offsets)
+        lengths = [len(array) for array in arrays]
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        return cls(np.ascontiguousarray(np.concatenate(arrays)), offsets, max(lengths))
 
     @classmethod
     def computed(
-        cls, function: Callable[[_Subject], ArrayLike], subjects: Sequence[_Subject], n_features: int
+        cls, function: Callable[[_Subject], ArrayLike], subjects: Sequence[_Subject], memory: Float32Array
     ) -> PackedSubjects:
         """Pack ``function(subject)`` of every subject; one that cannot be computed has no time points.
 
-        So a subject that fails changes nothing but its own part, which is then zero.
+        So a subject that fails changes nothing but its own part, which is then zero. The memory, of shape
+        (n_subjects * longest, R), was taken before (:func:`capedjica.algorithms.scan_length.reserve`): that
+        one subject is longer takes nothing from another.
         """
-        return cls.from_list(list(InParallel(lambda one: _computed(function, one, n_features), subjects)))
+        longest = len(memory) // len(subjects)
+        nothing = memory[:0]
+
+        def compute(number: int) -> Float32Array:
+            # Whatever goes wrong with one person's data must not show, nor touch anybody else's part.
+            try:
+                samples = _as_samples(function(subjects[number]), "subject")
+            except Exception:
+                return nothing
+            return samples[:longest] if samples.shape[1] == memory.shape[1] else nothing
+
+        offsets = np.zeros(len(subjects) + 1, dtype=np.int64)
+        for number, samples in enumerate(InParallel(compute, range(len(subjects)))):
+            first, last = offsets[number], offsets[number] + len(samples)
+            memory[first:last], offsets[number + 1] = samples, last
+        return cls(memory[: offsets[-1]], offsets, longest)
 
     def subject(self, number: int) -> Float32Array:
         """Return the (time, R) samples of one subject."""
@@ -110,15 +135,6 @@ class PackedSubjects:
 
     def __repr__(self) -> str:
         return f"PackedSubjects(n_subjects={self.n_subjects}, n_features={self.n_features})"
-
-
-def _computed(function: Callable[[_Subject], ArrayLike], subject: _Subject, n_features: int) -> Float32Array:
-    # Whatever goes wrong with one person's data must not show, nor touch anybody else's part.
-    try:
-        samples = _as_samples(function(subject), "subject")
-    except Exception:
-        return np.empty((0, n_features), dtype=np.float32)
-    return samples if samples.shape[1] == n_features else np.empty((0, n_features), dtype=np.float32)
 
 
 def _as_samples(subject: ArrayLike, name: str) -> Float32Array:
@@ -320,16 +336,15 @@ def _infomax_range(
 
 @compiled
 def _local_variance_score(
-    z: Float32Array, length: int, half: int, floor: np.float32, psi: Float32Array
+    z: Float32Array, length: int, half: int, floor: np.float32, work: Float32Array, psi: Float32Array
 ) -> None:
-    """Fill psi of `skew_statistics`.
+    """Fill psi of `skew_statistics`; ``work`` holds three rows that are longer than the scan by a window.
 
     A window is made of blocks whose sizes are powers of two. Only squares are added, so no spike leaves a
     trace where it is not, as it would in the difference of two running sums.
     """
     reach = min(half, length)
-    blocks = np.zeros(length + 2 * reach, np.float32)
-    total, scale = np.zeros(length, np.float32), np.zeros(length, np.float32)
+    blocks, total, scale = work[0, : length + 2 * reach], work[1, :length], work[2, :length]
     for t in range(length):
         scale[t] = (1 - floor) / np.float32(min(t + half, length - 1) - max(t - half, 0) + 1)
     for i in range(len(z)):
@@ -357,25 +372,24 @@ def _skew_range(
     last: int,
     samples: Float32Array,
     offsets: NDArray[np.int64],
+    longest: int,
     unmixing: Float32Array,
     half: int,
     floor: np.float32,
     out: Float64Array,
 ) -> None:
     """Fill the rows of subjects first..last of `skew_statistics`; the unmixing matrix is padded."""
-    size, padded, longest = samples.shape[1], len(unmixing), 0
-    for m in range(first, last):
-        longest = max(longest, offsets[m + 1] - offsets[m])
+    size, padded = samples.shape[1], len(unmixing)
     # A window reaches over any tile, so here a tile is a whole scan.
     x = np.zeros((padded, longest + _VECTORS), np.float32)
     z, psi, none = np.zeros_like(x), np.zeros_like(x), np.zeros(padded, np.float32)
-    moments = np.zeros((padded, padded))
+    work, moments = np.zeros((3, longest + 2 * min(half, longest)), np.float32), np.zeros((padded, padded))
     for m in range(first, last):
         moments[:] = 0
         length = offsets[m + 1] - offsets[m]
         width = _load(samples, offsets[m], offsets[m + 1], x)
         _multiply(unmixing, x, none, z, width)
-        _local_variance_score(z, length, half, floor, psi)
+        _local_variance_score(z, length, half, floor, work, psi)
         for i in range(padded):
             for t in range(length, width):
                 psi[i, t] = 0
@@ -515,17 +529,29 @@ def skew_statistics(
     out = np.empty((packed.n_subjects, size * (size - 1) // 2))
 
     def fill(first: int, last: int) -> None:
-        _skew_range(first, last, packed.samples, packed.offsets, unmixing, half, np.float32(floor), out)
+        _skew_range(
+            first,
+            last,
+            packed.samples,
+            packed.offsets,
+            packed.longest,
+            unmixing,
+            half,
+            np.float32(floor),
+            out,
+        )
 
     over_subjects(fill, packed.n_subjects)
     return out
 
 
-def second_moments(subject: ArrayLike, clip: float) -> Float32Array:
+def second_moments(subject: ArrayLike, clip: float) -> Float64Array:
     r"""Mean of the clipped outer products of one subject, :math:`\frac1T \sum_n \tilde x_n \tilde x_n'`.
 
     :math:`\tilde x_n = x_n \min(1, B / \|x_n\|)` with B = ``clip``, so the Frobenius norm is at most
-    :math:`B^2` (float32 rounding may add a relative T / 2^24, which quantisation clips away).
+    :math:`B^2` (float32 rounding may add a relative T / 2^24, which quantisation clips away). Products are
+    made in units of the clip: in those of the data they could be denormal, and then neither positive
+    semidefinite nor bounded by more than a guess.
 
     Parameters
     ----------
@@ -536,48 +562,23 @@ def second_moments(subject: ArrayLike, clip: float) -> Float32Array:
 
     Returns
     -------
-    ndarray of float32, shape (D, D)
+    ndarray of float64, shape (D, D)
         Symmetric to the last bit.
     """
     bound = validate.positive("clip", clip)
-    samples = _as_samples(subject, "subject")
+    unit = _single_unit(bound)
+    with np.errstate(over="ignore", under="ignore"):
+        samples = _as_samples(subject if unit == 1 else np.asarray(subject, np.float64) / unit, "subject")
     norms = np.sqrt(np.einsum("td,td->t", samples, samples, dtype=np.float64))
     if len(norms) == 0 or not np.isfinite(norms).all():
-        return np.zeros((samples.shape[1],) * 2, dtype=np.float32)
-    factors = bound / np.maximum(norms, bound) / np.sqrt(len(norms))
+        return np.zeros((samples.shape[1],) * 2)
+    factors = 1 / np.maximum(norms, bound / unit) / np.sqrt(len(norms))
     clipped = samples * factors.astype(np.float32)[:, np.newaxis]
-    moments: Float32Array = clipped.T @ clipped
+    moments: Float64Array = bound * bound * (clipped.T @ clipped).astype(np.float64)
     return moments
 
 
-def mean_second_moments(subjects: Iterable[ArrayLike], clip: float) -> Float64Array:
-    """Mean of `second_moments` over the subjects of a site, unusable ones counted as zero.
-
-    Subjects are taken one at a time (a generator will do), so that memory is bounded by one subject and
-    two D x D matrices; the sum over subjects is float64.
-
-    Parameters
-    ----------
-    subjects : iterable of array_like of shape (time, D)
-        At least one subject.
-    clip : float
-        Largest norm of one time point.
-
-    Returns
-    -------
-    ndarray of float64, shape (D, D)
-    """
-    total: Float64Array | None = None
-    count = 0
-    for count, subject in enumerate(subjects, start=1):
-        moments = second_moments(subject, clip)
-        if total is None:
-            total = np.zeros(moments.shape)
-        if moments.shape != total.shape:
-            raise InputError(
-                f"subject {count - 1} must have {len(total)} features like subject 0, got {len(moments)}"
-            )
-        total += moments
-    if total is None:
-        raise InputError("subjects must hold at least one subject, got none")
-    return total / count
+def _single_unit(bound: float) -> float:
+    """Return the power of two by which to divide so that float32 holds numbers near ``bound``: mostly 1."""
+    exponent = math.frexp(bound)[1]
+    return 1.0 if abs(exponent) <= _SINGLE_EXPONENT else math.ldexp(1.0, exponent)

@@ -8,6 +8,7 @@ at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only add
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.kernels import second_moments
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
-from capedjica.mechanisms.contract import Query
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import CLIP_RANGE, Query
+from capedjica.privacy import validate
 
 # sqrt(2), and room for the rounding of second moments in single precision: with T time points each of the two
 # matrices is off by less than T 2^-24 in norm, 2.0e-3 / 2 for T up to LONGEST.
@@ -28,6 +31,9 @@ _BATCH: Final = 64
 
 def pca_query(n_features: int, clip: float = 1.0) -> Query:
     """Return what is asked of every unit: the svec of its second moment, samples clipped at ``clip``."""
+    least, most = map(math.sqrt, CLIP_RANGE)
+    if not least <= validate.positive("clip", clip) <= most:
+        raise InputError(f"clip must lie between {least:.0e} and {most:.0e}, got {clip:g}")
     return Query("second moments (PCA)", svec_size(n_features), clip * clip, PSD_SPREAD)
 
 
@@ -76,7 +82,10 @@ def _clipped(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
 
 
 def _exact_moments(subject: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
-    values = _clipped(subject, clip)
+    """Return the second moment in double precision, a part of the subject at a time."""
+    moments = np.zeros((subject.shape[1],) * 2)
     with np.errstate(invalid="ignore"):
-        moments: NDArray[np.float64] = values.T @ values / len(values)
-    return moments
+        for start in range(0, len(subject), LONGEST):
+            values = _clipped(subject[start : start + LONGEST], clip)
+            moments += values.T @ values
+        return moments / len(subject)

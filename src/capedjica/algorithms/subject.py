@@ -38,6 +38,7 @@ from capedjica.algorithms.compiled import InParallel, compiled, one_thread
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
+from capedjica.algorithms.scan_length import TYPICAL_SCAN, CutScans, check_scan_length, longest_scan, reserve
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
 from capedjica.algorithms.varimax import nearest_rotation, varimax
@@ -71,6 +72,10 @@ OVERSAMPLED: Final = 12
 POWER_STEPS: Final = 2
 # Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
 # in double precision.
+# Exponents of two between which the squares of numbers are numbers in single precision.
+_ORDINARY: Final = 40
+# Of the least numbers of double precision: 2 to the power of its negative is still one.
+_SMALLEST: Final = -1000
 _RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
 
 
@@ -144,6 +149,7 @@ class SubjectMethod:
     basis: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        check_scan_length(self.scan_length)
         if self.n_kept < self.n_components:
             raise InputError(
                 f"the basis keeps {self.n_kept} numbers, fewer than the {self.n_components} components"
@@ -193,7 +199,7 @@ class SubjectMethod:
 
     def site(self, subjects: Sequence[Subject]) -> SubjectSite:
         """Return what a site computes."""
-        return SubjectSite(subjects, self.n_components, self.basis)
+        return SubjectSite(subjects, self.n_components, self.basis, longest_scan(self.scan_length))
 
     def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
         """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
@@ -350,14 +356,21 @@ class SubjectSite:
         R.
     basis : array (K, features), optional
         A public basis; afterwards K numbers stand for the features.
+    longest : int
+        How many time points of a scan take part.
     """
 
     def __init__(
-        self, subjects: Sequence[Subject], n_components: int, basis: FloatArray | None = None
+        self,
+        subjects: Sequence[Subject],
+        n_components: int,
+        basis: FloatArray | None = None,
+        longest: int = longest_scan(TYPICAL_SCAN),
     ) -> None:
-        self._subjects, self._n_components = subjects, n_components
+        self._subjects, self._n_components = CutScans(subjects, longest), n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
         self._subspace = self._sphering = np.empty(0)
+        self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
         self._reduced: PackedSubjects | None = None
         self._moments = np.empty(0)
         self._whitened: PackedSubjects | None = None
@@ -384,7 +397,7 @@ class SubjectSite:
         if self._reduced is None or not np.array_equal(self._subspace, V):
             directions = (V if self._basis is None else self._basis @ V).astype(np.float32)
             self._reduced = PackedSubjects.computed(
-                partial(_projected, directions=directions), self._subjects, self._n_components
+                partial(_projected, directions=directions), self._subjects, self._memory[0]
             )
             self._moments = second_moments(self._reduced)
             self._subspace, self._whitened = V, None
@@ -404,15 +417,17 @@ class SubjectSite:
         """Whiten the subjects to unit power, once for every subspace and sphering that are published."""
         assert self._reduced is not None
         if self._whitened is None:
-            white = np.empty_like(self._reduced.samples)
+            packed = self._reduced
+            white = self._memory[1][: len(packed.samples)]
             sphering = self._sphering.astype(np.float32)
             # One by one: in one large product the rounding of a subject might depend on those before it.
             with np.errstate(all="ignore"):
-                for number, (first, last) in enumerate(pairwise(self._reduced.offsets)):
+                for number, (first, last) in enumerate(pairwise(packed.offsets)):
                     power = np.trace(self._sphered_moments(number))
                     factor = math.sqrt((last - first) * self._n_components / power) if power > 0 else 1.0
-                    white[first:last] = self._reduced.samples[first:last] @ sphering * np.float32(factor)
-            self._whitened = PackedSubjects(white, self._reduced.offsets)
+                    np.matmul(packed.samples[first:last], sphering, out=white[first:last])
+                    white[first:last] *= np.float32(factor)
+            self._whitened = PackedSubjects(white, packed.offsets, packed.longest)
         return self._whitened
 
     def _sphered_moments(self, number: int) -> FloatArray:
@@ -423,15 +438,22 @@ class SubjectSite:
 def second_moments(packed: PackedSubjects) -> FloatArray:
     """Return the sums of x x' over the time points of every subject, (M, R, R)."""
     moments = np.empty((packed.n_subjects, packed.n_features, packed.n_features))
+    # As large as it may have to be, whoever comes: taking memory for one subject could fail for all.
+    exact = np.empty((packed.longest, packed.n_features))
     with np.errstate(all="ignore"):
         for number in range(packed.n_subjects):
-            samples = packed.subject(number).astype(np.float64)
-            moments[number] = samples.T @ samples
+            subject = packed.subject(number)
+            samples = exact[: len(subject)]
+            samples[:] = subject
+            np.matmul(samples.T, samples, out=moments[number])
     return moments
 
 
 def centred(subject: Subject) -> NDArray[np.float32]:
-    """Return a subject less its mean over time; NaN and infinity stay what they are."""
+    """Return a subject less its mean over time, divided by a power of two if single precision needs it.
+
+    NaN and infinity stay what they are. All that follows is the same for a subject in other units.
+    """
     # A scan in single precision is read as it is: in double precision the work would double.
     exact = np.promote_types(subject.dtype, np.float32) == np.float32
     values: Subject = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
@@ -444,14 +466,22 @@ def centred(subject: Subject) -> NDArray[np.float32]:
 def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
     """Subtract means in the precision of the scan: in two passes, a third of the time NumPy takes."""
     length, size = subject.shape
-    means = np.zeros(size)
+    means, largest = np.zeros(size), np.zeros(size)
     for t in range(length):
         for d in range(size):
             means[d] += subject[t, d]
+            largest[d] = max(largest[d], abs(subject[t, d]))
     own = (means / max(length, 1)).astype(subject.dtype)
+    exponent = math.frexp(largest.max())[1] if size else 0
+    if abs(exponent) <= _ORDINARY:
+        for t in range(length):
+            for d in range(size):
+                single[t, d] = subject[t, d] - own[d]
+        return
+    factor = math.ldexp(1.0, -max(exponent, _SMALLEST))
     for t in range(length):
         for d in range(size):
-            single[t, d] = subject[t, d] - own[d]
+            single[t, d] = np.float64(subject[t, d] - own[d]) * factor
 
 
 def _projected(subject: Subject, directions: NDArray[np.float32]) -> FloatArray:

@@ -153,6 +153,7 @@ def _number_or_word(text: str | None) -> int | str | None:
 
 
 def _study_of_flags(flags: dict[str, Any]) -> Study:
+    from capedjica.algorithms.scan_length import TYPICAL_SCAN
     from capedjica.study.planning import sketch, spread_subjects
     from capedjica.study.study_file import AnalysisTable, PrivacyTable
 
@@ -169,7 +170,7 @@ def _study_of_flags(flags: dict[str, Any]) -> Study:
         method=flags.get("--method", "subject"),
         n_components=flags.get("--components", 20),
         n_features=flags.get("--features", math.prod(shape) if shape else 900),
-        scan_length=flags.get("--timepoints", 250),
+        scan_length=flags.get("--timepoints", TYPICAL_SCAN),
         image_shape=shape,
         max_iter=flags.get("--iterations"),
     )

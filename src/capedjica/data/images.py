@@ -8,10 +8,11 @@ values that were recorded are not interpolated, and a region means the same ever
 voxel of a recording is a column of zeros, not a missing one. Voxels of a mask are places, so there the
 recording is brought to the grid of the mask.
 
-**Volumes.** Strategies of confounds that censor volumes ("scrub", and always the first volumes before the
-scanner is steady) remove them: they are interpolated while filters run, then left out, and those that stay
-are joined. A voxel that was never recorded (NaN throughout, as some programs write outside the brain) counts
-as zero; one that is NaN in some volumes only makes the recording unusable.
+**Volumes.** No more than `LONGEST_SCAN` are read, the first ones. Strategies of confounds that censor volumes
+("scrub", and always the first volumes before the scanner is steady) remove them: they are interpolated while
+filters run, then left out, and those that stay are joined. A voxel that was never recorded (NaN throughout,
+as some programs write outside the brain) counts as zero; one that is NaN in some volumes only makes the
+recording unusable.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.basis import low_pass_within
+from capedjica.algorithms.scan_length import LONGEST_SCAN
 from capedjica.data.finding import entity_of
 from capedjica.data.scans import FloatArray, Problem, Recording, Scan
 
@@ -116,7 +118,7 @@ class ImageFeatures(ABC):
                 raise UnusableError(*found)
             self._masker.set_params(t_r=self._repetition_time(recording, image))
             confounds, kept = self._confounds(recording, image.shape[3])
-            return self._extract(_in_memory(recording.path, image), confounds, kept)
+            return self._extract(_in_memory(recording.path, image), *_cut(confounds, kept))
 
     def series_of(self, image: Nifti1Image) -> Scan:
         """Return (time, features) of an image in memory; raise UnusableError when there are none."""
@@ -213,6 +215,12 @@ class ImageFeatures(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_features={self.n_features})"
+
+
+def _cut(confounds: Any, kept: NDArray[np.int64] | None) -> tuple[Any, NDArray[np.int64] | None]:
+    """Return the confounds of the volumes that are read, and which of these stay."""
+    cut = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
+    return cut, None if kept is None else kept[kept < LONGEST_SCAN]
 
 
 def _check_confounds(recording: Recording, n_rows: int, n_volumes: int, n_kept: int) -> None:
@@ -366,7 +374,8 @@ def _check_header(path: Path, image: Any) -> None:
 def _in_memory(path: Path, image: Nifti1Image) -> Nifti1Image:
     """Return the image with its volumes read, once, and looked at."""
     try:
-        volumes = np.asanyarray(image.dataobj)
+        stored = image.dataobj if image.shape[3] <= LONGEST_SCAN else image.dataobj[..., :LONGEST_SCAN]
+        volumes = np.asanyarray(stored)
     except (EOFError, zlib.error, OSError, ValueError):
         expected = f"the {image.shape[3]} volumes that its header promises"
         raise UnusableError(Problem(path, "cut off or damaged", expected)) from None

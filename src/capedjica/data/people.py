@@ -15,6 +15,7 @@ from typing import overload
 
 import numpy as np
 
+from capedjica.algorithms.scan_length import LONGEST_SCAN
 from capedjica.data.cache import SeriesCache
 from capedjica.data.scans import Features, Person, Problem, Recording, Scan
 from capedjica.data.timeseries import value_problems
@@ -69,11 +70,21 @@ class People(Sequence[Scan]):
             return People(self.people[index], self.features, self.cache)
         person = self.people[index]
         try:
-            return joined([self._series(recording) for recording in person.recordings])
+            return joined(list(self._runs(person)))
         except Exception:
             # Why it failed may depend on data, and whoever asks may send on what an exception says.
             self._unreadable.add(person.name)
             return np.empty((0, self.features.n_features), dtype=np.float32)
+
+    def _runs(self, person: Person) -> Iterator[Scan]:
+        """Yield the series of a person's recordings, up to more time points than any study takes."""
+        n_timepoints = 0
+        for recording in person.recordings:
+            series = self._series(recording)
+            yield series
+            n_timepoints += len(series)
+            if n_timepoints >= LONGEST_SCAN:
+                return
 
     def _series(self, recording: Recording) -> Scan:
         if self.cache is None:
@@ -83,7 +94,12 @@ class People(Sequence[Scan]):
     def __repr__(self) -> str:
         return f"People({len(self)} people, n_features={self.features.n_features})"
 
-    def check(self, n_components: int, progress: Callable[[], None] | None = None) -> list[Problem]:
+    def check(
+        self,
+        n_components: int,
+        progress: Callable[[], None] | None = None,
+        longest: int = LONGEST_SCAN,
+    ) -> list[Problem]:
         """Read everybody once and return everything that is wrong, in the order of the people.
 
         Parameters
@@ -92,18 +108,22 @@ class People(Sequence[Scan]):
             Time points that everybody must have at least, in all recordings together.
         progress : callable, optional
             Called after each person.
+        longest : int
+            How many time points of a person take part.
         """
         validate.count("n_components", n_components)
         found: list[Problem] = []
         layouts: dict[Path, str] = {}
         for person in self.people:
-            problems = self._problems(person, n_components, layouts)
+            problems = self._problems(person, n_components, longest, layouts)
             found += [replace(problem, subject=person.name) for problem in problems]
             if progress is not None:
                 progress()
         return found + [replace(odd, subject=self._owner(odd.path)) for odd in _odd_layouts(layouts)]
 
-    def _problems(self, person: Person, n_components: int, layouts: dict[Path, str]) -> list[Problem]:
+    def _problems(
+        self, person: Person, n_components: int, longest: int, layouts: dict[Path, str]
+    ) -> list[Problem]:
         """Return what is wrong with one person's recordings, and note the layouts of those that are not."""
         if not person.recordings:
             return [Problem(Path(person.name), "no recording", "at least one")]
@@ -121,6 +141,9 @@ class People(Sequence[Scan]):
         if n_timepoints < n_components and not any(problem.fatal for problem in found):
             expected = f"at least the {n_components} of the components"
             found.append(Problem(person.recordings[0].path, f"{n_timepoints} time points", expected))
+        if n_timepoints > longest:
+            expected = f"at most {longest}, of which all take part; of these, the first {longest} do"
+            found.append(Problem(person.recordings[0].path, f"{n_timepoints} time points", expected, False))
         return found
 
     def _owner(self, path: Path) -> str:

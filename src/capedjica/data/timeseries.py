@@ -1,8 +1,11 @@
-"""Tables and arrays of region time series: read whole, written so that the same numbers are read again.
+"""Tables and arrays of region time series, written so that the same numbers are read again.
 
 A file holds (time, features): an array of NumPy (``.npy``), a table (``.csv`` with commas, ``.tsv`` with
 tabs, ``.1D`` with white space and lines of remarks that begin with ``#``) or the one matrix of a ``.mat``
 file of MATLAB up to version 7. A table may begin with a row of names: a row of which no cell is a number.
+
+No more than `LONGEST_SCAN` time points are read, whatever a file holds: a longer scan is cut, and takes no
+more memory than one of that length. A matrix of MATLAB cannot be read in part, so a longer one is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import mode
 from typing import BinaryIO, Final, TypeVar
@@ -17,6 +21,7 @@ from typing import BinaryIO, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.scan_length import LONGEST_SCAN
 from capedjica.data.scans import Problem, Scan
 
 Shape = tuple[int, ...]
@@ -31,6 +36,8 @@ _MATLAB_NUMBERS: Final = {"double", "single"} | {
     f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)
 }
 _MATLAB_73: Final = b"MATLAB 7.3"
+# Of a table: rows, and remarks and blank lines between them.
+_MOST_LINES: Final = 4 * LONGEST_SCAN
 _Item = TypeVar("_Item")
 
 
@@ -42,14 +49,14 @@ def is_table(path: Path) -> bool:
 def read_scan(path: Path) -> Scan:
     """Return the numbers of a file as float32 or float64; raise whatever comes when there are none."""
     if _is_array(path):
-        with path.open("rb") as file:
-            return _as_float(np.lib.format.read_array(file, allow_pickle=False))
+        return _as_float(_read_array(path))
     if _is_matlab(path):
         return _read_matlab(path)
     lines = _table_lines(path)
     if _is_blank(lines):
         return np.empty((0, 0))
-    return np.loadtxt(lines, delimiter=_delimiter(path), comments=None, quotechar='"', ndmin=2)
+    numbers = np.loadtxt(lines, delimiter=_delimiter(path), comments=None, quotechar='"', ndmin=2)
+    return numbers[:LONGEST_SCAN]
 
 
 def write_scan(path: Path, scan: Scan) -> None:
@@ -77,24 +84,51 @@ def _as_float(array: NDArray[np.generic]) -> Scan:
         return np.asarray(array, dtype=np.float32 if small else np.float64, order="C")
 
 
+# Arrays of NumPy ------------------------------------------------------------------------------------------
+
+
+def _read_array(path: Path) -> NDArray[np.generic]:
+    """Return the array of a file, of one that is too long the first rows."""
+    with path.open("rb") as file:
+        shape, by_columns, dtype = _array_header(file)
+        if len(shape) != 2 or shape[0] <= LONGEST_SCAN or dtype.hasobject:
+            file.seek(0)
+            return np.lib.format.read_array(file, allow_pickle=False)
+        if not by_columns:
+            return _read_items(file, dtype, LONGEST_SCAN * shape[1]).reshape(LONGEST_SCAN, shape[1])
+        first, columns = file.tell(), np.empty((shape[1], LONGEST_SCAN), dtype=dtype)
+        for number, column in enumerate(columns):
+            file.seek(first + number * shape[0] * dtype.itemsize)
+            column[:] = _read_items(file, dtype, LONGEST_SCAN)
+        return columns.T
+
+
+def _read_items(file: BinaryIO, dtype: np.dtype[np.generic], count: int) -> NDArray[np.generic]:
+    return np.frombuffer(file.read(count * dtype.itemsize), dtype=dtype, count=count)
+
+
 # MATLAB ---------------------------------------------------------------------------------------------------
 
 
 def _read_matlab(path: Path) -> Scan:
     from scipy.io import loadmat
 
-    (name,) = _matrices(path)
+    ((name, n_rows),) = _matrices(path).items()
+    if n_rows > LONGEST_SCAN:
+        raise ValueError("too long")
     return _as_float(loadmat(path, appendmat=False, variable_names=[name])[name])
 
 
-def _matrices(path: Path) -> list[str]:
-    """Return the names of the numeric matrices; a number alone is a matrix to MATLAB, and none to us."""
+def _matrices(path: Path) -> dict[str, int]:
+    """Return the rows of each numeric matrix by its name; a number alone is a matrix to MATLAB, not to us."""
     from scipy.io import whosmat
 
     found: list[tuple[str, Shape, str]] = whosmat(path, appendmat=False)
-    return [
-        name for name, shape, kind in found if kind in _MATLAB_NUMBERS and len(shape) == 2 and min(shape) > 1
-    ]
+    return {
+        name: shape[0]
+        for name, shape, kind in found
+        if kind in _MATLAB_NUMBERS and len(shape) == 2 and min(shape) > 1
+    }
 
 
 def _matlab_problems(path: Path) -> list[Problem]:
@@ -107,7 +141,9 @@ def _matlab_problems(path: Path) -> list[Problem]:
     except Exception:
         return [Problem(path, "not a file of MATLAB", "a .mat file, whole and of version 7 or before")]
     if len(names) == 1:
-        return []
+        (n_rows,) = names.values()
+        expected = f"at most {LONGEST_SCAN} in a file of MATLAB, which cannot be read in part"
+        return [Problem(path, f"{n_rows} time points", expected)] if n_rows > LONGEST_SCAN else []
     found = f"{len(names)} matrices ({_quoted(', '.join(names))})" if names else "no matrix of numbers"
     return [Problem(path, found, "one matrix, (time, features)")]
 
@@ -123,7 +159,7 @@ def _table_lines(path: Path) -> list[str]:
     """Return the lines of a table, those without numbers blanked out so that the others keep their places."""
     delimiter = _delimiter(path)
     with path.open(encoding="utf-8-sig") as file:
-        lines = [line if line.strip(" \n") else "\n" for line in file]
+        lines = [line if line.strip(" \n") else "\n" for line in islice(file, _MOST_LINES)]
     if delimiter is None:
         lines = ["\n" if line.isspace() or line.lstrip().startswith("#") else line for line in lines]
     first = next((number for number, line in enumerate(lines) if line != "\n"), None)
@@ -204,7 +240,7 @@ def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     """Say why a .npy file cannot be read."""
     with path.open("rb") as file:
         try:
-            shape, dtype = _array_header(file)
+            shape, _, dtype = _array_header(file)
         except Exception:
             return [Problem(path, "not an array of NumPy", "a .npy file with its whole header")], None
         n_bytes = path.stat().st_size - file.tell()
@@ -221,11 +257,10 @@ def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     return found, shape
 
 
-def _array_header(file: BinaryIO) -> tuple[Shape, np.dtype[np.generic]]:
+def _array_header(file: BinaryIO) -> tuple[Shape, bool, np.dtype[np.generic]]:
     major, _ = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
+    return read(file)
 
 
 def _table_problems(path: Path) -> tuple[list[Problem], Shape | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
@@ -20,6 +21,7 @@ from capedjica.algorithms.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
 from capedjica.algorithms.reliability import stability
+from capedjica.algorithms.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
@@ -106,6 +108,10 @@ class CapeDJICA(Estimator):
         Folder in which series of image files are kept; a file that changed is read again.
     n_jobs : int
         Images that are read at once.
+    scan_length : int
+        Time points of a typical scan, from which clips and noise follow: as public as the number of subjects,
+        and never read off the data. Of a longer scan the first ``4 * scan_length`` time points take part (of
+        "dp-djica" ``scan_length``, to which shorter ones are extended; all of them with "djica").
 
     Attributes
     ----------
@@ -155,6 +161,7 @@ class CapeDJICA(Estimator):
         standardize: bool | str = False,
         memory: Any = None,
         n_jobs: int = 1,
+        scan_length: int = TYPICAL_SCAN,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
         self.method, self.mechanism, self.n_colluding, self.mask = method, mechanism, n_colluding, mask
@@ -165,7 +172,7 @@ class CapeDJICA(Estimator):
         self.insecure_noise_seed, self.callback = insecure_noise_seed, callback
         self.atlas, self.masker = atlas, masker
         self.smoothing_fwhm, self.standardize = smoothing_fwhm, standardize
-        self.memory, self.n_jobs = memory, n_jobs
+        self.memory, self.n_jobs, self.scan_length = memory, n_jobs, scan_length
 
     components_: FloatArray
     mixing_: FloatArray
@@ -190,13 +197,21 @@ class CapeDJICA(Estimator):
         self._check_parameters()
         self._extractor = self._images().open()
         series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
-        sites = read_sites(series, self.n_components, self.on_bad)
+        sites = read_sites(series, self.n_components, self.on_bad, self._longest)
         n_features = next(iter(sites.values()))[0].shape[1]
         if self.method in ("subject", "paper"):
             self._fit_private(sites, n_features)
         else:
             self._fit_baseline(sites, n_features, self.max_iter or DEFAULT_ITERATIONS[self.method])
         return self
+
+    @property
+    def _longest(self) -> int | None:
+        """How many time points of a scan take part; None for all."""
+        if self.method == "djica":
+            return None
+        length = check_scan_length(self.scan_length)
+        return length if self.method == "dp-djica" else longest_scan(length)
 
     def _images(self) -> ImageOptions:
         brain = None if self._hides(self.mask) else self.mask
@@ -250,13 +265,12 @@ class CapeDJICA(Estimator):
                 self.clip_g,
                 self.clip_h,
                 self.tol,
+                check_scan_length(self.scan_length),
             )
-        # Scan lengths are part of the protocol of a study, so they are public.
-        lengths = [len(subject) for subjects in sites.values() for subject in subjects]
         return SubjectMethod(
             n_features,
             self.n_components,
-            round(sum(lengths) / len(lengths)),
+            check_scan_length(self.scan_length),
             self._mean_noise([len(site) for site in sites.values()]),
             self.max_iter,
             self._public_basis(n_features),
@@ -288,6 +302,10 @@ class CapeDJICA(Estimator):
         validate.count("n_components", self.n_components, minimum=2)
         if self.max_iter is not None:
             validate.count("max_iter", self.max_iter)
+        if check_scan_length(self.scan_length) < self.n_components:
+            raise InputError(
+                f"scan_length must be at least the {self.n_components} components, got {self.scan_length}"
+            )
         for name in ("clip_g", "clip_h", "tol"):
             validate.positive(name, getattr(self, name))
         if self.learning_rate is not None:
@@ -305,11 +323,11 @@ class CapeDJICA(Estimator):
         Of epsilon, dp-djICA's PCA gets ``pca_share`` (with delta), its descent the rest in equal parts
         (without delta); by basic composition they add up.
         """
-        epsilon = self.epsilon
+        epsilon, longest = self.epsilon, self._longest or max(len(data) for data in chain(*sites.values()))
         assert not isinstance(epsilon, Mapping)
         study = self._study(
             sites,
-            {name: PaperSite(data, self.n_components) for name, data in sites.items()},
+            {name: PaperSite(data, self.n_components, longest=longest) for name, data in sites.items()},
             [Stage(pca_query(n_features))],
             None if epsilon is None else self.pca_share * epsilon,
         )
@@ -329,6 +347,7 @@ class CapeDJICA(Estimator):
             max_iter,
             self.learning_rate,
             noise=NoiseSource(insecure_noise_seed=self.insecure_noise_seed, purpose="dp-djica"),
+            scan_length=longest,
             progress=lambda infomax, iteration: report(infomax.W, iteration),
         )
         privacy = replace(

@@ -31,7 +31,9 @@ def name_sites(X: Sites) -> dict[str, Any]:
     return sites
 
 
-def read_sites(X: Sites, n_components: int, on_bad: OnBad = "raise") -> dict[str, list[Subject]]:
+def read_sites(
+    X: Sites, n_components: int, on_bad: OnBad = "raise", longest: int | None = None
+) -> dict[str, list[Subject]]:
     """Return the subjects of every site as (time, features) arrays, without copying them.
 
     Parameters
@@ -43,6 +45,8 @@ def read_sites(X: Sites, n_components: int, on_bad: OnBad = "raise") -> dict[str
     on_bad : {"raise", "zero"}
         What to do about a subject with NaN, infinity or a constant feature: say so, or let it take part as
         sites do in a federated run, where one that cannot be used contributes zero.
+    longest : int, optional
+        How many time points of a scan take part: a longer one is an error, or is cut.
     """
     sites = {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in name_sites(X).items()}
     first_name, first = next((name, site[0]) for name, site in sites.items())
@@ -58,7 +62,7 @@ def read_sites(X: Sites, n_components: int, on_bad: OnBad = "raise") -> dict[str
                     f"{where} has {subject.shape[1]} features; "
                     f"site {first_name}, subject 0 has {first.shape[1]}"
                 )
-            _check_subject(subject, where, n_components, on_bad)
+            _check_subject(subject, where, n_components, on_bad, longest)
     if n_components > first.shape[1]:
         raise InputError(
             f"n_components must be at most the {first.shape[1]} features of X, got {n_components}"
@@ -78,9 +82,16 @@ def _array(name: str, number: int, subject: Any) -> Subject:
     return array
 
 
-def _check_subject(subject: Subject, where: str, n_components: int, on_bad: OnBad) -> None:
+def _check_subject(
+    subject: Subject, where: str, n_components: int, on_bad: OnBad, longest: int | None
+) -> None:
     if on_bad == "zero":
         return
+    if longest is not None and len(subject) > longest:
+        raise InputError(
+            f"{where} has {len(subject)} time points, of which {longest} would take part: pass scan_length, "
+            "the length of a typical scan, or on_bad='zero' to cut longer ones"
+        )
     if len(subject) < n_components:
         raise InputError(
             f"{where} has {len(subject)} time points, fewer than the {n_components} components asked for"

@@ -24,6 +24,9 @@ MASKS: Final[tuple[str, ...]] = get_args(MaskName)
 # Part of delta that covers what the grid and the stream add (securesum.discrete_gaussian, securesum.noise).
 RESERVED_DELTA: Final = 1e-6
 
+# Norms in this range, and their squares, are far from where double precision ends.
+CLIP_RANGE: Final = (1e-140, 1e140)
+
 
 @dataclass(frozen=True)
 class Query:
@@ -36,7 +39,7 @@ class Query:
     size : int
         Number of coordinates.
     clip : float
-        C, the largest norm; longer vectors are shortened to it.
+        C, the largest norm, within `CLIP_RANGE`; longer vectors are shortened to it.
     spread : float
         How far two subjects' vectors can be apart, in units of C: 2, or sqrt(2) if all v are positive
         semidefinite matrices. One subject moves a sum over subjects by at most spread C.
@@ -52,6 +55,11 @@ class Query:
             raise InputError("a query needs a label")
         validate.count(f"size of '{self.label}'", self.size)
         validate.positive(f"clip of '{self.label}'", self.clip)
+        if not CLIP_RANGE[0] <= self.clip <= CLIP_RANGE[1]:
+            raise InputError(
+                f"clip of '{self.label}' must lie between {CLIP_RANGE[0]:g} and {CLIP_RANGE[1]:g}, "
+                f"got {self.clip:g}"
+            )
         if not 1 <= self.spread <= 2:
             raise InputError(f"spread of '{self.label}' must lie between 1 and 2, got {self.spread}")
 

@@ -25,6 +25,7 @@ from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
 
 SITES: Final = 4
+SCAN_LENGTH: Final = 200
 # Iterations of the paper's method, which would allow itself 1000 and divide the budget by them.
 PAPER_ITERATIONS: Final = 100
 
@@ -83,7 +84,7 @@ def run_demo(
 
     ``progress(name, iteration, epsilon, gain index)`` is called after each iteration.
     """
-    study = make_synthetic(SITES, n_subjects, n_components, 200, 24, random_state)
+    study = make_synthetic(SITES, n_subjects, n_components, SCAN_LENGTH, 24, random_state)
     runs = [_analyse(study, name, n_components, epsilon, progress) for name in WAYS]
     return Demo(study, epsilon, runs)
 
@@ -97,6 +98,7 @@ def _analyse(study: SyntheticStudy, name: str, n_components: int, epsilon: float
         mechanism=way.mechanism,
         image_shape=study.image_shape,
         max_iter=PAPER_ITERATIONS if way.method == "paper" else None,
+        scan_length=SCAN_LENGTH,
     )
     run = Run(name, estimator)
 

@@ -69,7 +69,7 @@ FEWEST_PIXELS: Final = 2
 FEWEST_PIXELS_IN_BASIS: Final = 3
 ENOUGH_PIXELS: Final = 6
 MOST_COMPONENTS: Final = 100
-LONGEST_SCAN: Final = 4096
+LONGEST_SIMULATED: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Setup:
     def of(cls, study: Study) -> Setup:
         """Choose the numbers for a study; refuse one whose simulation would take too long."""
         method, table = _subject_method(study), study.content.analysis
-        for key, most in {"n_components": MOST_COMPONENTS, "scan_length": LONGEST_SCAN}.items():
+        for key, most in {"n_components": MOST_COMPONENTS, "scan_length": LONGEST_SIMULATED}.items():
             if getattr(table, key) > most:
                 raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(table, key)}")
         side = image_side(method)

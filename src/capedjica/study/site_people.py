@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from capedjica.algorithms.scan_length import longest_scan
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.finding import Found, check_folder, find_people, is_image
 from capedjica.data.images import repetition_time
@@ -137,7 +138,8 @@ def look(
         found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
         return [problem for problem in found if problem.fatal]
     readable = consenting(home, people, study.features, standing(home))
-    return readable.check(study.content.analysis.n_components, tick)
+    analysis = study.content.analysis
+    return readable.check(analysis.n_components, tick, longest_scan(analysis.scan_length))
 
 
 def _plain_features(people: list[Person]) -> Features:

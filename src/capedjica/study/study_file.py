@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from capedjica.algorithms.basis import KEPT, low_pass
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.method import Method
+from capedjica.algorithms.scan_length import LONGEST_SCAN
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.data.features import FeatureTable, feature_problems, open_features
 from capedjica.data.scans import Features
@@ -67,7 +68,7 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     method: MethodName = "subject"
     n_components: Several
     n_features: Several
-    scan_length: Several
+    scan_length: Annotated[int, msgspec.Meta(ge=2, le=LONGEST_SCAN)]
     image_shape: tuple[Count, Count] | None = None
     max_iter: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] | None = None
 
@@ -178,7 +179,9 @@ class Study:
         table = self.content.analysis
         if table.method == "paper":
             iterations = {} if table.max_iter is None else {"max_iter": table.max_iter}
-            return PaperMethod(table.n_features, table.n_components, **iterations)
+            return PaperMethod(
+                table.n_features, table.n_components, **iterations, scan_length=table.scan_length
+            )
         basis = self.features.basis if table.image_shape is None else low_pass(table.image_shape)
         return SubjectMethod(
             table.n_features,
