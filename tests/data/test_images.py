@@ -380,3 +380,20 @@ def test_the_sidecar_of_another_image_does_not_count(tmp_path, public):
     assert repetition_time(Recording(path), nibabel.load(path)) == TR
     assert repetition_time(Recording(other), nibabel.load(other)) is None
     assert json.loads(Recording(path).sidecar.read_text()) == {"RepetitionTime": TR}
+
+
+@pytest.mark.parametrize("confounds", [(), ("motion", "scrub")])
+def test_of_an_image_that_is_too_long_the_first_volumes_are_read(tmp_path, public, monkeypatch, confounds):
+    long, short = (fmriprep(tmp_path / name, "1") for name in ("long", "short"))
+    cut = 30
+    nibabel.save(nibabel.load(long).slicer[..., :cut], short)
+    for table in (tmp_path / "short").rglob("*.tsv"):
+        table.write_text("\n".join(table.read_text().splitlines()[: cut + 1]) + "\n")
+    features = features_of(public, confounds=confounds)
+    found = []
+    for limit, path in ((cut, long), (10**6, short)):
+        monkeypatch.setattr("capedjica.data.images.LONGEST_SCAN", limit)
+        table = next(path.parent.glob("*.tsv")) if confounds else None
+        found.append(features.series(Recording(path, table)))
+    assert len(found[0]) == cut
+    assert_allclose(*found, rtol=1e-5, atol=1e-4)

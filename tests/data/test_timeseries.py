@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 from scipy.io import savemat
 
+from capedjica.algorithms.scan_length import LONGEST_SCAN
 from capedjica.data import FeatureTable, People, find_people, open_features
 from capedjica.errors import InputError
 
@@ -517,3 +518,45 @@ def test_memory_is_that_of_one_subject(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2.5 * scan.nbytes
+
+
+LONG = np.random.default_rng(4).standard_normal((LONGEST_SCAN + 3, FEATURES)).astype(np.float32)
+
+
+@pytest.mark.parametrize("ending", ["npy", "fortran", "csv", "1D"])
+def test_of_a_file_that_is_too_long_the_first_time_points_are_read(tmp_path, ending):
+    content = {
+        "npy": lambda: npy(LONG),
+        "fortran": lambda: npy(np.asfortranarray(LONG)),
+        "csv": lambda: csv(LONG, header="a,b,c,d\n"),
+        "1D": lambda: csv(LONG, " "),
+    }[ending]()
+    people = people_of(
+        folder_with(tmp_path, **{f"sub_1__{'npy' if ending == 'fortran' else ending}": content})
+    )
+    assert_array_equal(people[0].astype(np.float32), LONG[:LONGEST_SCAN])
+    assert people.check(COMPONENTS) == []
+    (note,) = people.check(COMPONENTS, longest=LONGEST_SCAN // 2)
+    assert not note.fatal
+    assert f"{LONGEST_SCAN} time points; expected at most {LONGEST_SCAN // 2}" in str(note)
+
+
+def test_a_matrix_of_matlab_that_is_too_long_is_refused(tmp_path):
+    people = people_of(folder_with(tmp_path, sub_1__mat=mat(roi=LONG)))
+    assert people[0].shape == (0, FEATURES)
+    (problem,) = people.check(COMPONENTS)
+    assert f"{LONGEST_SCAN + 3} time points; expected at most {LONGEST_SCAN} in a file of MATLAB" in str(
+        problem
+    )
+
+
+def test_a_file_that_promises_too_much_takes_no_memory(tmp_path):
+    """A header is quickly written; nothing is set aside for what it says."""
+    content = header_of((10**9, FEATURES)) + bytes(8 * FEATURES)
+    people = people_of(folder_with(tmp_path, sub_1__npy=content))
+    tracemalloc.start()
+    try:
+        assert people[0].shape == (0, FEATURES)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
