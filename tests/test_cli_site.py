@@ -76,6 +76,8 @@ def test_ledger_show_and_outbox(home, cli):
     spend(home)
     shown = cli("ledger", "show", "--site", str(home.folder)).stdout
     assert "Resting state" in shown
+    assert "protects each" in shown
+    assert "subject" in shown
     rows = json.loads(cli("ledger", "show", "--site", str(home.folder), "--json").stdout)
     assert [row["releases"] for row in rows] == [2, 2]
     assert rows[0]["aborted"] == 1
@@ -232,7 +234,7 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     for fact in (
         "Scans never leave.",
         "rotation 6 3",
-        "This study may cost each person here at most epsilon 10. All together would then be epsilon 10 at",
+        "This study may cost each person (all their data) here at most epsilon 10. All together would then",
         "The same person at k sites has k times the mu: at two, epsilon 24.39 and not 10.",
         "Nothing was spent by looking.",
         "with the scans of that time. They have not changed since.",
@@ -272,13 +274,14 @@ def test_approving_shows_what_is_approved(trial, cli):
         "s1 (this site): 6 people",
         "3 brain networks",
         "rotation 6 3",
-        "What it costs each person here At most epsilon 10 at delta 1e-05, for everything together. That is:",
+        "Each person (all their data) is protected with epsilon 10 at delta 1e-05, for everything together.",
+        "It does NOT hold against an aggregator together with more than 1 other site, or",
         "a factor of more than 22,027",
         "This site allows epsilon 20 to any one study and 50 to all together",
         "All together would then be epsilon 10 at most. Later studies could then cost epsilon",
         "3 of the 4 sites must stay to the end",
         study.hash.hex(),
-        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-05.",
+        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-05 for each person",
     ):
         assert fact in words, fact
 

@@ -43,7 +43,9 @@ def test_budgets_by_site():
 @pytest.mark.parametrize("n_colluding", [0, 1, 2])
 def test_any_number_of_colluders_but_all(n_colluding):
     result = private_mean(DATA, 1.0, 1.0, n_colluding=n_colluding)
-    assert f"any {n_colluding} of the 3 sites" in str(result.privacy)
+    assert result.privacy.adversary.n_sites == n_colluding
+    assert result.privacy.adversary.against in str(result.privacy)
+    assert ("Against one curious site: epsilon = " in str(result.privacy)) == (n_colluding == 0)
     alone = private_mean(DATA, 1.0, 1.0, mechanism="conventional").noise
     assert result.noise == pytest.approx(alone / math.sqrt(3 - n_colluding), rel=1e-4)
     four = {**DATA, "s3": DATA["s0"]}
@@ -61,6 +63,8 @@ def test_seeded_noise_repeats_and_taints():
     first, again = (private_mean(DATA, 1.0, 1.0, insecure_noise_seed=7) for _ in range(2))
     assert (first.value == again.value).all()
     assert not first.privacy.secure
+    assert first.privacy.epsilon == first.privacy.releases[0].mu == math.inf
+    assert first.privacy.nominal_epsilon == 1.0
     assert str(first.privacy).startswith("NOT PRIVATE")
     fresh, other = (private_mean(DATA, 1.0, 1.0).value for _ in range(2))
     assert (fresh != other).all()
@@ -69,8 +73,8 @@ def test_seeded_noise_repeats_and_taints():
 def test_the_statement_reads_well():
     text = str(private_mean(DATA, 1.0, 1.0).privacy)
     assert "epsilon = 1, delta = 1e-05" in text
-    assert "any 1 of the 3 sites" in text
-    assert "NOT the curator" in str(private_mean(DATA, 1.0, 1.0, mechanism="pooled").privacy)
+    assert "any 1 of the 2 other sites" in text
+    assert "NOT against the aggregator" in str(private_mean(DATA, 1.0, 1.0, mechanism="pooled").privacy)
     assert str(private_mean(DATA, 1.0, mechanism="none").privacy).startswith("NOT PRIVATE: no noise")
 
 

@@ -62,6 +62,31 @@ def test_a_sample_is_a_unit_of_its_own():
     subject, sample = (CapePCA(K, 1.0, neighbour=n).fit(sites).privacy_ for n in ("subject", "sample"))
     # eight times as many units: an eighth of the noise
     assert subject.releases[0].noise / sample.releases[0].noise == pytest.approx(8, rel=1e-6)
+    assert (subject.neighbour, subject.units_per_subject) == ("subject", 1)
+    assert (sample.neighbour, sample.units_per_subject) == ("sample", 8)
+    assert str(subject).startswith("Each subject (all their data)")
+    assert str(sample).startswith("Each single time point")
+    assert subject.subject_epsilon == subject.epsilon == sample.epsilon == 1.0
+
+
+def test_a_subject_of_many_samples_is_not_told_the_epsilon_of_one():
+    sites, _ = make(400, per_subject=200)
+    sites[2].append(sites[2][0][:50])
+    privacy = CapePCA(K, 1.0, neighbour="sample").fit(sites).privacy_
+    assert privacy.units_per_subject == 200
+    assert privacy.subject_epsilon == pytest.approx(1664.7, abs=0.1)
+    assert "a whole subject, up to 200 time points, only with epsilon = 1665" in str(privacy)
+
+
+@pytest.mark.parametrize("neighbour", ["subject", "sample"])
+def test_seeded_noise_has_no_finite_cost(neighbour):
+    sites, _ = make(40, per_subject=8)
+    privacy = CapePCA(K, 1.0, neighbour=neighbour, insecure_noise_seed=1).fit(sites).privacy_
+    (release,) = privacy.releases
+    costs = [privacy.epsilon, privacy.mu, privacy.spent_epsilon, privacy.spent_mu, privacy.subject_epsilon]
+    costs += [release.mu, *release.site_mu.values(), *privacy.site_epsilon.values()]
+    assert costs == [np.inf] * len(costs)
+    assert privacy.nominal_epsilon == 1.0
 
 
 def test_transform_projects():

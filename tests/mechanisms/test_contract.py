@@ -10,6 +10,7 @@ from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import ExactAccountant, Release
 from capedjica.securesum import Identity, Roster
+from capedjica.securesum.identity import PublicIdentity
 
 ROSTER = Roster.of([Identity.generate().public(f"s{i}") for i in range(4)])
 BASE = {
@@ -45,6 +46,8 @@ BASE = {
         ({"epsilon": (1.0, 1.0, -1.0, 1.0)}, "epsilon must be a finite number above 0, got -1.0"),
         ({"delta": 0.0}, "delta must lie strictly between 0 and 1"),
         ({"mechanism": "none"}, "gives no privacy, so epsilon must not be given"),
+        ({"neighbour": "site"}, "neighbour must be 'subject' or 'sample', got 'site'"),
+        ({"units_per_subject": 200}, "units_per_subject must be 1 where the neighbour is a subject, got 200"),
         ({"reserve": 1.0}, "reserve must be at least 0 and below 1, got 1.0"),
     ],
 )
@@ -86,11 +89,54 @@ def test_every_field_changes_the_hash():
         "reserve": 0.1,
         "insecure_noise": True,
         "agreement": b"another description",
+        "neighbour": "sample",
     }
-    assert set(changes) == {field.name for field in dataclasses.fields(Contract)}
+    assert {*changes, "units_per_subject"} == {field.name for field in dataclasses.fields(Contract)}
     hashes = {dataclasses.replace(contract, **{name: value}).hash for name, value in changes.items()}
     assert len(hashes | {contract.hash}) == len(changes) + 1
+    samples = {replaced_hash(contract, k) for k in (1, 2, 3)}
+    assert len(hashes | samples | {contract.hash}) == len(changes) + 3
     assert Contract(**BASE).hash == contract.hash
+
+
+def replaced_hash(contract, k):
+    return dataclasses.replace(contract, neighbour="sample", units_per_subject=k).hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "golden"),
+    [
+        ({}, "ba29f497400139f8c01fbc010282480718c30298c25792b79e4c37a827116896"),
+        (
+            {
+                "mechanism": "local",
+                "local_site": "site-2",
+                "mask": "paper",
+                "reserve": 0.1,
+                "weights": (0.25,) * 4,
+                "insecure_noise": True,
+                "agreement": b"x" * 32,
+            },
+            "38a222cbe76649fab6f1b459f7c178a23296ff356cff77c9a717698b860be0ac",
+        ),
+    ],
+    ids=["defaults", "all others"],
+)
+def test_what_was_agreed_on_before_there_were_neighbours_keeps_its_hash(changes, golden):
+    """Hashes computed before a contract had the fields neighbour and units_per_subject."""
+    roster = Roster(tuple(PublicIdentity(f"site-{n}", n.to_bytes(32)) for n in range(1, 5)), 3, 1)
+    stages = (Stage(Query("mean", 3, 1.0), 2, 0.5), Stage(Query("gradient", 7, 2.0, 1.5), 1, 0.5))
+    contract = Contract("golden", roster, (10, 20, 30, 40), stages, (1.0, 2.0, 3.0, 4.0), 1e-5, **changes)
+    assert contract.hash.hex() == golden
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"mechanism": "pooled"}, {"insecure_noise": True}, {"mechanism": "none", "epsilon": ()}]
+)
+def test_only_who_protects_from_the_aggregator_protects(changes):
+    contract = Contract(**{**BASE, **changes})
+    assert contract.protects == (changes == {})
+    assert contract.private == (changes in ({}, {"mechanism": "pooled"}))
 
 
 @pytest.mark.parametrize("mechanism", ["cape", "conventional", "local", "pooled"])

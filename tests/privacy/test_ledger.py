@@ -30,6 +30,8 @@ from capedjica.privacy.ledger import (
     WrongKeyError,
 )
 from capedjica.privacy.ledger.policy import charge, epsilon_of
+from capedjica.privacy.neighbour import ProtectedUnit
+from capedjica.privacy.statement import round_up
 from capedjica.securesum.identity import Identity
 from tests.privacy.ledger_site import (
     DELTA,
@@ -232,6 +234,41 @@ def test_an_approval_is_given_once(ledger):
     assert len(ledger.entries()) == n_entries
     with pytest.raises(InputError, match="already approved"):
         ledger.register_study(STUDY, "Resting state", Cap(2.5, DELTA))
+
+
+def test_an_approval_for_subjects_is_written_as_it_was_before_there_was_another_unit(site, ledger):
+    """So that old chains of hashes stay as they are, and old ledgers open."""
+    (approval,) = [entry for entry in ledger.entries() if entry.kind == "study"]
+    assert approval.detail == '{"title":"Resting state","epsilon":2.0,"delta":0.00001}'
+    assert ledger.totals().studies[STUDY].neighbour == "subject"
+
+
+def test_time_points_are_charged_as_such_and_a_whole_subject_stands_beside_them(site, ledger, tmp_path):
+    ask(ledger, mu=0.05)
+    other = digest("time points")
+    ledger.register_study(other, "Time points", Cap(2.0, DELTA), ProtectedUnit("sample", 30))
+    ledger.claim(other, 0, 0)
+    ask(ledger, study=other, mu=0.1)
+    with site.open() as reopened:
+        totals = reopened.totals()
+        with pytest.raises(InputError, match=r"already approved .* for each single time point, got"):
+            reopened.register_study(other, "Time points", Cap(2.0, DELTA))
+        subject, sample, overall = totals.studies[STUDY], totals.studies[other], totals.overall
+        assert (subject.neighbour, subject.subject_epsilon) == ("subject", subject.epsilon)
+        assert (sample.neighbour, overall.neighbour) == ("sample", "sample")
+        assert sample.subject_mu2 == pytest.approx(900 * sample.mu2)
+        assert sample.subject_epsilon == pytest.approx(gaussian_epsilon(30 * 0.1, DELTA), rel=1e-6)
+        assert overall.mu2 == pytest.approx(0.05**2 + 0.1**2)
+        assert overall.subject_mu2 == pytest.approx(0.05**2 + 900 * 0.1**2)
+        assert "each subject epsilon" in str(subject)
+        assert f"each single time point epsilon {round_up(sample.epsilon)} (a whole subject" in str(sample)
+        first, second = reopened.outbox()
+        assert "cost each subject epsilon" in str(first)
+        assert "cost each single time point epsilon" in str(second)
+        reopened.export(tmp_path / "all.json")
+        written = json.loads((tmp_path / "all.json").read_text())
+        assert written["studies"][other.hex()]["neighbour"] == "sample"
+        assert written["studies"][STUDY.hex()]["neighbour"] == "subject"
 
 
 def test_a_study_cannot_be_approved_beyond_the_policy(ledger):

@@ -1,23 +1,29 @@
 """Figures of privacy that a report shows: each is exact or on the safe side."""
 
+import dataclasses
+import html
+import json
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
 from scipy.stats import norm
 
+from capedjica.errors import InputError
 from capedjica.privacy import gaussian_epsilon
+from capedjica.privacy.statement import round_up
 from capedjica.report.accounts import (
     assumptions,
     best_guess,
     by_the_paper,
-    from_whom,
     odds,
     release_rows,
     side_by_side,
     site_rows,
 )
+from capedjica.report.group import group_page
 from capedjica.study.reporting import run_findings
 
 
@@ -91,11 +97,74 @@ def test_rows_of_sites_and_releases_add_up(findings):
 
 
 def test_who_is_an_adversary_and_what_is_assumed(findings, tables):
-    assert "any 1 of the 4 sites" in from_whom(findings.contract)
+    assert "any 1 of the 3 other sites" in findings.contract.adversary.against
     assert any("No more than 1 of the 4" in words for words in assumptions(findings.contract))
     twice = gaussian_epsilon(2 * findings.privacy.mu, findings.privacy.delta)
     shown = float(
         re.search(r"epsilon ([\d.]+) in place of 10\.", " ".join(assumptions(findings.contract)))[1]
     )
     assert twice <= shown <= 1.001 * twice
-    assert from_whom(run_findings(tables / "none").contract) == "Nobody."
+    assert run_findings(tables / "none").privacy.adversary.against == "nobody"
+
+
+def test_without_colluding_sites_none_is_said_to_be_covered(findings):
+    contract, privacy = findings.contract, dataclasses.replace(findings.privacy, n_colluding=0)
+    none = dataclasses.replace(contract.roster, n_colluding=0)
+    page = group_page(
+        dataclasses.replace(findings, contract=dataclasses.replace(contract, roster=none), privacy=privacy)
+    )
+    assert "every other site" not in page
+    assert f"hold against {privacy.adversary.not_against}" in html.unescape(page)
+    assert f"ε = {round_up(privacy.curious_site_epsilon)}" in page
+    assert privacy.curious_site_epsilon > privacy.epsilon
+    assert "No site sides with the aggregator" in page
+
+
+def test_a_page_names_the_unit_and_what_is_not_covered(findings):
+    sample = {"neighbour": "sample", "units_per_subject": 60}
+    privacy = dataclasses.replace(findings.privacy, not_covered=("Lengths are <public>.",), **sample)
+    changed = dataclasses.replace(
+        findings, contract=dataclasses.replace(findings.contract, **sample), privacy=privacy
+    )
+    page = html.unescape(group_page(changed))
+    assert "Each single time point is protected with" in page
+    assert "Each person" not in page
+    assert f"up to 60 time points, only with ε = {round_up(privacy.subject_epsilon)}" in page
+    assert "at the level of time points" in page
+    assert "What the guarantee does not cover" in page
+    assert "<li>Lengths are <public>.</li>" in page
+    assert "What the guarantee does not cover" not in group_page(findings)
+    assert "Each person (all their data) is protected" in group_page(findings)
+
+
+@pytest.mark.parametrize("run", ["none", "seeded"])
+def test_a_run_that_protects_nobody_has_no_finite_cost(tables, run):
+    findings = run_findings(tables / run)
+    privacy = findings.privacy
+    costs = [privacy.epsilon, privacy.mu, privacy.spent_epsilon, privacy.subject_epsilon]
+    costs += [*privacy.site_epsilon.values(), *privacy.charged.values()]
+    costs += [mu for release in privacy.releases for mu in release.site_mu.values()]
+    costs += [one for site in site_rows(findings.contract, privacy) for one in (site.cap, site.spent)]
+    costs += [kind.epsilon for kind in release_rows(findings.contract, privacy)]
+    assert costs == [math.inf] * len(costs)
+    written = json.loads((tables / run / "privacy.json").read_text())
+    assert [written[name] for name in ("epsilon", "mu", "subject_epsilon", "spent_epsilon")] == [None] * 4
+    assert written["against"] == "nobody"
+
+
+def test_a_privacy_json_from_before_is_read_as_of_subjects(tables, tmp_path):
+    folder = shutil.copytree(tables / "pixels", tmp_path / "old")
+    written = json.loads((folder / "privacy.json").read_text())
+    assert written["neighbour"] == "subject"
+    new = (
+        *("neighbour", "units_per_subject", "subject_epsilon", "subject_mu", "against", "not_against"),
+        *("curious_site_epsilon", "not_covered"),
+    )
+    old = {name: value for name, value in written.items() if name not in new}
+    assert len(old) == len(written) - len(new)
+    (folder / "privacy.json").write_text(json.dumps(old))
+    assert run_findings(folder).privacy == run_findings(tables / "pixels").privacy
+    assert run_findings(folder).privacy.neighbour == "subject"
+    (folder / "privacy.json").write_text(json.dumps(written | {"neighbour": "site"}))
+    with pytest.raises(InputError, match=r"privacy\.json is not as a run left it"):
+        run_findings(folder)

@@ -115,8 +115,8 @@ def test_variance_at_the_papers_calibration():
     # and a real release whose budget is the exact mu of that calibration has just that noise
     sensitivity = 2 / 40
     mu = cape.mu(sensitivity)[0]
-    from capedjica.mechanisms.contract import RESERVED_DELTA
     from capedjica.privacy import gaussian_epsilon
+    from capedjica.privacy.neighbour import RESERVED_DELTA
 
     epsilon = gaussian_epsilon(mu, 1e-5 * (1 - RESERVED_DELTA))
     errors, noise = release(EQUAL, mask="paper", epsilon=epsilon)

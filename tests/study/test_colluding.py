@@ -7,7 +7,7 @@ from capedjica.study.participation import approve, problems
 from capedjica.study.running import find_sites, run_study
 from tests.study.small_study import make_study
 
-WORDS = "privacy.n_colluding is 0, which protects nobody from a curious site"
+WORDS = "privacy.n_colluding is 0: the guarantee does NOT hold against any other site"
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.subject import SubjectMethod
 from capedjica.privacy.statement import round_up
-from capedjica.study.describe import MEANINGS, describe, protects_against, show_facts, show_study
+from capedjica.study.describe import MEANINGS, describe, show_facts, show_study
 from capedjica.study.plan_text import show_plan
 from capedjica.study.planning import plan_study
 from capedjica.study.study_file import Study
@@ -49,7 +49,7 @@ def test_all_that_matters_is_there():
         "epsilon 0.7 at delta 1e-05",
         "a factor of more than 2.02",
         "1 in 100,000 (delta)",
-        "together with any 1 of the 4 sites",
+        "together with any 1 of the 3 other sites",
         "3 of the 4 sites must stay to the end",
         "0.125 of the budget",
         study.hash.hex(),
@@ -89,7 +89,7 @@ def test_the_factor_is_never_understated():
             {"mechanism": "pooled"},
             [
                 "AS THEY ARE; the aggregator is trusted",
-                "but NOT the aggregator",
+                "It does NOT hold against the aggregator",
                 "allow_unprotected",
                 "counts every release",
             ],
@@ -98,12 +98,12 @@ def test_the_factor_is_never_understated():
         (
             {"mechanism": "none", "epsilon": None},
             ["AS THEY ARE, and no noise", "NOT PRIVATE: no noise is added", "allow_unprotected"],
-            ["mask", "At most epsilon", "It holds against"],
+            ["mask", "is protected with epsilon", "It holds against"],
         ),
         (
             {"insecure_noise": True},
             ["NOT PRIVATE: the noise comes from a seed", "allow_unprotected"],
-            ["At most epsilon", "It holds against"],
+            ["is protected with epsilon", "It holds against"],
         ),
     ],
     ids=str,
@@ -129,7 +129,10 @@ def test_a_site_is_told_its_own_limit():
     text = " ".join(shown(facts | {"own": own}, show=show_facts).split())
     assert "site-2 (this site): 30 people, at most epsilon 0.5" in text
     assert text.count("(this site)") == 1
-    assert "At most epsilon 0.5 at delta 1e-05, for everything together. Other sites have limits of" in text
+    assert (
+        "is protected with epsilon 0.5 at delta 1e-05, for everything together. Other sites have limits of"
+        in text
+    )
     assert "a factor of more than 1.65" in text
     assert "It has spent nothing." in text
 
@@ -148,7 +151,9 @@ def test_the_dictionary_says_the_same():
     assert [(row["what"], row["times"], row["numbers"]) for row in facts["releases"]] == [
         (stage.query.label, stage.count, stage.query.size) for stage in study.contract.stages
     ]
-    assert facts["privacy"]["against"] == protects_against(study.contract)
+    assert facts["privacy"]["against"] == study.contract.adversary.against
+    assert facts["privacy"]["not_against"] == study.contract.adversary.not_against
+    assert facts["privacy"]["neighbour"] == "subject"
     assert facts["lost_sites"]["needed"] == study.contract.roster.threshold
     json.dumps(describe(Study(draft(privacy={"mechanism": "none", "epsilon": None}))), allow_nan=False)
 

@@ -1,20 +1,26 @@
 """A plan shows what a run releases, at the run's noise; its other answers answer."""
 
+import dataclasses
+import io
 import json
 import math
+import re
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.pca import PSD_SPREAD
 from capedjica.errors import InputError
-from capedjica.mechanisms.contract import RESERVED_DELTA
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
+from capedjica.privacy.neighbour import RESERVED_DELTA
 from capedjica.privacy.statement import round_up
+from capedjica.study import planning
 from capedjica.study.paper_accounts import paper_noise
+from capedjica.study.plan_text import show_plan
 from capedjica.study.planning import plan_paper_noise, plan_study, sketch, spread_subjects
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study
@@ -302,20 +308,45 @@ def test_two_sites_are_told_that_they_gain_nothing():
 
 def test_a_plan_without_colluding_sites_is_warned_of_curious_ones():
     plan = plan_study(sketched((50,) * 4, n_colluding=0))
-    assert "curious site" in plan.warnings[0]
+    assert "does NOT hold against any other site" in plan.warnings[0]
+    (one,) = [row for row in plan.colluding if row["n_colluding"] == 1]
+    assert plan.curious_site_epsilon == pytest.approx(one["epsilon"], rel=1e-5)
+    assert plan.as_dict()["curious_site_epsilon"] > plan.budget
+    assert plan_study(sketched((50,) * 4, n_colluding=1)).curious_site_epsilon is None
     assert plan.colluding[0]["n_colluding"] == 0
     assert plan.colluding[0]["epsilon"] == pytest.approx(2.0)
 
 
 def test_plans_that_protect_nobody_say_so():
     plan = plan_study(sketched(mechanism="none", epsilon=None))
-    assert plan.warnings == ["Not private: no noise is added."]
+    assert plan.warnings == ["Not private. The study does NOT protect from anybody: no noise is added."]
     assert plan.budget == math.inf
     assert [stage.noise for stage in plan.stages] == [0.0] * len(plan.stages)
     assert plan.comparison == plan.one_more_site == {}
     assert plan.as_dict()["budget"] is None
-    assert "has to be trusted" in plan_study(sketched(mechanism="pooled")).warnings[0]
-    assert "comes from a seed" in plan_study(sketched(insecure_noise=True)).warnings[0]
+    assert "is trusted" in plan_study(sketched(mechanism="pooled")).warnings[0]
+    seeded = plan_study(sketched(insecure_noise=True))
+    assert "comes from a seed" in seeded.warnings[0]
+    costs = [seeded.budget, seeded.subject_epsilon, *seeded.epsilon.values()]
+    costs += [one for stage in seeded.stages for one in (stage.mu, stage.epsilon)]
+    costs += [one for site in seeded.sites for one in (site.budget, site.epsilon)]
+    assert costs == [math.inf] * len(costs)
+    assert seeded.comparison == seeded.one_more_site == seeded.paper_says == {}
+    assert seeded.stages[0].noise > 0
+
+
+def test_a_plan_names_what_is_protected():
+    study = sketched((50,) * 4)
+    contract = dataclasses.replace(study.contract, neighbour="sample", units_per_subject=100)
+    plan = planning._plan(study.content.analysis, study.method, contract)
+    mu = max(contract.total_mu.values())
+    assert plan.subject_epsilon == pytest.approx(gaussian_epsilon(100 * mu, contract.delta), rel=1e-5)
+    out = io.StringIO()
+    show_plan(plan, Console(file=out, width=200, color_system=None))
+    assert "Each single time point is protected with epsilon 2 " in out.getvalue()
+    shown = re.search(r"a whole subject, up to 100 time points, only with epsilon (\d+)", out.getvalue())[1]
+    assert plan.subject_epsilon <= float(shown)
+    assert plan.as_dict()["setting"]["neighbour"] == "sample"
 
 
 def test_the_dictionary_is_plain_json():
@@ -337,7 +368,12 @@ def test_the_dictionary_is_plain_json():
         "n_colluding": 1,
         "threshold": 3,
         "reserve": 0.0,
+        "neighbour": "subject",
+        "units_per_subject": 1,
+        "against": plan.contract.adversary.against,
+        "not_against": plan.contract.adversary.not_against,
     }
+    assert result["budget"] == result["subject_epsilon"]
     assert result["budget"] == 2.0
     assert [site["name"] for site in result["sites"]] == ["site-1", "site-2", "site-3", "site-4"]
 

@@ -76,9 +76,8 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
         f"{usable}); the maps correlate {private.map_correlation:.2f} with the true ones."
     )
     console.print(
-        f"[bold]What it cost each person:[/] epsilon {round_up(privacy.epsilon)} at delta {privacy.delta:g} "
-        "for everything together, against an aggregator that reads every message and "
-        f"{privacy.n_colluding} of the {privacy.n_sites} hospitals."
+        f"[bold]What it cost each {privacy.unit.named('person')}:[/] epsilon {round_up(privacy.epsilon)} at "
+        f"delta {privacy.delta:g} for everything together, {privacy.adversary}."
     )
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
     for index, column in enumerate(("", "gain index", "map correlation", "epsilon")):

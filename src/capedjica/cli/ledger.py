@@ -30,12 +30,14 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
-    for index, column in enumerate(("study", "spent epsilon", "allowed", "delta", "releases", "given up")):
+    columns = ("study", "protects each", "spent epsilon", "allowed", "delta", "releases", "given up")
+    for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
     for row in rows:
         style = "bold" if row["study"] is None else ""
         table.add_row(
             Text(f"{row['title']} (revoked)" if row["revoked"] else row["title"]),
+            "subject" if row["neighbour"] == "subject" else "time point",
             str(row["epsilon_text"]),
             f"{row['allowed']:g}",
             f"{row['delta']:.3g}",

@@ -163,9 +163,7 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
 
         def step(self, step: Step) -> None:
             spent = step.privacy.spent_epsilon
-            cost = f"epsilon {round_up(spent)} so far" if step.privacy.secure else "NOT PRIVATE"
-            if study.contract.mechanism == "none":
-                cost = "no privacy"
+            cost = f"epsilon {round_up(spent)} so far" if step.privacy.private else "NOT PRIVATE"
             progress.start_task(self.releases)
             progress.update(
                 self.releases,

@@ -101,7 +101,8 @@ def approve(
             with _looking(home) as tick:
                 participation.approve(home, given, tick)
         keep()
-    cost = given.contract.cap(home.settings.name) if given.contract.protects else "NO privacy"
+    cap, unit = given.contract.cap(home.settings.name), given.contract.unit.named("person")
+    cost = f"{cap} for each {unit}" if given.contract.protects else "NO privacy"
     typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
     if renewed:
         typer.echo("It has begun: it goes on as it was approved, with this kit.")

@@ -17,6 +17,7 @@ from capedjica.mechanisms.statement import privacy_statement
 from capedjica.privacy import validate
 from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
+from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum import Identity, Roster
 from capedjica.securesum.noise import NoiseSource
@@ -39,7 +40,7 @@ class EmbeddedStudy:
         Total budget, for all sites or by name; None for ``mechanism="none"``.
     delta : float
         Of the total guarantee.
-    mechanism, mask, n_colluding, weights, reserve
+    mechanism, mask, n_colluding, weights, reserve, neighbour, units_per_subject
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
         Reproducible noise that protects nobody; the result says so.
@@ -62,6 +63,8 @@ class EmbeddedStudy:
         weights: Mapping[str, float] | None = None,
         reserve: float = 0.0,
         insecure_noise_seed: int | None = None,
+        neighbour: Neighbour = "subject",
+        units_per_subject: int = 1,
         carrier: Carrier = faithful,
     ) -> None:
         names = list(subjects)
@@ -78,6 +81,8 @@ class EmbeddedStudy:
             weights=tuple(weights[name] for name in names) if weights else (),
             reserve=reserve,
             insecure_noise=insecure_noise_seed is not None,
+            neighbour=neighbour,
+            units_per_subject=units_per_subject,
         )
         self._seed = insecure_noise_seed
         self.sites = {name: self._site(name, identities[name], statistics[name]) for name in names}
@@ -93,7 +98,7 @@ class EmbeddedStudy:
         contract = self.contract
         cap = contract.cap(name)
         ledger = memory_ledger(Policy(total=cap, per_study=cap, allow_non_private=not contract.protects))
-        ledger.register_study(contract.hash, contract.title, cap)
+        ledger.register_study(contract.hash, contract.title, cap, contract.unit)
         policy = SitePolicy(allow_unprotected=True)
         return Site(contract, name, identity, ledger, statistics, self._noise(name), policy)
 

@@ -352,9 +352,9 @@ class CapeDJICA(Estimator):
         )
         privacy = replace(
             study.privacy,
-            epsilon=epsilon,
-            mu=math.hypot(study.privacy.mu, pure_mu((1 - self.pca_share) * epsilon)),
-            site_epsilon=dict.fromkeys(sites, epsilon),
+            nominal_epsilon=epsilon,
+            nominal_mu=math.hypot(study.privacy.nominal_mu, pure_mu((1 - self.pca_share) * epsilon)),
+            nominal_site_epsilon=dict.fromkeys(sites, epsilon),
         )
         return self._keep(noisy.unmixing @ V.T, noisy.n_iter, privacy)
 

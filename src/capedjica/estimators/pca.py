@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from capedjica.estimators.base import Estimator
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy import validate
+from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.statement import PrivacyStatement
 
 
@@ -30,7 +31,8 @@ class CapePCA(Estimator):
     epsilon, delta : float
         The budget; epsilon is not given for ``mechanism="none"``.
     neighbour : {"subject", "sample"}
-        What is protected: everything of one person, or a single sample (time point), as in the paper.
+        What is protected: everything of one person, or a single sample (time point), as in the paper. Then
+        the number of samples of each subject is public, and a whole person has ``privacy_.subject_epsilon``.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
         How the mean is made private.
     clip : float
@@ -59,7 +61,7 @@ class CapePCA(Estimator):
         n_components: int,
         epsilon: float | Mapping[str, float] | None = None,
         delta: float = 1e-5,
-        neighbour: Literal["subject", "sample"] = "subject",
+        neighbour: Neighbour = "subject",
         mechanism: MechanismName = "cape",
         clip: float = 1.0,
         n_colluding: int | str = "third",
@@ -88,8 +90,7 @@ class CapePCA(Estimator):
         """
         validate.count("n_components", self.n_components)
         validate.positive("clip", self.clip)
-        if self.neighbour not in ("subject", "sample"):
-            raise InputError(f"neighbour must be 'subject' or 'sample', got {self.neighbour!r}")
+        ProtectedUnit(self.neighbour)
         sites = read_sites(X, 0, self.on_bad)
         n_features = next(iter(sites.values()))[0].shape[1]
         if self.n_components > n_features:
@@ -107,6 +108,8 @@ class CapePCA(Estimator):
             mask=self.mask,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
+            neighbour=self.neighbour,
+            units_per_subject=1 if self.neighbour == "subject" else _longest(sites),
         )
         basis = leading_subspace(study.mean(0), self.n_components)
         signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])
@@ -125,6 +128,11 @@ class CapePCA(Estimator):
         if isinstance(X, list | tuple):
             return [self.transform(subject) for subject in X]
         return np.asarray(X) @ self.components_.T
+
+
+def _longest(sites: Mapping[str, Sequence[Subject]]) -> int:
+    """Return the number of samples of the longest subject, which is public where samples are protected."""
+    return max(len(subject) for subjects in sites.values() for subject in subjects)
 
 
 class _Moments:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final, Literal, get_args
 
@@ -13,7 +13,9 @@ import msgspec
 
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu, validate
+from capedjica.privacy.adversary import Adversary, adversary
 from capedjica.privacy.ledger import Cap
+from capedjica.privacy.neighbour import RESERVED_DELTA, Neighbour, ProtectedUnit
 from capedjica.securesum import Roster
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
@@ -21,8 +23,11 @@ MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
 
-# Part of delta that covers what the grid and the stream add (securesum.discrete_gaussian, securesum.noise).
-RESERVED_DELTA: Final = 1e-6
+# The fields that are in the hash whatever their values are.
+_FIRST_FIELDS: Final = (
+    *("title", "subjects", "stages", "epsilon", "delta", "mechanism", "mask", "weights", "local_site"),
+    *("reserve", "insecure_noise", "agreement"),
+)
 
 # Norms in this range, and their squares, are far from where double precision ends.
 CLIP_RANGE: Final = (1e-140, 1e140)
@@ -88,7 +93,8 @@ class Contract:
     roster : Roster
         The sites in order with their pinned keys, threshold and S_C.
     subjects : tuple of int
-        M_s, enrolled at each site, in the order of the roster.
+        M_s, enrolled at each site, in the order of the roster; the units (time points) of the site where
+        those are protected.
     stages : tuple of Stage
         Everything that may be asked, in the order in which it will be; shares add up to at most 1.
     epsilon : tuple of float
@@ -109,6 +115,11 @@ class Contract:
         Whether noise comes from a seed. Part of the contract, so that no site takes part unknowingly.
     agreement : bytes
         Hash of a description that says more than this, such as a ``study.toml``, so that it is agreed on too.
+    neighbour : {"subject", "sample"}
+        What is protected: all the data of a subject, or a single time point.
+    units_per_subject : int
+        The most units that one subject holds: 1, or the number of time points of the longest subject. Lengths
+        are fixed and public.
     """
 
     title: str
@@ -124,12 +135,15 @@ class Contract:
     reserve: float = 0.0
     insecure_noise: bool = False
     agreement: bytes = b""
+    neighbour: Neighbour = "subject"
+    units_per_subject: int = 1
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise InputError(f"mechanism must be one of {', '.join(MECHANISMS)}; got {self.mechanism!r}")
         if self.mask not in MASKS:
             raise InputError(f"mask must be 'uniform' or 'paper', got {self.mask!r}")
+        ProtectedUnit(self.neighbour, self.units_per_subject)
         self._check_sites()
         self._check_stages()
         self._check_budget()
@@ -174,9 +188,17 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of everything above."""
-        plain = {field: getattr(self, field) for field in self.__dataclass_fields__ if field != "roster"}
-        content = msgspec.msgpack.encode({"roster": self.roster.hash, **plain}, order="deterministic")
+        """SHA-256 of everything above.
+
+        A field that came later is left out while it has its default, so that what was agreed on before there
+        was such a field keeps its hash. Names are part of what is hashed, so no two contracts share one.
+        """
+        plain = {
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default or field.name in _FIRST_FIELDS
+        }
+        content = msgspec.msgpack.encode({**plain, "roster": self.roster.hash}, order="deterministic")
         return hashlib.sha256(b"capedjica/contract/1" + content).digest()
 
     @cached_property
@@ -215,6 +237,24 @@ class Contract:
         return self.local_site or max(self.roster.names, key=lambda name: self.enrolled[name])
 
     @property
+    def unit(self) -> ProtectedUnit:
+        """What is protected."""
+        return ProtectedUnit(self.neighbour, self.units_per_subject)
+
+    @property
+    def adversary(self) -> Adversary:
+        """Against whom the guarantee holds, and against whom it does not."""
+        roster = self.roster
+        return adversary(
+            self.mechanism, len(roster.names), roster.n_colluding, self.alone, not self.insecure_noise
+        )
+
+    @property
+    def private(self) -> bool:
+        """Whether anybody is protected: not without noise, and not with noise from a seed."""
+        return self.mechanism != "none" and not self.insecure_noise
+
+    @property
     def protects(self) -> bool:
         """Whether even the aggregator learns no more than the guarantee: not for pooled, none and seeds."""
-        return self.mechanism not in ("pooled", "none") and not self.insecure_noise
+        return self.private and self.adversary.aggregator

@@ -30,8 +30,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.contract import RESERVED_DELTA, Contract, Query
+from capedjica.mechanisms.contract import Contract, Query
 from capedjica.privacy import Cape, calibrate
+from capedjica.privacy.neighbour import RESERVED_DELTA
 from capedjica.privacy.validate import FloatArray
 from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.noise import MAX_SIGMA

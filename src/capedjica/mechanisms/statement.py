@@ -24,16 +24,20 @@ def privacy_statement(
     charged : dict, optional
         mu^2 by site as the sites' ledgers say, which also know of what was lost to interruptions.
     """
-    caps = dict(zip(contract.roster.names, contract.epsilon, strict=False))
+    names = contract.roster.names
+    caps = contract.epsilon or (math.inf,) * len(names)
     return PrivacyStatement(
-        epsilon=max(caps.values(), default=math.inf),
+        nominal_epsilon=max(caps),
         delta=contract.delta,
-        mu=max(contract.total_mu.values()),
-        releases=tuple(Charge(r.label, r.mu, r.noise, r.aborted) for r in releases),
-        site_epsilon=caps,
+        nominal_mu=max(contract.total_mu.values()),
+        nominal_releases=tuple(Charge(r.label, r.mu, r.noise, r.aborted) for r in releases),
+        nominal_site_epsilon=dict(zip(names, caps, strict=True)),
         mechanism=contract.mechanism,
-        n_sites=len(contract.subjects),
+        n_sites=len(names),
         n_colluding=contract.roster.n_colluding,
         secure=not contract.insecure_noise,
-        charged=charged,
+        nominal_charged=charged,
+        neighbour=contract.neighbour,
+        units_per_subject=contract.units_per_subject,
+        alone=contract.alone if contract.mechanism == "local" else "",
     )

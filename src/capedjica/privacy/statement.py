@@ -6,17 +6,12 @@ import decimal
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+from capedjica.privacy.adversary import Adversary, adversary, curious_site_epsilon
 from capedjica.privacy.gaussian import gaussian_epsilon
-
-_AGAINST = {
-    "cape": "an aggregator that sees every message, together with any {n_colluding} of the {n_sites} sites",
-    "conventional": "an aggregator that sees every message, together with all other sites",
-    "local": "anyone who sees the result of the one site that was used",
-    "pooled": "anyone who sees the result, but NOT the curator: it held all data and is trusted",
-    "none": "nobody",
-}
+from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 
 
 def round_up(value: float | None, digits: int = 4) -> str:
@@ -38,7 +33,7 @@ class Charge:
     label : str
         What was released.
     site_mu : dict
-        Its exact cost to one subject of each site that was asked.
+        Its exact cost to one protected unit of each site that was asked.
     noise : float
         Standard deviation of the noise on each number.
     aborted : bool
@@ -60,85 +55,190 @@ class Charge:
 class PrivacyStatement:
     """The guarantee of a result.
 
-    Attributes
+    What is *nominal* is what the noise would have cost from a secure source. It is the guarantee as well,
+    under the name without that word, unless nobody is protected because noise came from a seed: then every
+    such number is infinite.
+
+    Parameters
     ----------
-    epsilon : float
-        The guarantee: the cap fixed before the run, for all releases together. Stopping early depends on
-        data, so what was spent by then (``spent_epsilon``) is shown beside it, never instead of it.
+    nominal_epsilon : float
+        The cap fixed before the run, for all releases together. Stopping early depends on data, so what was
+        spent by then (``spent_epsilon``) is shown beside it, never instead of it.
     delta : float
         The delta that belongs to it.
-    mu : float
+    nominal_mu : float
         The same cap as a shift of the adversary's view in standard deviations.
-    releases : tuple of Charge
+    nominal_releases : tuple of Charge
         Everything that was released, in order.
-    site_epsilon : dict
-        The cap of each site; ``epsilon`` is the largest.
+    nominal_site_epsilon : dict
+        The cap of each site; ``nominal_epsilon`` is the largest.
     mechanism : str
         How means were made private.
     n_sites, n_colluding : int
         The sites of the study, and how many of them may side with the aggregator.
     secure : bool
         False if the noise came from a seed: then nothing here is a guarantee.
-    charged : dict, optional
+    nominal_charged : dict, optional
         mu^2 by site as the sites' own ledgers say. They also know of releases that were lost, because a
         party was interrupted between sending and keeping the result.
+    neighbour : {"subject", "sample"}
+        What is protected: all the data of a subject, or a single time point.
+    units_per_subject : int
+        How many of these one subject may hold.
+    alone : str
+        The site that worked alone under ``mechanism="local"``.
+    not_covered : tuple of str
+        Sentences on what the guarantee does not cover.
     """
 
-    epsilon: float
+    nominal_epsilon: float
     delta: float
-    mu: float
-    releases: tuple[Charge, ...]
-    site_epsilon: Mapping[str, float]
+    nominal_mu: float
+    nominal_releases: tuple[Charge, ...]
+    nominal_site_epsilon: Mapping[str, float]
     mechanism: str
     n_sites: int
     n_colluding: int
     secure: bool = True
-    charged: Mapping[str, float] | None = None
+    nominal_charged: Mapping[str, float] | None = None
+    neighbour: Neighbour = "subject"
+    units_per_subject: int = 1
+    alone: str = ""
+    not_covered: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ProtectedUnit(self.neighbour, self.units_per_subject)
+
+    @property
+    def private(self) -> bool:
+        """Whether anybody is protected: not without noise, and not with noise from a seed."""
+        return self.secure and self.mechanism != "none" and self.nominal_epsilon < math.inf
+
+    @property
+    def epsilon(self) -> float:
+        """The guarantee for one protected unit; infinite if nobody is protected."""
+        return self._true(self.nominal_epsilon)
+
+    @property
+    def mu(self) -> float:
+        """The same as a shift of the adversary's view in standard deviations."""
+        return self._true(self.nominal_mu)
+
+    @property
+    def site_epsilon(self) -> Mapping[str, float]:
+        """The guarantee of each site; ``epsilon`` is the largest."""
+        return {name: self._true(epsilon) for name, epsilon in self.nominal_site_epsilon.items()}
+
+    @cached_property
+    def releases(self) -> tuple[Charge, ...]:
+        """Everything that was released, in order, with what it cost."""
+        return tuple(
+            replace(one, site_mu={name: self._true(mu) for name, mu in one.site_mu.items()})
+            for one in self.nominal_releases
+        )
+
+    @property
+    def charged(self) -> Mapping[str, float] | None:
+        """mu^2 by site as the sites' own ledgers say, if they were asked."""
+        given = self.nominal_charged
+        return None if given is None else {name: self._true(mu2) for name, mu2 in given.items()}
+
+    def _true(self, nominal: float) -> float:
+        return nominal if self.private else math.inf
+
+    @property
+    def unit(self) -> ProtectedUnit:
+        """What is protected."""
+        return ProtectedUnit(self.neighbour, self.units_per_subject)
+
+    @property
+    def subject_mu(self) -> float:
+        """The mu of a whole subject: that of as many units as a subject may hold."""
+        return self.unit.subject_mu(self.mu)
+
+    @property
+    def subject_epsilon(self) -> float:
+        """The epsilon of a whole subject (:mod:`capedjica.privacy.neighbour`); ``epsilon`` if that is it."""
+        return self.epsilon if self.unit.is_subject else self.unit.subject_epsilon(self.mu, self.delta)
+
+    @property
+    def adversary(self) -> Adversary:
+        """Against whom the guarantee holds, and against whom it does not."""
+        if not self.private and self.secure:
+            return adversary("none", self.n_sites, self.n_colluding)
+        return adversary(self.mechanism, self.n_sites, self.n_colluding, self.alone, self.secure)
+
+    @property
+    def curious_site_epsilon(self) -> float | None:
+        """Epsilon against one curious site, where the guarantee covers none; None where it does, or nobody.
+
+        The cap on mu is scaled by equation (1) of :mod:`capedjica.privacy.adversary`, at the release with the
+        fewest participants.
+        """
+        if not self.private or self.mechanism != "cape" or self.n_colluding > 0:
+            return None
+        fewest = min((len(one.site_mu) for one in self.releases), default=self.n_sites)
+        return curious_site_epsilon(self.mu, fewest, self.delta)
 
     @property
     def lost(self) -> tuple[str, ...]:
         """The sites of the study that were not among those of the last release."""
-        if not self.releases or self.mechanism == "local":
+        if not self.nominal_releases or self.mechanism == "local":
             return ()
-        return tuple(name for name in self.site_epsilon if name not in self.releases[-1].site_mu)
+        return tuple(
+            name for name in self.nominal_site_epsilon if name not in self.nominal_releases[-1].site_mu
+        )
 
     @property
     def spent_mu(self) -> float:
         """The mu of everything that was released so far, for the site that gave most."""
-        charged = max(self.charged.values(), default=0.0) if self.charged else 0.0
-        return max(self._mu_of(self.releases), math.sqrt(charged))
+        return self._true(self._nominal_spent_mu)
+
+    @property
+    def _nominal_spent_mu(self) -> float:
+        charged = max(self.nominal_charged.values(), default=0.0) if self.nominal_charged else 0.0
+        return max(_mu_of(self.nominal_releases), math.sqrt(charged))
 
     @property
     def spent_epsilon(self) -> float:
         """The epsilon of what was released so far; for information, not the guarantee."""
         return gaussian_epsilon(self.spent_mu, self.delta)
 
+    @property
+    def nominal_spent_epsilon(self) -> float:
+        """What the releases so far would have cost had their noise come from a secure source."""
+        return gaussian_epsilon(self._nominal_spent_mu, self.delta)
+
     def epsilon_of(self, *labels: str) -> float:
         """Epsilon of the releases with these labels alone; for comparison with other accounts."""
-        return gaussian_epsilon(self._mu_of([r for r in self.releases if r.label in labels]), self.delta)
-
-    def _mu_of(self, releases: Iterable[Charge]) -> float:
-        spent: dict[str, list[float]] = defaultdict(list)
-        for release in releases:
-            for site, mu in release.site_mu.items():
-                spent[site].append(mu)
-        return max((math.hypot(*mus) for mus in spent.values()), default=0.0)
+        return gaussian_epsilon(_mu_of(r for r in self.releases if r.label in labels), self.delta)
 
     def __str__(self) -> str:
-        return "\n".join([*self._headline(), *self._lines()])
+        return "\n".join([*self._headline(), *self._lines(), *self.not_covered])
 
     def _headline(self) -> list[str]:
         if not self.secure:
             return [
                 "NOT PRIVATE: the noise came from a seed (insecure_noise_seed), so it can be taken off again."
             ]
-        if self.epsilon == math.inf:
+        if not self.private:
             return ["NOT PRIVATE: no noise was added."]
-        against = _AGAINST[self.mechanism].format(n_colluding=self.n_colluding, n_sites=self.n_sites)
-        return [
-            f"Each subject is protected with epsilon = {round_up(self.epsilon, 6)}, delta = {self.delta:g}",
-            f"(mu = {round_up(self.mu)}) against {against}.",
+        whom = self.adversary
+        lines = [
+            f"Each {self.unit.named()} is protected with epsilon = {round_up(self.epsilon, 6)}, "
+            f"delta = {self.delta:g}",
+            f"(mu = {round_up(self.mu)}) against {whom.against}.",
+            f"NOT against {whom.not_against}.",
         ]
+        if self.curious_site_epsilon is not None:
+            lines.append(f"Against one curious site: epsilon = {round_up(self.curious_site_epsilon)}.")
+        if not self.unit.is_subject:
+            lines.insert(
+                2,
+                f"But {self.unit.holding()} only with epsilon = {round_up(self.subject_epsilon)} "
+                f"(mu = {round_up(self.subject_mu)}).",
+            )
+        return lines
 
     def _lines(self) -> list[str]:
         counts = Counter((release.label, release.aborted) for release in self.releases)
@@ -146,7 +246,7 @@ class PrivacyStatement:
             f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
             for (label, aborted), count in counts.items()
         ]
-        known = self._mu_of(self.releases)
+        known = _mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
             lines.append(f"  Lost to interruptions, and charged all the same: epsilon = {round_up(lost)}.")
@@ -158,3 +258,12 @@ class PrivacyStatement:
                 f"of the {round_up(self.epsilon, 6)} allowed."
             )
         return lines
+
+
+def _mu_of(releases: Iterable[Charge]) -> float:
+    """Return the mu of releases together, for the site that gave most."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    for release in releases:
+        for site, mu in release.site_mu.items():
+            spent[site].append(mu)
+    return max((math.hypot(*mus) for mus in spent.values()), default=0.0)

@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from capedjica.mechanisms.contract import RESERVED_DELTA, Contract
+from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_delta, gaussian_epsilon, paper
+from capedjica.privacy.neighbour import RESERVED_DELTA, WHOLE_SUBJECT, ProtectedUnit
 from capedjica.privacy.statement import Charge, PrivacyStatement, round_up
 
 NAMES: Final = {
@@ -23,52 +24,39 @@ PAPER_NAMES: Final = {
     "theorem_1": "the paper's Theorem 1",
     "paper_masks": "the paper's masks, exactly",
 }
-FROM_WHOM: Final = {
-    "cape": "The aggregator, which sees every message, even together with any {colluding} of the {sites} "
-    "sites; everybody who reads the results; every other site.",
-    "conventional": "The aggregator, which sees every message, even together with all other sites; everybody "
-    "who reads the results.",
-    "local": "Everybody who sees what site {alone} sent: it is the only one whose scans were used.",
-    "pooled": "Everybody who reads the results, but not the aggregator: it received the sums of every site "
-    "as they are, and is trusted.",
-    "none": "Nobody.",
-}
-
-
-def from_whom(contract: Contract) -> str:
-    """Return in words against whom the guarantee holds."""
-    return FROM_WHOM[contract.mechanism].format(
-        colluding=contract.roster.n_colluding, sites=len(contract.subjects), alone=contract.alone
-    )
 
 
 def assumptions(contract: Contract) -> list[str]:
     """Return in words what the guarantee rests on."""
-    twice = gaussian_epsilon(2 * max(contract.total_mu.values()), contract.delta)
     found = [
-        "A person takes part at one site only. Somebody enrolled at two would have epsilon "
-        f"{round_up(twice)} in place of {round_up(max(contract.epsilon))}.",
-        "How many people each site enrolled was fixed, and public, before the study was approved.",
-        "A person is not protected from the site that holds the scan.",
+        f"How many {contract.unit.plural('people')} each site enrolled was fixed, and public, before the "
+        "study was approved.",
         "The ciphers stay unbroken (X25519, AES), and each site's computer is its own.",
     ]
-    if contract.mechanism == "cape":
+    if contract.unit.is_subject:
+        twice = gaussian_epsilon(2 * max(contract.total_mu.values()), contract.delta)
         found.insert(
             0,
-            f"No more than {contract.roster.n_colluding} of the {len(contract.subjects)} sites side with the "
-            "aggregator; the others follow the protocol.",
+            "A person takes part at one site only. Somebody enrolled at two would have epsilon "
+            f"{round_up(twice)} in place of {round_up(max(contract.epsilon))}.",
         )
+    if contract.mechanism == "cape":
+        allies = contract.roster.n_colluding
+        most = f"No more than {allies} of the {len(contract.subjects)} sites" if allies else "No site"
+        sides = "side" if allies else "sides"
+        found.insert(0, f"{most} {sides} with the aggregator; the others follow the protocol.")
     return found
 
 
-def odds(epsilon: float, delta: float) -> str:
+def odds(epsilon: float, delta: float, unit: ProtectedUnit = WHOLE_SUBJECT) -> str:
     """Return in words what (epsilon, delta) says: no outcome is e^epsilon times as likely, but for delta."""
     factor = "a million, which protects next to nobody"
     if epsilon < math.log(1e6):
         factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
     chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
+    replaced = "this person's scan" if unit.is_subject else "one time point of this person"
     return (
-        "If this person's scan had been replaced by any other, no outcome of the study, and nothing that "
+        f"If {replaced} had been replaced by any other, no outcome of the study, and nothing that "
         f"anybody concludes from it, would have become more likely by a factor of more than {factor}, but "
         f"for a remainder of probability {chance}."
     )

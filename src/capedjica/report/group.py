@@ -73,7 +73,7 @@ class Findings:
     @property
     def private(self) -> bool:
         """Whether there is a guarantee."""
-        return self.privacy.secure and self.privacy.epsilon < math.inf
+        return self.privacy.private
 
 
 def group_page(findings: Findings) -> str:
@@ -147,7 +147,7 @@ def _convergence(findings: Findings) -> Figure | None:
 
 
 def _privacy(findings: Findings) -> dict[str, Any]:
-    contract, privacy = findings.contract, findings.privacy
+    contract, privacy, whom = findings.contract, findings.privacy, findings.privacy.adversary
     if not findings.private:
         return {"private": False, "statement": str(privacy).splitlines()[0]}
     totals = _accountants(findings)
@@ -159,9 +159,14 @@ def _privacy(findings: Findings) -> dict[str, Any]:
         "delta": privacy.delta,
         "mu": privacy.mu,
         "spent": privacy.spent_epsilon,
-        "from_whom": accounts.from_whom(contract),
+        "unit": privacy.unit,
+        "subject_epsilon": privacy.subject_epsilon,
+        "against": whom.against,
+        "not_against": whom.not_against,
+        "curious_site": privacy.curious_site_epsilon,
+        "not_covered": privacy.not_covered,
         "assumptions": accounts.assumptions(contract),
-        "odds": accounts.odds(privacy.epsilon, privacy.delta),
+        "odds": accounts.odds(privacy.epsilon, privacy.delta, privacy.unit),
         "guess": round_up(100 * accounts.best_guess(privacy.mu, privacy.delta), 3),
         "accountants": totals,
         "numbers": table("accountants.csv", ["accountant", "epsilon"], list(totals.items())),

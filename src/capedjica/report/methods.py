@@ -202,22 +202,20 @@ def _cost(findings: Findings) -> str:
     privacy, contract = findings.privacy, findings.contract
     if not findings.private:
         return "" if contract.mechanism == "none" else "The noise came from a seed and protects nobody."
-    against = {
-        "cape": f"an aggregator that sees every message and colludes with {_sites(privacy.n_colluding)}",
-        "conventional": "an aggregator that sees every message and colludes with all other sites",
-        "local": "anyone who sees what the site sent",
-        "pooled": "anyone who sees the results",
-    }[contract.mechanism]
+    unit = privacy.unit
+    differ = "one participant's scans"
+    if not unit.is_subject:
+        differ = (
+            f"one time point ({unit.holding('participant')} is protected with ε = "
+            f"{round_up(privacy.subject_epsilon)} only)"
+        )
     return (
-        f"All releases together satisfy (ε, δ)-differential privacy at the level of participants with "
-        f"ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} against {against}; neighbouring "
-        f"data sets differ in one participant's scans. The {len(privacy.releases)} releases were accounted "
-        f"for exactly, by Gaussian differential privacy ({DONG.short})."
+        "All releases together satisfy (ε, δ)-differential privacy at the level of "
+        f"{unit.plural('participants')} with ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} "
+        f"{privacy.adversary}; neighbouring data sets differ in {differ}. The "
+        f"{len(privacy.releases)} releases were accounted for exactly, by Gaussian differential privacy "
+        f"({DONG.short})."
     )
-
-
-def _sites(count: int) -> str:
-    return "no site" if count == 0 else "one site" if count == 1 else f"up to {count} sites"
 
 
 def _maps(findings: Findings) -> str:

@@ -126,6 +126,9 @@ def summary(demo: Demo) -> dict[str, Any]:
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
         "n_colluding": privacy.n_colluding,
+        "neighbour": privacy.neighbour,
+        "against": privacy.adversary.against,
+        "not_against": privacy.adversary.not_against,
         "releases": len(privacy.releases),
         "runs": {
             run.name: {

@@ -13,6 +13,7 @@ from rich.text import Text
 from capedjica.mechanisms.aggregator import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import gaussian_epsilon
+from capedjica.privacy.neighbour import ProtectedUnit
 from capedjica.privacy.statement import round_up
 from capedjica.study.releases import participants
 from capedjica.study.study_file import AnalysisTable, Study
@@ -35,13 +36,6 @@ MEANINGS: Final = {
     "rotation": "in which way to turn the networks so that they become more independent of each other",
     "second moments (PCA)": "how strongly the features vary, and which vary together",
     "gradients of W and b": "in which way to change the networks so that they become more independent",
-}
-AGAINST: Final = {
-    "cape": "the aggregator, which sees every message, together with any {colluding} of the {sites} sites",
-    "conventional": "the aggregator, which sees every message, together with all other sites",
-    "local": "anyone who sees what site {alone} sends, the only one that is used",
-    "pooled": "anyone who sees the results, but NOT the aggregator: it is trusted with every site's sums",
-    "none": "nobody",
 }
 _SUMS: Final = (
     "Scans never leave. Releases go to the aggregator, the computer that adds up what the sites send. A "
@@ -68,13 +62,6 @@ _GREETINGS: Final = (
 )
 
 
-def protects_against(contract: Contract) -> str:
-    """Return in words against whom the guarantee holds."""
-    return AGAINST[contract.mechanism].format(
-        colluding=contract.roster.n_colluding, sites=len(contract.subjects), alone=contract.alone
-    )
-
-
 def describe(study: Study) -> dict[str, Any]:
     """Return everything that :func:`show_study` says, for programs."""
     contract = study.contract
@@ -94,7 +81,7 @@ def describe(study: Study) -> dict[str, Any]:
 
 
 def _sites(contract: Contract) -> list[dict[str, Any]]:
-    budgets = contract.epsilon or (None,) * len(contract.subjects)
+    budgets = contract.epsilon if contract.private else (None,) * len(contract.subjects)
     return [
         {
             "name": site.name,
@@ -119,12 +106,17 @@ def _releases(contract: Contract) -> list[dict[str, Any]]:
 
 
 def _privacy(contract: Contract) -> dict[str, Any]:
+    whom, unit = contract.adversary, contract.unit
     return {
         "mechanism": contract.mechanism,
-        "epsilon": max(contract.epsilon, default=None),
+        "epsilon": max(contract.epsilon) if contract.private else None,
         "delta": contract.delta,
-        "against": protects_against(contract),
-        "private": contract.mechanism != "none" and not contract.insecure_noise,
+        "neighbour": unit.neighbour,
+        "units_per_subject": unit.per_subject,
+        "subject_epsilon": _subject_epsilon(contract),
+        "against": whom.against,
+        "not_against": whom.not_against,
+        "private": contract.private,
         "epsilon_at_two_sites": _epsilon_at_two_sites(contract),
         "protects": contract.protects,
         "n_colluding": contract.roster.n_colluding if contract.mechanism == "cape" else None,
@@ -133,11 +125,23 @@ def _privacy(contract: Contract) -> dict[str, Any]:
 
 
 def _epsilon_at_two_sites(contract: Contract) -> float | None:
-    """Return what the guarantee is worth to somebody who is enrolled twice: mu is twice as large."""
-    if not contract.epsilon:
+    """Return what the guarantee is worth to somebody who is enrolled twice: mu is twice as large.
+
+    None where nobody is protected, and where a time point is, which is there only once.
+    """
+    if not contract.private or not contract.unit.is_subject:
         return None
     cap = max((contract.cap(name) for name in contract.roster.names), key=lambda cap: cap.mu2)
     return gaussian_epsilon(2 * math.sqrt(cap.mu2), cap.delta)
+
+
+def _subject_epsilon(contract: Contract) -> float | None:
+    """Return what the guarantee is worth to a whole subject; None where nobody is protected."""
+    if not contract.private:
+        return None
+    if contract.unit.is_subject:
+        return max(contract.epsilon)
+    return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
 
 
 def _lost_sites(contract: Contract) -> dict[str, Any]:
@@ -309,6 +313,7 @@ def _show_privacy(facts: dict[str, Any], console: Console) -> None:
 
 def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
     privacy, epsilon, other = facts["privacy"], facts["privacy"]["epsilon"], ""
+    unit = unit_of(privacy)
     if _budgets_differ(facts):
         other = " Some sites have a lower limit, given above."
     if "own" in facts:
@@ -317,22 +322,23 @@ def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
             other and " Other sites have limits of their own, given above.",
         )
     show_paragraph(
-        f"At most epsilon {round_up(epsilon)} at delta {privacy['delta']:g}, for everything together.{other}",
+        f"Each {unit.named('person')} is protected with epsilon {round_up(epsilon)} at delta "
+        f"{privacy['delta']:g}, for everything together.{other}",
         console,
         "bold",
     )
-    show_paragraph(f"That is: {_odds(epsilon, privacy['delta'])}", console)
+    show_paragraph(f"That is: {_odds(epsilon, privacy['delta'], unit)}", console)
     show_paragraph(f"It holds against {privacy['against']}.", console)
-    show_paragraph(
-        "It does not protect a person from the site that holds the scan. It rests on today's ciphers "
-        "(X25519, AES) staying unbroken.",
-        console,
-    )
-    show_paragraph(twice_words(privacy), console)
+    show_paragraph(f"It does NOT hold against {privacy['not_against']}.", console)
+    show_paragraph("It rests on today's ciphers (X25519, AES) staying unbroken.", console)
+    show_paragraph(more_words(privacy), console)
 
 
-def twice_words(privacy: dict[str, Any]) -> str:
-    """Return the warning that nobody may be enrolled twice."""
+def more_words(privacy: dict[str, Any]) -> str:
+    """Return what one person may lose beyond the guarantee: enrolled twice, or with all their time points."""
+    unit = unit_of(privacy)
+    if not unit.is_subject:
+        return f"But {unit.holding('person')} only with epsilon {round_up(privacy['subject_epsilon'])}."
     return (
         "It is for people who are enrolled at one site. The same person at k sites has k times the mu: at "
         f"two, epsilon {round_up(privacy['epsilon_at_two_sites'])} and not {round_up(privacy['epsilon'])}. "
@@ -344,14 +350,20 @@ def _budgets_differ(facts: dict[str, Any]) -> bool:
     return len({site["epsilon"] for site in facts["sites"]}) > 1
 
 
-def _odds(epsilon: float, delta: float) -> str:
+def unit_of(privacy: dict[str, Any]) -> ProtectedUnit:
+    """Return what is protected."""
+    return ProtectedUnit(privacy["neighbour"], privacy["units_per_subject"])
+
+
+def _odds(epsilon: float, delta: float, unit: ProtectedUnit) -> str:
     """Return in words what a guarantee says."""
     chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
     factor = "a million, which protects next to nobody"
     if epsilon < math.log(1e6):
         factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
+    replaced = "one person's scan" if unit.is_subject else "one time point of one person"
     return (
-        "if one person's scan were replaced by any other, no outcome, and nothing that anybody concludes "
+        f"if {replaced} were replaced by any other, no outcome, and nothing that anybody concludes "
         f"from it, would become more likely by a factor of more than {factor} (e to the power of epsilon), "
         f"but for a remainder of probability {chance} (delta)."
     )

@@ -22,13 +22,22 @@ def row(study: str | None, spent: Spent) -> dict[str, Any]:
         "title": spent.title,
         "mu_squared": _finite(spent.mu2),
         "epsilon": _finite(spent.epsilon),
-        "epsilon_text": "not private" if math.isinf(spent.epsilon) else round_up(spent.epsilon),
+        "epsilon_text": _epsilon_text(spent),
+        "neighbour": spent.neighbour,
+        "subject_epsilon": _finite(spent.subject_epsilon),
         "allowed": spent.cap.epsilon,
         "delta": spent.delta,
         "releases": spent.n_releases,
         "aborted": spent.n_aborted,
         "revoked": spent.revoked,
     }
+
+
+def _epsilon_text(spent: Spent) -> str:
+    if math.isinf(spent.epsilon):
+        return "not private"
+    text = round_up(spent.epsilon)
+    return text if spent.neighbour == "subject" else f"{text} (subject: {round_up(spent.subject_epsilon)})"
 
 
 def messages_sent(ledger: Ledger) -> list[dict[str, Any]]:
@@ -44,6 +53,8 @@ def messages_sent(ledger: Ledger) -> list[dict[str, Any]]:
             "participants": list(sent.participants),
             "mu_squared": _finite(sent.mu2),
             "epsilon": _finite(sent.epsilon),
+            "neighbour": sent.neighbour,
+            "subject_epsilon": _finite(sent.subject_epsilon),
             "aborted": sent.aborted,
             "text": str(sent),
         }

@@ -45,7 +45,7 @@ def approve(home: SiteHome, study: Study, tick: Tick = lambda: None) -> None:
     record = None if home.settings.policy.auto_approve else _record(home, study, tick)
     contract = study.contract
     with home.open_ledger() as ledger:
-        ledger.register_study(contract.hash, contract.title, contract.cap(home.settings.name))
+        ledger.register_study(contract.hash, contract.title, contract.cap(home.settings.name), contract.unit)
     copy = home.approved_path / f"{study.hash.hex()[:16]}.toml"
     if not copy.exists():
         write_study(copy, study.content, study.folder)
@@ -203,8 +203,8 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
         )
     if contract.mechanism == "cape" and not contract.roster.n_colluding and not _allows_unprotected(home):
         found.append(
-            "privacy.n_colluding is 0, which protects nobody from a curious site: it knows its own noise and "
-            "reads the result. Its policy wants at least 1 (allow_unprotected in "
+            "privacy.n_colluding is 0: the guarantee does NOT hold against "
+            f"{contract.adversary.not_against}. Its policy wants at least 1 (allow_unprotected in "
             f"{home.folder / 'site.toml'})"
         )
     enrolment, expected = read_enrolment(home), contract.enrolled[name]

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from capedjica.privacy.statement import round_up
-from capedjica.study.describe import METHODS, protects_against
+from capedjica.study.describe import METHODS
 from capedjica.study.planning import Plan
 from capedjica.study.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
 from capedjica.study.text import printable, show_heading, show_paragraph, show_table
@@ -33,7 +33,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     """Print a plan; every number is one of ``plan.as_dict()``."""
     _show_setting(plan, console)
     _show_stages(plan, console)
-    if plan.contract.mechanism != "none":
+    if plan.contract.private:
         _show_sites(plan, console)
         _show_totals(plan, console)
         _show_comparison(plan, console)
@@ -48,21 +48,24 @@ def _show_setting(plan: Plan, console: Console) -> None:
     n_releases = sum(stage.n_releases for stage in plan.stages)
     console.print(Text(printable(contract.title), style="bold"))
     console.print(
-        f"{METHODS[analysis.method]}: {len(contract.subjects)} sites, {sum(contract.subjects):,} subjects, "
-        f"{analysis.n_features:,} features to {analysis.n_components} components, scans of about "
-        f"{analysis.scan_length:,} time points; at most {n_releases:,} releases."
+        f"{METHODS[analysis.method]}: {len(contract.subjects)} sites, {sum(contract.subjects):,} "
+        f"{contract.unit.plural()}, {analysis.n_features:,} features to {analysis.n_components} components, "
+        f"scans of about {analysis.scan_length:,} time points; at most {n_releases:,} releases."
     )
-    if contract.mechanism == "none":
+    if not contract.private:
         return
     masks = f" ({contract.mask} masks)" if contract.mechanism == "cape" else ""
     console.print(
         Text.assemble(
-            "One subject's guarantee: ",
+            f"Each {contract.unit.named()} is protected with ",
             (f"epsilon {round_up(plan.budget)}", "bold"),
-            f" at delta {contract.delta:g} for all stages together, against "
-            f"{protects_against(contract)}{masks}.",
+            f" at delta {contract.delta:g} for all stages together{masks}, {contract.adversary}.",
         )
     )
+    if not contract.unit.is_subject:
+        console.print(f"But {contract.unit.holding()} only with epsilon {round_up(plan.subject_epsilon)}.")
+    if plan.curious_site_epsilon is not None:
+        console.print(f"Against one curious site: epsilon {round_up(plan.curious_site_epsilon)}.")
 
 
 def _show_stages(plan: Plan, console: Console) -> None:
@@ -85,7 +88,8 @@ def _show_stages(plan: Plan, console: Console) -> None:
     show_paragraph(
         "noise: standard deviation on each number. noise/clip: length of all of it together against the "
         "longest that the mean can be; above 1, one release has more noise than signal. mu: how far one "
-        "subject can move what the adversary sees, in standard deviations. epsilon: of the whole stage.",
+        f"{plan.contract.unit.named()} can move what the adversary sees, in standard deviations. epsilon: "
+        "of the whole stage.",
         console,
         "dim",
     )

@@ -28,6 +28,7 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Stage
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, validate
+from capedjica.privacy.adversary import curious_site_epsilon
 from capedjica.study.paper_accounts import paper_noise, paper_says
 from capedjica.study.releases import planned_releases, spendable_delta
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile
@@ -60,7 +61,7 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """What one subject of a site is exposed to: ``budget`` at most, ``epsilon`` by the planned releases.
+    """What a protected unit of a site is exposed to: ``budget`` at most, ``epsilon`` by planned releases.
 
     The difference is the reserve, and what a site has left where the budgets of others are smaller.
     """
@@ -77,7 +78,8 @@ class Plan:
 
     ``epsilon`` is the total of the planned releases for the site that gives most, under every accountant;
     ``epsilon_descent`` and ``paper_says`` are there for the paper's method, to be compared with each other.
-    Questions that make no sense for the mechanism have no answer.
+    Questions that make no sense for the mechanism have no answer, and where nobody is protected, every cost
+    is infinite.
     """
 
     analysis: AnalysisTable
@@ -98,6 +100,22 @@ class Plan:
         """The guarantee: the largest budget of a site, infinite without privacy."""
         return max(site.budget for site in self.sites)
 
+    @property
+    def subject_epsilon(self) -> float:
+        """The same for a whole subject, which may hold several protected units."""
+        contract = self.contract
+        if contract.unit.is_subject or not contract.private:
+            return self.budget
+        return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
+
+    @property
+    def curious_site_epsilon(self) -> float | None:
+        """Epsilon against one curious site, where no site is covered; None elsewhere."""
+        contract = self.contract
+        if contract.mechanism != "cape" or contract.roster.n_colluding or not contract.private:
+            return None
+        return curious_site_epsilon(max(contract.total_mu.values()), len(contract.subjects), contract.delta)
+
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON; null where one is infinite or does not exist."""
         numbers = {
@@ -111,6 +129,8 @@ class Plan:
                 "stages": [asdict(stage) for stage in self.stages],
                 "sites": [asdict(site) for site in self.sites],
                 "budget": self.budget,
+                "subject_epsilon": self.subject_epsilon,
+                "curious_site_epsilon": self.curious_site_epsilon,
                 **numbers,
             }
         )
@@ -129,6 +149,10 @@ def _setting(analysis: AnalysisTable, contract: Contract) -> dict[str, Any]:
         "n_colluding": contract.roster.n_colluding,
         "threshold": contract.roster.threshold,
         "reserve": contract.reserve,
+        "neighbour": contract.neighbour,
+        "units_per_subject": contract.units_per_subject,
+        "against": contract.adversary.against,
+        "not_against": contract.adversary.not_against,
     }
 
 
@@ -180,7 +204,7 @@ def _plan(analysis: AnalysisTable, method: Method, contract: Contract) -> Plan:
     stages = [
         _stage_plan(contract, stage, plan) for stage, plan in zip(contract.stages, releases, strict=True)
     ]
-    private, cape = contract.mechanism != "none", contract.mechanism == "cape"
+    private, cape = contract.private, contract.private and contract.mechanism == "cape"
     descent = stages[DESCENT:] if isinstance(method, PaperMethod) else []
     return Plan(
         analysis=analysis,
@@ -193,13 +217,13 @@ def _plan(analysis: AnalysisTable, method: Method, contract: Contract) -> Plan:
         comparison=comparison(contract) if private else {},
         subjects_needed=subjects_needed(contract) if private else [],
         colluding=colluding(contract) if cape else [],
-        one_more_site=one_more_site(contract) if contract.mechanism not in ("none", "local") else {},
+        one_more_site=one_more_site(contract) if private and contract.mechanism != "local" else {},
         warnings=_warnings(contract),
     )
 
 
 def _stage_plan(contract: Contract, stage: Stage, plan: ReleasePlan) -> StagePlan:
-    query, mu = stage.query, max(plan.mu.values())
+    query, mu = stage.query, max(plan.mu.values()) if contract.private else math.inf
     return StagePlan(
         name=query.label,
         n_values=query.size,
@@ -215,9 +239,10 @@ def _stage_plan(contract: Contract, stage: Stage, plan: ReleasePlan) -> StagePla
 
 
 def _site_plans(contract: Contract, releases: list[ReleasePlan]) -> list[SitePlan]:
-    budgets = contract.epsilon or (math.inf,) * len(contract.subjects)
+    if not contract.private:
+        return [SitePlan(name, size, math.inf, math.inf) for name, size in contract.enrolled.items()]
     plans = []
-    for name, budget in zip(contract.roster.names, budgets, strict=True):
+    for name, budget in zip(contract.roster.names, contract.epsilon, strict=True):
         mu = math.hypot(
             *(
                 math.sqrt(stage.count) * plan.mu.get(name, 0.0)
@@ -240,28 +265,14 @@ def _totals(stages: list[StagePlan], delta: float) -> dict[str, float]:
 
 
 def _warnings(contract: Contract) -> list[str]:
+    whom = contract.adversary
+    if not contract.private:
+        return [f"Not private. The study does NOT protect from {whom.not_against}."]
     warnings = []
-    if contract.insecure_noise:
-        warnings.append(
-            "Not private: the noise comes from a seed, so whoever knows it can take it off again."
-        )
-    if contract.mechanism == "none":
-        warnings.append("Not private: no noise is added.")
-    if contract.mechanism == "pooled":
-        warnings.append("The aggregator receives the sums of the sites as they are, and has to be trusted.")
-    if contract.mechanism == "cape":
-        warnings += _collusion_warnings(len(contract.subjects), contract.roster.n_colluding)
-    return warnings
-
-
-def _collusion_warnings(n_sites: int, n_colluding: int) -> list[str]:
-    warnings = []
-    if n_colluding == 0:
-        warnings.append(
-            "With no colluding site the guarantee does not hold against a curious site, which knows its own "
-            "noise and reads the result: plan for at least 1."
-        )
-    if n_sites - n_colluding == 1:
+    if not whom.aggregator or not whom.n_sites:
+        advice = "" if whom.n_sites else " Plan for at least 1 colluding site: any site may be curious."
+        warnings.append(f"The guarantee does NOT hold against {whom.not_against}.{advice}")
+    if contract.mechanism == "cape" and whom.n_sites == len(contract.subjects) - 1:
         warnings.append(
             "All sites but one may collude: each site adds as much noise as if it published alone, "
             "so nothing is gained over the conventional scheme."

@@ -17,7 +17,9 @@ from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.algorithms.method import Released
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
+from capedjica.mechanisms.contract import Contract
 from capedjica.metrics import match_components
+from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.brain import Peak
 from capedjica.report.group import Findings, group_page
@@ -62,24 +64,35 @@ class PrivacyFile(msgspec.Struct):
     sites: dict[str, _SiteCost]
     releases: list[_ReleaseCost]
     lost: list[str] = []
+    # Files from before there was another neighbour do not name it.
+    neighbour: Neighbour = "subject"
+    units_per_subject: int = 1
+    not_covered: list[str] = []
 
-    def statement(self, secure: bool) -> PrivacyStatement:
-        """Return what was written, with infinity again where there is no number."""
+    def statement(self, contract: Contract) -> PrivacyStatement:
+        """Return what was written, with infinity again where there is no number.
+
+        The contract of the study says whether noise was seeded, and which site worked alone.
+        """
         return PrivacyStatement(
-            epsilon=_known(self.epsilon),
+            nominal_epsilon=_known(self.epsilon),
             delta=self.delta,
-            mu=_known(self.mu),
-            releases=tuple(
+            nominal_mu=_known(self.mu),
+            nominal_releases=tuple(
                 Charge(one.label, {name: _known(mu) for name, mu in one.mu.items()}, one.noise, one.given_up)
                 for one in self.releases
             ),
-            site_epsilon=dict.fromkeys(self.lost, _known(self.epsilon))
+            nominal_site_epsilon=dict.fromkeys(self.lost, _known(self.epsilon))
             | {name: _known(site.epsilon) for name, site in self.sites.items()},
             mechanism=self.mechanism,
             n_sites=self.n_sites,
             n_colluding=self.n_colluding,
-            secure=secure,
-            charged={name: _known(site.spent_mu_squared) for name, site in self.sites.items()},
+            secure=not contract.insecure_noise,
+            nominal_charged={name: _known(site.spent_mu_squared) for name, site in self.sites.items()},
+            neighbour=self.neighbour,
+            units_per_subject=self.units_per_subject,
+            alone=contract.alone,
+            not_covered=tuple(self.not_covered),
         )
 
 
@@ -116,7 +129,7 @@ def run_findings(run: Path) -> Findings:
         version=provenance.capedjica,
         maps=_maps(folder, study),
         contract=study.contract,
-        privacy=folder.read_json("privacy.json", PrivacyFile).statement(not study.contract.insecure_noise),
+        privacy=folder.read_json("privacy.json", PrivacyFile).statement(study.contract),
         n_iter=provenance.n_iter,
         released=_released(folder, study),
         preparation=_preparation(study),

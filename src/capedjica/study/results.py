@@ -88,8 +88,7 @@ def write_results(
     folder.write_array("unmixing.npy", pseudo_inverse(mixing))
     folder.write_array("maps.npy", np.ascontiguousarray(mixing.T))
     folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
-    private = privacy.secure and privacy.epsilon < math.inf
-    title = study.content.title if private else f"{study.content.title} (NOT PRIVATE)"
+    title = study.content.title if privacy.private else f"{study.content.title} (NOT PRIVATE)"
     _write_pictures(folder, study, mixing.T, title, stability)
     folder.write_json("reliability.json", reliability_json(stability))
     folder.write_json("privacy.json", privacy_json(privacy))
@@ -169,19 +168,27 @@ def reliability_json(stability: FloatArray | None) -> dict[str, Any]:
 
 
 def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
-    """Return a statement as plain values; what is infinite, or void because noise was seeded, is null."""
-    charged, private = privacy.charged or {}, privacy.secure and privacy.epsilon < math.inf
+    """Return a statement as plain values; what is infinite, as all is where nobody is protected, is null."""
+    whom = privacy.adversary
 
     def cost(value: float) -> float | None:
-        return value if private and math.isfinite(value) else None
+        return value if math.isfinite(value) else None
 
     return {
         "statement": str(privacy),
-        "private": private,
+        "private": privacy.private,
+        "neighbour": privacy.neighbour,
+        "units_per_subject": privacy.units_per_subject,
         "epsilon": cost(privacy.epsilon),
         "delta": privacy.delta,
         "mu": cost(privacy.mu),
+        "subject_epsilon": cost(privacy.subject_epsilon),
+        "subject_mu": cost(privacy.subject_mu),
         "spent_epsilon": cost(privacy.spent_epsilon),
+        "against": whom.against,
+        "not_against": whom.not_against,
+        "curious_site_epsilon": privacy.curious_site_epsilon,
+        "not_covered": list(privacy.not_covered),
         "mechanism": privacy.mechanism,
         "n_sites": privacy.n_sites,
         "n_colluding": privacy.n_colluding,
@@ -191,7 +198,7 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
                 "spent_mu_squared": cost(mu2),
                 "spent_epsilon": cost(gaussian_epsilon(math.sqrt(mu2), privacy.delta)),
             }
-            for name, mu2 in charged.items()
+            for name, mu2 in (privacy.charged or {}).items()
         },
         "lost": list(privacy.lost),
         "releases": [

@@ -23,7 +23,7 @@ from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger.policy import epsilon_of
 from capedjica.privacy.statement import round_up
 from capedjica.study.approved_scans import read_record
-from capedjica.study.describe import describe, show_facts, show_releases, twice_words
+from capedjica.study.describe import describe, more_words, show_facts, show_releases, unit_of
 from capedjica.study.enrolment import Enrolment
 from capedjica.study.federated.kits import certificate_warning, installed
 from capedjica.study.participation import (
@@ -301,7 +301,7 @@ def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
     if facts["study"] is None:
         yield "Give a study with --study to see what it would cost."
     elif facts["study"]["own_epsilon"] is not None:
-        yield twice_words(facts["study"]["privacy"])
+        yield more_words(facts["study"]["privacy"])
     yield "Nothing was spent by looking."
 
 
@@ -321,8 +321,9 @@ def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
     after = study["epsilon_afterwards"]
     together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
     yield (
-        f"This study may cost each person here at most epsilon {round_up(study['own_epsilon'])}. All "
-        f"together would then be {together}. {_left_words(study['epsilon_left'])}"
+        f"This study may cost each {unit_of(study['privacy']).named('person')} here at most epsilon "
+        f"{round_up(study['own_epsilon'])}. All together would then be {together}. "
+        f"{_left_words(study['epsilon_left'])}"
     )
 
 

@@ -108,7 +108,7 @@ def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
 
 
 def _released_words(spent: Spent) -> str:
-    bound = f"at most epsilon {round_up(spent.epsilon)} at delta {spent.delta:g}"
+    bound = f"at most epsilon {round_up(spent.subject_epsilon)} at delta {spent.delta:g}"
     limit = "without any limit" if math.isinf(spent.epsilon) else bound
     return (
         f"What was released, {spent.n_releases} messages, cannot be taken back, and results are not computed "

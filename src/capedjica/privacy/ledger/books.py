@@ -19,6 +19,7 @@ from capedjica.privacy.ledger.errors import (
     TamperedError,
 )
 from capedjica.privacy.ledger.policy import Cap
+from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
 
 Field = TypeVar("Field", int, float, bytes)
 
@@ -43,6 +44,7 @@ class Study:
 
     title: str
     cap: Cap
+    unit: ProtectedUnit = WHOLE_SUBJECT
     revoked: bool = False
     charges: list[float] = field(default_factory=list)
     n_aborted: int = 0
@@ -79,7 +81,11 @@ class Books:
         match entry.kind:
             case "study" if study not in self.studies:
                 approval = entry.read(Approval)
-                self.studies[study] = Study(approval.title, Cap(approval.epsilon, approval.delta))
+                self.studies[study] = Study(
+                    approval.title,
+                    Cap(approval.epsilon, approval.delta),
+                    ProtectedUnit(approval.neighbour, approval.units_per_subject),
+                )
             case "revoke":
                 self.studies[study].revoked = True
             case "claim":

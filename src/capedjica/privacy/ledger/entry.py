@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 
 from capedjica.privacy.ledger.errors import TamperedError
+from capedjica.privacy.neighbour import Neighbour
 
 Value = int | float | str | bytes | None
 Kind = Literal[
@@ -44,12 +45,18 @@ class Genesis(Detail, frozen=True):
         return bytes.fromhex(self.ledger)
 
 
-class Approval(Detail, frozen=True):
-    """A study that may charge up to (epsilon, delta)."""
+class Approval(Detail, frozen=True, omit_defaults=True):
+    """A study that may charge up to (epsilon, delta) for one unit: a subject, or a time point of one.
+
+    What has its default is left out of the JSON, as it was before there was another: a chain of hashes does
+    not change.
+    """
 
     title: str
     epsilon: float
     delta: float
+    neighbour: Neighbour = "subject"
+    units_per_subject: int = 1
 
 
 class Claim(Detail, frozen=True):

@@ -18,6 +18,7 @@ from capedjica.privacy.ledger.errors import LedgerError, SlotBurntError
 from capedjica.privacy.ledger.head import Sign, Verify, write_atomically
 from capedjica.privacy.ledger.policy import Cap, Policy, charge, total
 from capedjica.privacy.ledger.statement import Sent, Summary, Totals, as_json, sent, totals
+from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
 
 
 class Ledger:
@@ -133,8 +134,8 @@ class Ledger:
 
     # Studies and blocks
 
-    def register_study(self, study: bytes, title: str, cap: Cap) -> None:
-        """Approve a study, by the hash of its description, for at most ``cap``.
+    def register_study(self, study: bytes, title: str, cap: Cap, unit: ProtectedUnit = WHOLE_SUBJECT) -> None:
+        """Approve a study, by the hash of its description, for at most ``cap`` for each protected ``unit``.
 
         Approving it again in the same words changes nothing. A cap cannot be raised and a revoked
         approval cannot come back: a changed study is another study.
@@ -147,13 +148,14 @@ class Ledger:
             )
         with self._chain.writing():
             if study not in self._chain.books.studies:
-                self._chain.append("study", Approval(title, cap.epsilon, cap.delta), study)
+                approval = Approval(title, cap.epsilon, cap.delta, unit.neighbour, unit.per_subject)
+                self._chain.append("study", approval, study)
                 return
             known = self._chain.books.approved(study)
-            if (known.title, known.cap) != (title, cap):
+            if (known.title, known.cap, known.unit) != (title, cap, unit):
                 raise InputError(
-                    f"study {study.hex()[:16]} is already approved as '{known.title}' for {known.cap}, "
-                    f"got '{title}' for {cap}"
+                    f"study {study.hex()[:16]} is already approved as '{known.title}' for {known.cap} "
+                    f"for each {known.unit.named()}, got '{title}' for {cap} for each {unit.named()}"
                 )
 
     def revoke(self, study: bytes, reason: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from capedjica.privacy.ledger.books import Books, Slot, Study
 from capedjica.privacy.ledger.entry import COLUMNS, Entry, Release
 from capedjica.privacy.ledger.policy import Cap, Policy, epsilon_of, total
+from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import round_up
 
 
@@ -26,7 +27,13 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    r"""A sum of charges: :math:`\mu^2`, and the epsilon it means at the delta of the cap it is held to."""
+    r"""A sum of charges: :math:`\mu^2`, and the epsilon it means at the delta of the cap it is held to.
+
+    Both are for one unit of ``neighbour``. Where that is a time point, ``subject_mu2`` and
+    ``subject_epsilon`` are those of a whole subject: k^2 times the mu^2 of each study in which a subject
+    holds up to k of them. Of several studies the unit is the smallest, which is protected as part of a
+    subject as well.
+    """
 
     title: str
     mu2: float
@@ -35,11 +42,14 @@ class Spent:
     cap: Cap
     n_releases: int
     n_aborted: int
+    neighbour: Neighbour
+    subject_mu2: float
+    subject_epsilon: float
     revoked: bool = False
 
     def __str__(self) -> str:
         return (
-            f"{self.title}: epsilon {round_up(self.epsilon)} at delta {self.delta:.3g} of {self.cap}, "
+            f"{self.title}: {_cost(self)} at delta {self.delta:.3g} of {self.cap}, "
             f"{self.n_releases} releases, {self.n_aborted} of them aborted"
             + ("; the approval was revoked" if self.revoked else "")
         )
@@ -67,31 +77,70 @@ class Sent:
     mu2: float
     epsilon: float
     delta: float
+    neighbour: Neighbour
+    subject_epsilon: float
     aborted: bool
     message: bytes = field(repr=False)
 
     def __str__(self) -> str:
         return (
             f"{self.when:%Y-%m-%d %H:%M:%S} UTC, to study '{self.title}': {self.what}; {self.numbers} "
-            f"numbers in {len(self.message)} bytes, cost epsilon {round_up(self.epsilon)} "
+            f"numbers in {len(self.message)} bytes, cost {_cost(self)} "
             f"at delta {self.delta:.3g}" + ("; later aborted" if self.aborted else "")
         )
+
+
+def _cost(spent: Spent | Sent) -> str:
+    """Return an epsilon with what it is the epsilon of."""
+    unit = "each subject" if spent.neighbour == "subject" else "each single time point"
+    whole = "" if spent.neighbour == "subject" else f" (a whole subject {round_up(spent.subject_epsilon)})"
+    return f"{unit} epsilon {round_up(spent.epsilon)}{whole}"
 
 
 def totals(books: Books, policy: Policy) -> Totals:
     """Add up the charges of each study, and of the site at the delta of its total cap."""
     studies = {key: _spent(study) for key, study in books.studies.items()}
-    mu2 = total(books.all_charges())
-    releases, aborted = len(books.releases), len(books.aborted)
-    epsilon, delta = epsilon_of(mu2, policy.total.delta), policy.total.delta
-    return Totals(Spent("all studies", mu2, epsilon, delta, policy.total, releases, aborted), studies)
+    mu2, subject_mu2 = total(books.all_charges()), total([one.subject_mu2 for one in studies.values()])
+    samples = any(one.neighbour == "sample" for one in studies.values())
+    delta = policy.total.delta
+    overall = Spent(
+        "all studies",
+        mu2,
+        epsilon_of(mu2, delta),
+        delta,
+        policy.total,
+        len(books.releases),
+        len(books.aborted),
+        "sample" if samples else "subject",
+        subject_mu2 if samples else mu2,
+        epsilon_of(subject_mu2 if samples else mu2, delta),
+    )
+    return Totals(overall, studies)
 
 
 def _spent(study: Study) -> Spent:
     mu2, delta = total(study.charges), study.cap.delta
-    epsilon = epsilon_of(mu2, delta)
-    releases, aborted = len(study.charges), study.n_aborted
-    return Spent(study.title, mu2, epsilon, delta, study.cap, releases, aborted, study.revoked)
+    subject_mu2 = _of_a_subject(mu2, study)
+    return Spent(
+        study.title,
+        mu2,
+        epsilon_of(mu2, delta),
+        delta,
+        study.cap,
+        len(study.charges),
+        study.n_aborted,
+        study.unit.neighbour,
+        subject_mu2,
+        epsilon_of(subject_mu2, delta),
+        study.revoked,
+    )
+
+
+def _of_a_subject(mu2: float, study: Study) -> float:
+    """Return k^2 mu^2, rounded up: what as many units as a subject holds cost together."""
+    if study.unit.is_subject or mu2 == 0:
+        return mu2
+    return math.nextafter(study.unit.per_subject**2 * mu2, math.inf)
 
 
 def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:
@@ -109,6 +158,8 @@ def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:
         mu2=mu2,
         epsilon=epsilon_of(mu2, delta),
         delta=delta,
+        neighbour=study.unit.neighbour,
+        subject_epsilon=epsilon_of(_of_a_subject(mu2, study), delta),
         aborted=slot in books.aborted,
         message=message,
     )

@@ -117,9 +117,7 @@ class Reporter(Watcher):
             self.write()
 
     def _words(self, step: Step) -> str:
-        if self._study.contract.mechanism == "none":
-            return "no privacy"
-        return str(round_up(step.privacy.spent_epsilon)) if step.privacy.secure else "NOT PRIVATE"
+        return round_up(step.privacy.spent_epsilon) if step.privacy.private else "NOT PRIVATE"
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> None:
         """Write how it ended; where it was stopped, also why sites were given up."""
