@@ -240,6 +240,7 @@ def test_a_seeded_run_repeats_and_is_marked():
     ]
     assert_array_equal(runs[0].unmixing, runs[1].unmixing)
     assert not runs[0].secure
+    assert runs[0].epsilon_total == math.inf
     fresh = dp_djica(sites, 0.5, 3, scan_length=50)
     assert fresh.secure
     assert (fresh.unmixing != runs[0].unmixing).any()
@@ -248,8 +249,9 @@ def test_a_seeded_run_repeats_and_is_marked():
 def test_progress_sees_every_iteration():
     sites, _ = make_sites(2, 50)
     seen = []
-    dp_djica(sites, 0.5, 3, 1.0, scan_length=50, progress=lambda infomax, n: seen.append(n))
-    assert seen == [1, 2, 3]
+    dp_djica(sites, 0.5, 3, 1.0, scan_length=50, progress=lambda infomax, n, noise: seen.append((n, noise)))
+    assert [n for n, _ in seen] == [1, 2, 3]
+    assert seen[0][1] == pytest.approx(math.sqrt(2) * 50 / 0.5)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from capedjica import CapeDJICA
 from capedjica.data import make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
+from capedjica.privacy import pure_mu
 
 R = 5
 STUDY = make_synthetic(4, 80, R, 150, 14, random_state=1)
@@ -62,6 +63,28 @@ def test_the_paper_method_says_what_the_descent_cost():
     ] * 7
     descent = privacy.epsilon_of("gradients of W and b")
     assert 0 < descent < privacy.spent_epsilon <= 5.0
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 10.0, 500.0])
+def test_all_that_dp_djica_releases_is_spent(epsilon):
+    """The PCA and every step of the descent, within the cap, and reached by it at the last allowed step."""
+    spent = []
+
+    def look(estimator, iteration):
+        privacy = estimator.privacy_
+        assert len(privacy.releases) == 1 + iteration
+        spent.append((privacy.spent_epsilon, privacy.spent_mu))
+
+    privacy = fit(method="dp-djica", epsilon=epsilon, max_iter=5, callback=look).privacy_
+    steps = privacy.releases[1:]
+    assert sum(one.pure_epsilon for one in steps) == pytest.approx(0.7 * epsilon)
+    assert all(one.mu == pytest.approx(pure_mu(0.7 * epsilon / 5)) for one in steps)
+    assert all(one.noise > 0 for one in privacy.releases)
+    assert (privacy.spent_epsilon, privacy.spent_mu) == spent[-1]
+    assert spent == sorted(set(spent)), "every step adds to it"
+    assert privacy.spent_epsilon <= epsilon * (1 + 1e-9)
+    assert privacy.spent_mu == pytest.approx(privacy.mu)
+    assert "floating point" in str(privacy)
 
 
 def test_dp_djica_pays_in_pure_epsilon():

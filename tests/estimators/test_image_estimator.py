@@ -106,7 +106,9 @@ def test_a_mask_from_people_is_refused_with_the_reason(study):
         fit(study)
     fitted = NiftiMasker(mask_strategy="background", standardize=None).fit(image(np.moveaxis(TRUTH, 0, -1)))
     with pytest.warns(UserWarning, match="the mask of masker was computed from images"):
-        fit(study, masker=fitted)
+        private = fit(study, masker=fitted, mechanism="cape", epsilon=50.0)
+    assert "NOT COVERED: the mask of the masker was computed from images" in str(private.privacy_)
+    assert "NOT COVERED" not in str(fit(study, mask=image(MASK), mechanism="cape", epsilon=50.0).privacy_)
 
 
 def test_runs_of_one_person(study):

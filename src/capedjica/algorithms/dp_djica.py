@@ -76,13 +76,12 @@ class DpDjicaResult:
     epsilon : float
         Of one iteration.
     epsilon_total : float
-        J epsilon, the guarantee: of all iterations that were allowed, whether made or not.
+        J epsilon, the guarantee: of all iterations that were allowed, whether made or not. Infinite when
+        the noise came from a seed.
     neighbour : {"sample", "subject"}
         Whom the guarantee protects.
     secure : bool
         False when the noise came from a seed: then nobody is protected.
-    noise : tuple of float
-        Standard deviation of the noise on each source estimate, the largest of every iteration.
     """
 
     unmixing: FloatArray
@@ -91,7 +90,6 @@ class DpDjicaResult:
     epsilon_total: float
     neighbour: Neighbour
     secure: bool
-    noise: tuple[float, ...]
 
 
 def sample_sensitivity(W: FloatArray) -> float:
@@ -117,7 +115,7 @@ def dp_djica(
     *,
     clip: float | None = None,
     scan_length: int | None = None,
-    progress: Callable[[Infomax, int], None] | None = None,
+    progress: Callable[[Infomax, int, float], None] | None = None,
 ) -> DpDjicaResult:
     r"""Estimate one unmixing matrix for all sites with Laplace noise on every source estimate.
 
@@ -143,7 +141,8 @@ def dp_djica(
     scan_length : int, optional
         T, the public length that every subject is cut or extended to; required for ``neighbour="subject"``.
     progress : callable, optional
-        Called as ``progress(infomax, iteration)`` after every iteration.
+        Called as ``progress(infomax, iteration, noise)`` after every iteration, with the largest standard
+        deviation of the noise on a source estimate.
 
     Returns
     -------
@@ -158,17 +157,22 @@ def dp_djica(
     rate = default_learning_rate(size) if learning_rate is None else learning_rate
     infomax = Infomax(size, validate.positive("learning_rate", rate), clip_g=1.0, clip_h=1.0)
 
-    spreads: list[float] = []
+    spread = 0.0
 
     def mean(_: bytes) -> FloatArray:
-        spreads.append(math.sqrt(2) * max(float(site.noise_scale(infomax.W, epsilon).max()) for site in data))
+        nonlocal spread
+        spread = math.sqrt(2) * max(float(site.noise_scale(infomax.W, epsilon).max()) for site in data)
         sums = [site.gradients(infomax.W, infomax.b, epsilon, source) for site in data]
         average: FloatArray = np.sum(sums, axis=0) / sum(len(site.samples) for site in data)
         return average
 
-    n_iter = descend(infomax, mean, n_iterations, progress)
-    total = epsilon * n_iterations
-    return DpDjicaResult(infomax.W, n_iter, epsilon, total, neighbour, source.secure, tuple(spreads))
+    def look(infomax: Infomax, iteration: int) -> None:
+        if progress is not None:
+            progress(infomax, iteration, spread)
+
+    n_iter = descend(infomax, mean, n_iterations, look)
+    total = epsilon * n_iterations if source.secure else math.inf
+    return DpDjicaResult(infomax.W, n_iter, epsilon, total, neighbour, secure=source.secure)
 
 
 def _check_neighbour(neighbour: str, clip: float | None, scan_length: int | None) -> None:

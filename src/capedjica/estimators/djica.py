@@ -16,7 +16,7 @@ from capedjica.algorithms.basis import low_pass
 from capedjica.algorithms.capedjica import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
 from capedjica.algorithms.djica import djica
 from capedjica.algorithms.dp_djica import dp_djica
-from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE
+from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE, Infomax
 from capedjica.algorithms.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
@@ -33,7 +33,7 @@ from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, pure_mu, validate
-from capedjica.privacy.statement import PrivacyStatement
+from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
 
@@ -289,7 +289,7 @@ class CapeDJICA(Estimator):
         study = self._study(sites, {name: method.site(data) for name, data in sites.items()}, method.stages())
 
         def report(unmixing: FloatArray, iteration: int) -> None:
-            self._report(unmixing, iteration, study)
+            self._report(unmixing, iteration, study.privacy)
 
         unmixing, n_iter = method.estimate(study, report)
         self._keep(unmixing, n_iter, study.privacy)
@@ -335,27 +335,29 @@ class CapeDJICA(Estimator):
         self._record = Record(study.contract)
         reduced = [[reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
 
-        def report(unmixing: FloatArray, iteration: int) -> None:
-            self._report(unmixing @ V.T, iteration, study)
+        def report(unmixing: FloatArray, iteration: int, privacy: PrivacyStatement = study.privacy) -> None:
+            self._report(unmixing @ V.T, iteration, privacy)
 
         if epsilon is None:
             result = djica(reduced, self.random_state, max_iter, report)
             return self._keep(result.unmixing @ V.T, result.n_iter, study.privacy)
+        step = (1 - self.pca_share) * epsilon / max_iter
+        spreads: list[float] = []
+
+        def look(infomax: Infomax, iteration: int, noise: float) -> None:
+            spreads.append(noise)
+            report(infomax.W, iteration, _with_descent(study.privacy, epsilon, step, max_iter, spreads))
+
         noisy = dp_djica(
             reduced,
-            (1 - self.pca_share) * epsilon / max_iter,
+            step,
             max_iter,
             self.learning_rate,
             noise=NoiseSource(insecure_noise_seed=self.insecure_noise_seed, purpose="dp-djica"),
             scan_length=longest,
-            progress=lambda infomax, iteration: report(infomax.W, iteration),
+            progress=look,
         )
-        privacy = replace(
-            study.privacy,
-            nominal_epsilon=epsilon,
-            nominal_mu=math.hypot(study.privacy.nominal_mu, pure_mu((1 - self.pca_share) * epsilon)),
-            nominal_site_epsilon=dict.fromkeys(sites, epsilon),
-        )
+        privacy = _with_descent(study.privacy, epsilon, step, max_iter, spreads)
         return self._keep(noisy.unmixing @ V.T, noisy.n_iter, privacy)
 
     def _study(
@@ -378,16 +380,18 @@ class CapeDJICA(Estimator):
             insecure_noise_seed=self.insecure_noise_seed,
         )
 
-    def _report(self, unmixing: FloatArray, iteration: int, study: EmbeddedStudy) -> None:
+    def _report(self, unmixing: FloatArray, iteration: int, privacy: PrivacyStatement) -> None:
         if self.callback is not None:
-            self._keep(unmixing, iteration, study.privacy)
+            self._keep(unmixing, iteration, privacy)
             self.callback(self, iteration)
 
     def _keep(self, unmixing: FloatArray, n_iter: int, privacy: PrivacyStatement) -> None:
         self.mixing_ = mixing_of(unmixing)
         self.unmixing_ = pseudo_inverse(self.mixing_)
         self.components_ = self.mixing_.T
-        self.n_iter_, self.privacy_ = n_iter, privacy
+        beyond = () if self._extractor is None else self._extractor.not_covered
+        self.n_iter_ = n_iter
+        self.privacy_ = replace(privacy, not_covered=privacy.not_covered + beyond)
 
     @property
     def components_img_(self) -> Nifti1Image:
@@ -431,3 +435,27 @@ class CapeDJICA(Estimator):
         if not is_image(subject):
             return subject
         return series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
+
+
+def _with_descent(
+    pca: PrivacyStatement, epsilon: float, step: float, max_iter: int, noise: Sequence[float]
+) -> PrivacyStatement:
+    """Return the statement of dp-djICA: its PCA, and a descent with Laplace noise.
+
+    All steps that were allowed count, whether made or not: as pure epsilons they add up to what the PCA left
+    of ``epsilon``; as upper bounds by Gaussian releases (:func:`capedjica.privacy.pure_mu`) their mu^2 do.
+    """
+    charged = dict.fromkeys(pca.nominal_site_epsilon, pure_mu(step))
+    label = "source estimates (Laplace noise)"
+    return replace(
+        pca,
+        nominal_epsilon=epsilon,
+        nominal_mu=math.hypot(pca.nominal_mu, math.sqrt(max_iter) * pure_mu(step)),
+        nominal_site_epsilon=dict.fromkeys(pca.nominal_site_epsilon, epsilon),
+        nominal_releases=pca.nominal_releases
+        + tuple(Charge(label, charged, spread, pure_epsilon=step) for spread in noise),
+        not_covered=(
+            "NOT COVERED: the Laplace noise is drawn in floating point, and what its rounding gives away "
+            "(Mironov 2012) is not in this epsilon.",
+        ),
+    )

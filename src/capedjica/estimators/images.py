@@ -33,10 +33,18 @@ if TYPE_CHECKING:
 
 # By which parameters nilearn's maskers are given one.
 _PUBLIC_IMAGES: Final = ("mask_img", "labels_img", "maps_img", "seeds")
+_COMPUTED: Final = (
+    "NOT COVERED: the mask of the masker was computed from images. If participants are among them, it is a "
+    "statistic across people that no release paid for."
+)
 
 
 class Extractor(Protocol):
     """What makes series of images, and images of maps."""
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What of its making no guarantee covers, in sentences."""
 
     @property
     def basis(self) -> FloatArray | None:
@@ -63,6 +71,8 @@ class FeatureExtractor:
     cache : SeriesCache, optional
         Where series of files are kept.
     """
+
+    not_covered = ()
 
     def __init__(self, features: ImageFeatures, cache: SeriesCache | None) -> None:
         self._features, self._cache = features, cache
@@ -96,6 +106,11 @@ class MaskerExtractor:
 
     def __init__(self, masker: Any) -> None:
         self._masker = masker
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """Say where a mask comes from that the guarantee does not cover."""
+        return () if _is_public(self._masker) else (_COMPUTED,)
 
     @property
     def basis(self) -> FloatArray | None:
@@ -165,7 +180,7 @@ def _fitted(masker: Any) -> Any:
 
     if not hasattr(masker, "transform"):
         raise InputError(f"masker must be one of nilearn's, got {type(masker).__name__}")
-    public = any(getattr(masker, name, None) is not None for name in _PUBLIC_IMAGES)
+    public = _is_public(masker)
     try:
         check_is_fitted(masker)
     except NotFittedError:
@@ -177,6 +192,11 @@ def _fitted(masker: Any) -> Any:
     if not public:
         warnings.warn(f"the mask of masker was computed from images; {ACROSS_PEOPLE}", stacklevel=2)
     return masker
+
+
+def _is_public(masker: Any) -> bool:
+    """Tell whether a masker was given its mask, labels or maps, rather than computed them from images."""
+    return any(getattr(masker, name, None) is not None for name in _PUBLIC_IMAGES)
 
 
 def _public(given: Any, what: str) -> PublicImage | None:

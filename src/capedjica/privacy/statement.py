@@ -38,12 +38,16 @@ class Charge:
         Standard deviation of the noise on each number.
     aborted : bool
         Sent, then given up because a site was lost; it counts all the same.
+    pure_epsilon : float
+        Of Laplace noise: its epsilon at delta 0, of which ``site_mu`` is an upper bound
+        (:func:`capedjica.privacy.pure_mu`); 0 for Gaussian noise.
     """
 
     label: str
     site_mu: Mapping[str, float]
     noise: float
     aborted: bool = False
+    pure_epsilon: float = 0.0
 
     @property
     def mu(self) -> float:
@@ -202,12 +206,21 @@ class PrivacyStatement:
     @property
     def spent_epsilon(self) -> float:
         """The epsilon of what was released so far; for information, not the guarantee."""
-        return gaussian_epsilon(self.spent_mu, self.delta)
+        return self._true(self.nominal_spent_epsilon)
 
     @property
     def nominal_spent_epsilon(self) -> float:
-        """What the releases so far would have cost had their noise come from a secure source."""
-        return gaussian_epsilon(self._nominal_spent_mu, self.delta)
+        """What the releases so far would have cost had their noise come from a secure source.
+
+        With Laplace noise among them the smaller of two upper bounds: all of them as Gaussian ones, or the
+        Gaussian ones and then, by basic composition, the epsilons of the others.
+        """
+        as_gaussian = gaussian_epsilon(self._nominal_spent_mu, self.delta)
+        pure = math.fsum(one.pure_epsilon for one in self.nominal_releases)
+        if not pure:
+            return as_gaussian
+        others = _mu_of(one for one in self.nominal_releases if not one.pure_epsilon)
+        return min(as_gaussian, gaussian_epsilon(others, self.delta) + pure)
 
     def epsilon_of(self, *labels: str) -> float:
         """Epsilon of the releases with these labels alone; for comparison with other accounts."""
