@@ -12,8 +12,10 @@ import pickle
 import warnings
 
 import msgspec
+import nibabel
 import numpy as np
 import pytest
+from nilearn.maskers import NiftiMasker
 
 from capedjica import CapeDJICA, CapePCA, private_mean
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
@@ -25,6 +27,8 @@ from capedjica.study.running import find_sites
 from capedjica.study.site_people import enrol
 from capedjica.study.study_file import Study, write_study
 from tests.attacks.outside_view import Trial, observe
+from tests.data.scanner import INSIDE, SHAPE, image, save
+from tests.study.small_scans import atlas_study, make_scans
 from tests.study.small_study import make_study
 
 T, D, R = 24, 4, 2
@@ -455,6 +459,105 @@ def test_studies_of_other_kinds(other, name, request):
     if way == "paper" and name in EMPTY_FILES:
         request.applymarker(pytest.mark.xfail(reason=_EMPTY, raises=Seen))
     expect_alike(first, trial.run(approved(FILES[name]), first))
+
+
+# Images
+
+VOLUMES = 20
+
+
+def brain(seed, n_volumes=VOLUMES):
+    """A person in the scanner: volumes of noise around a thousand."""
+    volumes = np.random.default_rng(seed).standard_normal((*SHAPE, n_volumes))
+    return (1000 + 10 * volumes).astype(np.float32)
+
+
+def imaged(change):
+    """Return what replaces an image by a changed one, under the same name."""
+
+    def replace(path):
+        volumes = np.asarray(nibabel.load(path).dataobj, dtype=np.float32).copy()
+        save(path, change(volumes))
+
+    return replace
+
+
+def volume_of_nan(volumes):
+    volumes[..., 3] = np.nan
+    return volumes
+
+
+IMAGES = {
+    "NaN somewhere": imaged(volume_of_nan),
+    "all NaN": imaged(lambda volumes: np.full_like(volumes, np.nan)),
+    "other values": imaged(lambda volumes: brain(94)),
+    "constant": imaged(lambda volumes: np.ones_like(volumes)),
+    "one volume": imaged(lambda volumes: volumes[..., :1]),
+    "three dimensions": imaged(lambda volumes: volumes[..., 0]),
+    "much longer": imaged(lambda volumes: brain(93, 5 * VOLUMES)),
+    "another grid": imaged(lambda volumes: volumes[1:, :-1]),
+    "scale 1e30": imaged(lambda volumes: volumes * np.float32(1e30)),
+    "damaged": FILES["damaged"],
+    "cut off": cut_off,
+    "empty": FILES["empty"],
+    "deleted": FILES["deleted"],
+    "a folder": a_folder,
+}
+EXTRACTORS = {
+    "images-mask": lambda: {"mask": image(INSIDE.astype(np.uint8))},
+    "images-masker": lambda: {"masker": NiftiMasker(image(INSIDE.astype(np.uint8)), standardize=None)},
+}
+
+
+UNREADABLE = ("three dimensions", "damaged", "cut off", "empty", "deleted", "a folder")
+KNOWN |= {(way, name): _EMPTY for way in EXTRACTORS for name in UNREADABLE}
+KNOWN |= {("images-mask", name): _EMPTY for name in ("NaN somewhere", "all NaN")}
+KNOWN |= {("images-masker", "another grid"): "nilearn's own masker warns that it resamples an image"}
+
+
+def image_cases():
+    return [case(way, name, None, way) for way in EXTRACTORS for name in IMAGES]
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("way", "name"), image_cases())
+def test_networks_of_images(tmp_path, way, name):
+    """Of paths; the method is the paper's, whose clips do not depend on the length of a scan."""
+    paths = [
+        [save(tmp_path / f"{s}-{m}.nii", brain(10 * s + m)) for m in range(PEOPLE)] for s in range(SITES)
+    ]
+
+    def act():
+        options = {"method": "paper", "max_iter": 2, "on_bad": "zero", **EXTRACTORS[way]()}
+        estimator = CapeDJICA(R, epsilon=50.0, **options).fit(paths)
+        return fitted(estimator, "components_", "n_iter_") | {"image": estimator.components_img_.get_fdata()}
+
+    first = observe(act)
+    assert first.seen["outcome"] == "done", first.seen["outcome"]
+    IMAGES[name](paths[0][0])
+    expect_alike(first, observe(act, first))
+
+
+@pytest.fixture(scope="module")
+def image_trial(tmp_path_factory):
+    """A study of the regions of an atlas, on derivatives as fMRIPrep leaves them; people are enrolled."""
+    root = tmp_path_factory.mktemp("derivatives")
+    template = root / "template"
+    study = atlas_study(make_scans(template))
+    (template / "study.toml").unlink()
+    (template / "atlas.toml").rename(template / "study.toml")
+    enrolled(template, study)
+    victim = sorted((template / "sites").rglob("*_desc-preproc_bold.nii.gz"))[0]
+    trial = Trial(template, root / "place", str(victim.relative_to(template)))
+    return trial, completed(trial.run())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", cases("image study", IMAGES))
+def test_studies_of_images(image_trial, name):
+    trial, first = image_trial
+    expect_alike(first, trial.run(IMAGES[name], first))
 
 
 # The comparison has teeth
