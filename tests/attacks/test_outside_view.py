@@ -5,6 +5,7 @@ all that is seen from outside stays as it was. What is known to fail is in `KNOW
 neighbour, with its reason; a test of it that passes is an error, so that the list stays true.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -19,7 +20,7 @@ from nilearn.maskers import NiftiMasker
 
 from capedjica import CapeDJICA, CapePCA, private_mean
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
-from capedjica.errors import ProtocolError
+from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms import site as site_module
 from capedjica.study import attending
 from capedjica.study.participation import approve
@@ -83,6 +84,7 @@ KNOWN |= {("mean", "another number of features"): _WIDTH}
 _EMPTY = "NumPy warns of the mean of no time points"
 KNOWN |= {("djica-paper", "no time points"): _EMPTY}
 _UNAPPROVED = "a site does not begin a study with other files than it approved"
+_NOBODY_LEFT = "a site does not begin a study when none of its people can be used"
 _NOT_ENROLLED = "a site that enrolled nobody takes part with scans that can all be used, or not at all"
 KNOWN |= {
     ("regression", "no label"): "a label that is neither 0 nor 1 is refused, whoever's it is",
@@ -341,6 +343,7 @@ USABLE = {
     )
 }
 KNOWN |= {("not enrolled", name): _NOT_ENROLLED for name in FILES.keys() - USABLE}
+KNOWN |= {("alone", name): _NOBODY_LEFT for name in FILES.keys() - USABLE}
 
 VICTIM = "sites/s1/data/sub-00.npy"
 
@@ -359,22 +362,37 @@ def approved(change=None):
         folder = path.parents[3]
         study = Study.load(folder)
         for home in find_sites(study, folder / "sites"):
-            approve(home, study)
+            # A site that cannot approve it does not take part: that is seen in the run.
+            with contextlib.suppress(InputError):
+                approve(home, study)
 
     return prepare
 
 
-def make_trial(root, method="subject", **privacy):
-    """A study of tables whose sites have enrolled their people."""
+def make_trial(root, change=lambda folder, content: content, **privacy):
+    """A study of tables, with its content changed, whose sites have enrolled their people."""
     template, place = root / "template", root / "place"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(place / "state"))
-        study = make_study(template, simulated=False, iterations=2, **privacy)
-        analysis = msgspec.structs.replace(study.content.analysis, method=method)
+        content = make_study(template, simulated=False, iterations=2, **privacy).content
         (template / "study.toml").unlink()
-        write_study(template / "study.toml", msgspec.structs.replace(study.content, analysis=analysis))
+        write_study(template / "study.toml", change(template, content))
         enrolled(template, Study.load(template))
     return Trial(template, place, VICTIM)
+
+
+def by_the_paper(folder, content):
+    analysis = msgspec.structs.replace(content.analysis, method="paper")
+    return msgspec.structs.replace(content, analysis=analysis)
+
+
+def victim_alone(folder, content):
+    """Leave nobody but the victim at its site."""
+    for path in (folder / VICTIM).parent.iterdir():
+        if path != folder / VICTIM:
+            path.unlink()
+    first = msgspec.structs.replace(content.sites[0], subjects=1)
+    return msgspec.structs.replace(content, sites=(first, *content.sites[1:]))
 
 
 def completed(view):
@@ -442,7 +460,7 @@ def test_sites_that_enrolled_nobody(not_enrolled, name):
 OTHERS = {
     "conventional": {"mechanism": "conventional"},
     "local": {"mechanism": "local"},
-    "paper": {"method": "paper"},
+    "paper": {"change": by_the_paper},
 }
 
 
@@ -450,6 +468,19 @@ OTHERS = {
 def other(request, tmp_path_factory):
     trial = make_trial(tmp_path_factory.mktemp(request.param), **OTHERS[request.param])
     return request.param, trial, completed(trial.run(approved()))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    trial = make_trial(tmp_path_factory.mktemp("alone"), victim_alone)
+    return trial, completed(trial.run(approved()))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", cases("alone", FILES))
+def test_sites_with_one_person(alone, name):
+    trial, first = alone
+    expect_alike(first, trial.run(approved(FILES[name]), first))
 
 
 @pytest.mark.full
@@ -623,16 +654,14 @@ def test_a_leak_of_an_estimator_is_seen(monkeypatch, leak):
     assert where in first.differs_from(second)
 
 
-def leaky_log(site, people):
+def careless(site, people):
+    """Tell the aggregator's log and the terminal what is the site's own business."""
     logging.getLogger("capedjica.run").info("%d scans cannot be read", people.n_unreadable)
-
-
-def leaky_print(site, people):
     print(f"{people.n_unreadable} scans cannot be read")
 
 
-@pytest.mark.parametrize(("leaky", "where"), [(leaky_log, "file log.txt"), (leaky_print, "terminal")])
-def test_a_leak_of_a_study_is_seen(trial, monkeypatch, leaky, where):
-    monkeypatch.setattr(attending, "_log_unreadable", leaky)
+def test_leaks_of_a_study_are_seen(trial, monkeypatch):
+    monkeypatch.setattr(attending, "_log_unreadable", careless)
     first = completed(trial.run(approved()))
-    assert first.differs_from(trial.run(approved(FILES["damaged"]), first)) == [where]
+    second = trial.run(approved(FILES["damaged"]), first)
+    assert first.differs_from(second) == ["file log.txt", "terminal"]
