@@ -206,13 +206,13 @@ class _Watch:
         return self.means[-1].copy()
 
     def seen(self) -> Shown:
+        wire = [[described(one, _contract(engine)) for one in engine.transcript] for engine in self.engines]
         return {
             "number of means": len(self.means),
             "events": self.events,
-            "wire": [
-                [described(letter, _contract(engine)) for letter in engine.transcript]
-                for engine in self.engines
-            ],
+            "wire": wire,
+            # Without rounds and order, which are a matter of chance where blocks are made in another thread.
+            "letters": [sorted(repr(letter[1:]) for letter in letters) for letters in wire],
             "refusals": [aggregator.refusals for aggregator in self.aggregators],
             "releases": [aggregator.releases for aggregator in self.aggregators],
         }
