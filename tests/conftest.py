@@ -22,6 +22,7 @@ LONGEST = (
     "federated/test_flare_full.py",
     "test_guide_scans.py",
     "faults/test_ledger_kill.py",
+    "attacks/test_outside_view.py",
     "study/test_prediction.py",
     "faults/test_run_kill.py",
     "attacks/test_flare_trust.py",

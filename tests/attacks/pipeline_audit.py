@@ -1,7 +1,7 @@
 r"""An audit of the default method from end to end: what the adversary really learns about one subject.
 
 **The game.** Four sites run the real protocol. At each of the three honest ones one subject, the victim, has
-scan A or scan B; everything else is known. The adversary is the aggregator with the fourth site: it keeps
+scan A or another, B; everything else is known. The adversary is the aggregator with the fourth site: it keeps
 every message, the sum of masks T, and that site's data and noise, and it chooses the public states, which the
 guarantee allows it to. For each victim it forms the likelihood ratio of its whole view and guesses.
 
@@ -21,6 +21,10 @@ Clopper and Pearson (Hoeffding 1956: it makes no difference there that p differs
 whatever the noise looks like. Three victims give three guesses a run. Their canaries move every release in
 orthogonal directions, so that noise of the law that is claimed makes these guesses independent; where it is
 not so, only one of the victims is counted.
+
+**The neighbours.** B may be any scan at all (:data:`NEIGHBOURS`): the opposite of A as it is, over more or
+fewer time points than the study plans with, or in units in which its numbers are huge or tiny; or one that
+cannot be used and counts as zero, which moves every sum by half as far, or by 1/sqrt 2 in the first stage.
 """
 
 from __future__ import annotations
@@ -67,12 +71,28 @@ STATES = {
 # Canaries: for each victim a scan A and a scan B, opposite in every stage
 
 
-def scan(victim, world):
+def scan(victim, world, length=T):
     """Scan 0 (A) or 1 (B) of a victim: (time, features), every stage's statistic at its clip."""
     features = span(victim, world)
-    result = np.zeros((T, D))
-    result[:, features] = sources(victim, world) @ np.linalg.inv(V[features])
+    result = np.zeros((length, D))
+    result[:, features] = sources(victim, world, length) @ np.linalg.inv(V[features])
     return result
+
+
+# What a victim may have in place of scan A, by the number of the victim.
+NEIGHBOURS = {
+    "opposite": lambda victim: scan(victim, 1),
+    "longer": lambda victim: scan(victim, 1, 8 * T),
+    "shorter": lambda victim: scan(victim, 1, T // 2),
+    "huge": lambda victim: 1e15 * scan(victim, 1),
+    "tiny": lambda victim: 1e-15 * scan(victim, 1),
+    "NaN": lambda victim: np.full((T, D), np.nan),
+    "overflow": lambda victim: 1e300 * scan(victim, 1),
+    "empty": lambda victim: np.empty((0, D)),
+}
+# Those that count as zero: the shifts of two victims are then not orthogonal.
+UNUSABLE = ["NaN", "overflow", "empty"]
+USABLE = [name for name in NEIGHBOURS if name not in UNUSABLE]
 
 
 def span(victim, world):
@@ -85,7 +105,7 @@ def variances(victim, world):
     return np.exp(2.5 * (1 - 2 * world) * hadamard(R)[victim + 1])
 
 
-def sources(victim, world):
+def sources(victim, world, length=T):
     """Rotation: the sources of the victim's pair (0, j) agree in one half of the scan, not in the other.
 
     Source 0 is quiet in the outer quarters, while they agree, and source j in the middle half, while they
@@ -94,9 +114,9 @@ def sources(victim, world):
     of the pair even, those of the other two sources odd; these two are of constant variance and uncorrelated.
     """
     j = next(j for j in range(1, R) if hadamard(R)[victim + 1][j] == 1)
-    alternating, half, quarters = (hadamard(T)[row] for row in (1, T // 2, T // 2 + T // 4))
+    alternating, half, quarters = (hadamard(length)[row] for row in (1, length // 2, 3 * length // 4))
     amplitudes = np.where(quarters == 1, [[QUIET], [LOUD]], [[LOUD], [-QUIET]])
-    result = np.empty((T, R))
+    result = np.empty((length, R))
     result[:, [0, j]] = (half * alternating * amplitudes).T * [1, 1 - 2 * world]
     result[:, [i for i in range(1, R) if i != j]] = np.stack([half, alternating], axis=1)
     return result * np.sqrt(variances(victim, world))
@@ -109,9 +129,14 @@ def bystander(number):
 
 @cache
 def population(site, world):
-    """The subjects of a site: its victim, unless it colludes, and a bystander."""
+    """The subjects of a site: its victim, unless it colludes, and a bystander.
+
+    In world "A" the victim has scan A, else what the neighbour of that name has.
+    """
     number = int(site[1:])
-    return ([] if site == COLLUDING else [scan(number, world)]) + [bystander(number)]
+    if site == COLLUDING:
+        return [bystander(number)]
+    return [scan(number, 0) if world == "A" else NEIGHBOURS[world](number), bystander(number)]
 
 
 # Runs
@@ -194,10 +219,10 @@ class Release:
         known = sum(site_sum(site, world, self.question) for site, world in zip(HONEST, worlds, strict=True))
         return (self.total - known) / math.sqrt(self.variance)
 
-    def likelihood_ratio(self, victim, worlds):
+    def likelihood_ratio(self, victim, worlds, neighbour):
         """One term of equation (1), positive for scan A; of the worlds only those of the others are used."""
         others = sum(site_sum(HONEST[i], worlds[i], self.question) for i in range(3) if i != victim)
-        f_a, f_b = (site_sum(HONEST[victim], world, self.question) for world in (0, 1))
+        f_a, f_b = (site_sum(HONEST[victim], world, self.question) for world in ("A", neighbour))
         return (f_a - f_b) @ (self.total - others - (f_a + f_b) / 2) / self.variance
 
 
@@ -205,8 +230,13 @@ class Release:
 def site_sum(site, world, question):
     """Sum of the clipped vectors of a site whose victim has the scan of a world."""
     rows = np.concatenate(list(METHOD.site(population(site, world))(*question)))
-    clip = METHOD.stages()[question[0]].query.clip
-    return np.sum(rows * np.minimum(1, clip / np.linalg.norm(rows, axis=1, keepdims=True)), axis=0)
+    return np.sum(clipped(rows, METHOD.stages()[question[0]].query.clip), axis=0)
+
+
+def clipped(rows, clip):
+    """Shorten rows to the clip; one that is not finite counts as zero."""
+    rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+    return rows * (clip / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), clip))
 
 
 def releases(study, own_noise):
@@ -230,7 +260,7 @@ def releases(study, own_noise):
 
 def unmasked(plan, question, words, own_noise):
     """Return a release as the colluding site sees it, from the sum of all messages less T."""
-    total = (lift(words) - own_noise) * plan.step - site_sum(COLLUDING, 0, question)
+    total = (lift(words) - own_noise) * plan.step - site_sum(COLLUDING, "A", question)
     return Release(question, total, math.fsum((plan.noise[site] * plan.step) ** 2 for site in HONEST))
 
 
@@ -277,7 +307,7 @@ def epsilon_of(p):
 def play(epsilon, drive, worlds, noise_factor):
     """Run one study; return it with what the adversary has of its releases."""
     honest = {site: population(site, world) for site, world in zip(HONEST, worlds, strict=True)}
-    study = make_study(epsilon, honest | {COLLUDING: population(COLLUDING, 0)})
+    study = make_study(epsilon, honest | {COLLUDING: population(COLLUDING, "A")})
     for site in HONEST:
         falsify(study.sites[site], noise_factor)
     own_noise = listen(study.sites[COLLUDING])
@@ -285,15 +315,19 @@ def play(epsilon, drive, worlds, noise_factor):
     return study, releases(study, own_noise)
 
 
-def audit(epsilon, n_runs, drive=worst_states, victims=(0, 1, 2), noise_factor=1.0):
+def audit(epsilon, n_runs, drive=worst_states, victims=(0, 1, 2), noise_factor=1.0, neighbour="opposite"):
     """Play ``n_runs`` times; each victim has each of its scans in half of them (``n_runs`` divides by 8)."""
     right, noise, shapes = [], [], set()
     with one_thread():
         for number in range(n_runs):
-            worlds = [number >> victim & 1 for victim in range(len(HONEST))]
+            worlds = ["A" if number >> victim & 1 else neighbour for victim in range(len(HONEST))]
             study, seen = play(epsilon, drive, worlds, noise_factor)
-            ratios = [sum(release.likelihood_ratio(victim, worlds) for release in seen) for victim in victims]
-            right.append([(ratio > 0) == (worlds[v] == 0) for ratio, v in zip(ratios, victims, strict=True)])
+            ratios = [
+                sum(one.likelihood_ratio(victim, worlds, neighbour) for one in seen) for victim in victims
+            ]
+            right.append(
+                [(ratio > 0) == (worlds[v] == "A") for ratio, v in zip(ratios, victims, strict=True)]
+            )
             noise += [release.noise(worlds) for release in seen]
             shapes.add(shape(study))
     return Audit(study.privacy.epsilon, np.array(right), np.concatenate(noise), shapes)

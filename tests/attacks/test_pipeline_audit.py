@@ -19,10 +19,14 @@ from tests.attacks.pipeline_audit import (
     COLLUDING,
     HONEST,
     METHOD,
+    NEIGHBOURS,
     STATES,
+    UNUSABLE,
+    USABLE,
     D,
     T,
     audit,
+    clipped,
     honest_states,
     make_study,
     population,
@@ -52,27 +56,48 @@ def fits(noise, scale):
 # The canaries
 
 
-def canaries(index, stage):
-    """The clipped vectors of scan A and scan B of each victim: (victims, 2, size)."""
+def canaries(index, stage, neighbour):
+    """The clipped vectors of scan A and of its neighbour, of each victim: (victims, 2, size)."""
     rows = [
-        np.concatenate(list(METHOD.site([scan(victim, world)])(index, *STATES[stage.query.label])))[0]
+        np.concatenate(list(METHOD.site([one])(index, *STATES[stage.query.label])))[0]
         for victim in range(len(HONEST))
-        for world in (0, 1)
+        for one in (scan(victim, 0), NEIGHBOURS[neighbour](victim))
     ]
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    assert np.all(norms >= stage.query.clip * (1 - 1e-6)), stage.query.label
-    return np.reshape(rows * np.minimum(1, stage.query.clip / norms), (len(HONEST), 2, -1))
+    return np.reshape(clipped(np.array(rows), stage.query.clip), (len(HONEST), 2, -1))
 
 
-def test_canaries_are_at_the_clip_and_opposite_in_every_stage():
-    reached = 0.0
+def shifts(index, stage, neighbour):
+    """How far each victim moves a sum, in units of what the noise is for: (victims, size)."""
+    return np.diff(canaries(index, stage, neighbour), axis=1)[:, 0] / (stage.query.spread * stage.query.clip)
+
+
+def reached(neighbour):
+    """The least part of the claimed mu that a victim reaches."""
+    return math.sqrt(
+        sum(
+            stage.share * np.sum(shifts(index, stage, neighbour) ** 2, axis=1).min()
+            for index, stage in enumerate(METHOD.stages())
+        )
+    )
+
+
+@pytest.mark.parametrize("neighbour", USABLE)
+def test_canaries_are_at_the_clip_and_opposite_in_every_stage(neighbour):
     for index, stage in enumerate(METHOD.stages()):
-        shifts = np.diff(canaries(index, stage), axis=1)[:, 0]
-        gram = shifts @ shifts.T / (stage.query.spread * stage.query.clip) ** 2
+        norms = np.linalg.norm(canaries(index, stage, neighbour), axis=2)
+        assert np.all(norms >= stage.query.clip * (1 - 1e-6)), stage.query.label
+        moves = shifts(index, stage, neighbour)
+        gram = moves @ moves.T
         assert np.all(np.diag(gram) <= 1 + 1e-6)
         assert np.abs(gram - np.diag(np.diag(gram))).max() < 1e-4  # orthogonal between victims
-        reached += stage.share * gram.diagonal().min()
-    assert math.sqrt(reached) > 0.999
+    assert reached(neighbour) > 0.999
+
+
+@pytest.mark.parametrize("neighbour", UNUSABLE)
+def test_canaries_that_cannot_be_used_count_as_zero(neighbour):
+    for index, stage in enumerate(METHOD.stages()):
+        assert not canaries(index, stage, neighbour)[:, 1].any()
+    assert 0.64 < reached(neighbour) < 0.65
 
 
 # The small case: 160 and 320 runs
@@ -110,7 +135,7 @@ def test_the_shape_of_a_transcript_says_nothing_about_a_scan(drive):
     ]
     shapes = set()
     for victim in scans:
-        subjects = {site: population(site, 0) for site in (*HONEST, COLLUDING)}
+        subjects = {site: population(site, "A") for site in (*HONEST, COLLUDING)}
         study = make_study(8.0, subjects | {"s0": [victim, *subjects["s0"][1:]]})
         drive(study)
         answers = [x.data for x in study.engine.transcript if x.direction == "answer"]
@@ -139,6 +164,37 @@ def test_the_audit_refutes_the_claim_when_noise_is_too_small(epsilon, n_runs):
     """0.7 times the noise is missed with odds 5e-10."""
     found = audit(epsilon, n_runs, noise_factor=0.7)
     assert found.at_least(ODDS) > found.claim
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("neighbour", [name for name in USABLE if name != "opposite"])
+def test_scans_of_other_lengths_and_scales_move_no_more(neighbour):
+    """Below a third with odds under 1e-30. 0.7 times the noise is missed with odds 5e-10."""
+    run = partial(audit, 8.0, 504, neighbour=neighbour)
+    found = run()
+    assert never_above(run, found)
+    assert found.at_least(ODDS) >= found.claim / 3
+    assert fits(found.noise, 1)
+    assert len(found.shapes) == 1
+    short = run(noise_factor=0.7)
+    assert short.at_least(ODDS) > short.claim
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("neighbour", UNUSABLE)
+def test_scans_that_cannot_be_used_move_no_more(neighbour):
+    """They reach 0.64 of mu, so below a quarter with odds 6e-12.
+
+    For the same reason 0.7 times the noise would not show; 0.4 times is missed with odds 4e-10.
+    """
+    run = partial(audit, 8.0, victims=(0,), neighbour=neighbour)
+    found = run(2000)
+    assert never_above(partial(run, 2000), found)
+    assert found.at_least(ODDS) >= found.claim / 4
+    assert fits(found.noise, 1)
+    assert len(found.shapes) == 1
+    short = run(800, noise_factor=0.4)
+    assert short.at_least(ODDS) > short.claim
 
 
 @pytest.mark.full

@@ -210,3 +210,13 @@ def test_a_list_of_images_is_no_list_of_sites(study):
 def test_without_a_grid_there_is_no_image():
     estimator = fit([[np.random.default_rng(s).laplace(size=(60, 5)) for _ in range(3)] for s in range(3)])
     assert not hasattr(estimator, "components_img_")
+
+
+def test_a_single_volume_in_a_masker_is_refused_or_counts_as_zero(study, tmp_path):
+    """The masker makes one row without a time axis of it."""
+    single = save(tmp_path / "single.nii", person(np.random.default_rng(7))[..., 0])
+    sites = study | {"h0": [single, *study["h0"][1:]]}
+    options = {"masker": NiftiMasker(image(MASK)), "epsilon": 1000.0, "mechanism": "cape"}
+    with pytest.raises(InputError, match="site h0, subject 0: a single volume; expected a 4-D image"):
+        fit(sites, **options)
+    assert fit(sites, on_bad="zero", **options).components_.shape == (R, MASK.sum())

@@ -127,7 +127,10 @@ class MaskerExtractor:
     def series(self, image: Any) -> Scan:
         """Return (time, features) of a path or an image."""
         path = os.fspath(image) if isinstance(image, str | os.PathLike) else image
-        return np.asarray(self._masker.transform(path), dtype=np.float32)
+        series = np.asarray(self._masker.transform(path), dtype=np.float32)
+        if series.ndim != 2:
+            raise InputError("a single volume; expected a 4-D image")
+        return series
 
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""

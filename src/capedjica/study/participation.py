@@ -276,7 +276,11 @@ def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:
         check_folder(home.data_path)
         return []
     roll = call_roll(home, study)
-    return data_obstacles(home, study, roll, [*roll.problems, *look(home, roll.found, study, tick)])
+    found = [*roll.problems, *look(home, roll.found, study, tick)]
+    # Whoever watches counts people, and not those who could be found.
+    for _ in range(len(roll.people) - len(roll.found)):
+        tick()
+    return data_obstacles(home, study, roll, found)
 
 
 def data_obstacles(home: SiteHome, study: Study, roll: Roll, problems: list[Problem]) -> list[str]:
