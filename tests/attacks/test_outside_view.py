@@ -20,6 +20,7 @@ import pytest
 from nilearn.maskers import NiftiMasker
 
 from capedjica import CapeDJICA, CapePCA, private_mean
+from capedjica.algorithms.scan_length import TYPICAL_SCAN, longest_scan
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms import site as site_module
@@ -73,17 +74,14 @@ LENGTHS = {
     "no time points": lambda scan: scan[:0],
     "half as long again": lambda scan: numbers(98, 3 * len(scan) // 2, scan.shape[1]),
     "much longer": lambda scan: numbers(97, 40 * len(scan), scan.shape[1]),
+    "longer than takes part": lambda scan: numbers(95, longest_scan(TYPICAL_SCAN) + 7, scan.shape[1]),
 }
 WIDTHS = {"another number of features": lambda scan: numbers(96, len(scan), scan.shape[1] + 1)}
 
 # What is known to be seen from outside, by the way to run and the neighbour: the reason.
-_LENGTH = "the clips are taken from the mean length of all scans"
 _WIDTH = "arrays of another width are refused, also by on_bad='zero'; tables and images of studies are not"
-KNOWN = {("djica-subject", name): _LENGTH for name in LENGTHS}
-KNOWN |= {(way, name): _WIDTH for way in ("djica-subject", "djica-paper", "pca") for name in WIDTHS}
+KNOWN = {(way, name): _WIDTH for way in ("djica-subject", "djica-paper", "pca") for name in WIDTHS}
 KNOWN |= {("mean", "another number of features"): _WIDTH}
-_EMPTY = "NumPy warns of the mean of no time points"
-KNOWN |= {("djica-paper", "no time points"): _EMPTY}
 _UNAPPROVED = "a site does not begin a study with other files than it approved"
 _NOBODY_LEFT = "a site does not begin a study when none of its people can be used"
 _NOT_ENROLLED = "a site that enrolled nobody takes part with scans that can all be used, or not at all"
@@ -501,10 +499,8 @@ def test_sites_with_one_person(alone, name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
-def test_studies_of_other_kinds(other, name, request):
-    way, trial, first = other
-    if way == "paper" and name in EMPTY_FILES:
-        request.applymarker(pytest.mark.xfail(reason=_EMPTY, raises=Seen))
+def test_studies_of_other_kinds(other, name):
+    _, trial, first = other
     expect_alike(first, trial.run(approved(FILES[name]), first))
 
 
@@ -557,8 +553,6 @@ EXTRACTORS = {
 
 
 UNREADABLE = ("three dimensions", "damaged", "cut off", "empty", "deleted", "a folder")
-KNOWN |= {(way, name): _EMPTY for way in EXTRACTORS for name in UNREADABLE}
-KNOWN |= {("images-mask", name): _EMPTY for name in ("NaN somewhere", "all NaN")}
 KNOWN |= {("images-masker", "another grid"): "nilearn's own masker warns that it resamples an image"}
 
 
@@ -570,13 +564,13 @@ def image_cases():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(("way", "name"), image_cases())
 def test_networks_of_images(tmp_path, way, name):
-    """Of paths; the method is the paper's, whose clips do not depend on the length of a scan."""
+    """Of paths."""
     paths = [
         [save(tmp_path / f"{s}-{m}.nii", brain(10 * s + m)) for m in range(PEOPLE)] for s in range(SITES)
     ]
 
     def act():
-        options = {"method": "paper", "max_iter": 2, "on_bad": "zero", **EXTRACTORS[way]()}
+        options = {"max_iter": 2, "on_bad": "zero", **EXTRACTORS[way]()}
         estimator = CapeDJICA(R, epsilon=50.0, **options).fit(paths)
         return fitted(estimator, "components_", "n_iter_") | {"image": estimator.components_img_.get_fdata()}
 
