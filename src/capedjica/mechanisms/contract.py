@@ -14,15 +14,13 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu, validate
 from capedjica.privacy.ledger import Cap
+from capedjica.privacy.reserve import RESERVED_DELTA as RESERVED_DELTA
 from capedjica.securesum import Roster
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
-
-# Part of delta that covers what the grid and the stream add (securesum.discrete_gaussian, securesum.noise).
-RESERVED_DELTA: Final = 1e-6
 
 
 @dataclass(frozen=True)

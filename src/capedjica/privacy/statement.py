@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from capedjica.privacy.gaussian import gaussian_epsilon
+from capedjica.privacy.reserve import STREAM_EPSILON, difference
 
 _AGAINST = {
     "cape": "an aggregator that sees every message, together with any {n_colluding} of the {n_sites} sites",
@@ -146,6 +147,11 @@ class PrivacyStatement:
             f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
             for (label, aborted), count in counts.items()
         ]
+        if self.secure and STREAM_EPSILON < self.epsilon < math.inf:
+            lines.append(
+                "  At so large an epsilon this is said of ideal random numbers; those that were drawn are as "
+                f"good except with probability {round_up(difference(self.delta), 2)}."
+            )
         known = self._mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
