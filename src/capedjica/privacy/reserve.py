@@ -18,10 +18,10 @@ and their ideals :math:`P', Q'`,
           \le e^\varepsilon Q(E) + \delta + (1 + e^\varepsilon) \rho ,
 
 so the real one satisfies the inequality itself with :math:`(1 + e^\varepsilon) \rho` more. No bound that
-knows only :math:`\rho` can do much better: an event with :math:`Q(E) = 0` may have :math:`Q'(E) = \rho`. Up to
-``STREAM_EPSILON`` delta includes this, and what would need more is refused. Beyond it no reserve suffices
-(:math:`e^{100} > 10^{43}`); there the first statement is what is claimed, :math:`\rho` itself is held below
-the reserve, and a result says so.
+knows only :math:`\rho` can do much better: an event with :math:`Q(E) = 0` may have :math:`Q'(E) = \rho`.
+Up to ``STREAM_EPSILON`` delta includes this, and what would need more is refused. Beyond it no reserve
+suffices (:math:`e^{100} > 10^{43}`); there the first statement is what is claimed, :math:`\rho` itself is
+held below the reserve, and a result says so.
 """
 
 from __future__ import annotations
