@@ -1511,7 +1511,7 @@ DEFENCES = (
         (
             source(
                 "privacy/ledger/keys.py",
-                "if not _verifies(old, bytes.fromhex(change.signature), statement) or follower",
+                "if not verifies(old, bytes.fromhex(change.signature), statement) or follower",
                 "if follower",
             ),
         ),

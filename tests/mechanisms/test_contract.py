@@ -165,5 +165,5 @@ def test_too_few_participants_and_impossible_precision_are_refused():
     with pytest.raises(InputError, match="too small for exact integer arithmetic"):
         plan_release(huge, huge.stages[0].query, 1.0, ROSTER.names)
     tiny = dataclasses.replace(contract, delta=1e-30)
-    with pytest.raises(InputError, match="delta 1e-30 is too small for 'a'"):
+    with pytest.raises(InputError, match="'a' at site s0: delta 1e-30 is too small"):
         plan_release(tiny, tiny.stages[0].query, 1.0, ROSTER.names)

@@ -29,7 +29,7 @@ from capedjica.mechanisms.messages import (
 from capedjica.mechanisms.site import Site, SitePolicy
 from capedjica.privacy import gaussian_delta
 from capedjica.privacy.ledger import Cap, Summary
-from capedjica.privacy.neighbour import RESERVED_DELTA
+from capedjica.privacy.reserve import RESERVED_DELTA
 from capedjica.securesum.noise import NoiseSource
 from tests.mechanisms.consortium import DATA, SIZES, Consortium, reply
 from tests.mechanisms.world import clipped_mean, make_study

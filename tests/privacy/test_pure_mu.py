@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import norm
 
 from capedjica.errors import InputError
@@ -28,3 +30,9 @@ def test_large_epsilon_and_bad_input():
     assert 60 < pure_mu(800.0) < 90
     with pytest.raises(InputError, match="epsilon must be a finite number above 0, got 0"):
         pure_mu(0)
+
+
+@given(st.floats(1e-4, 200), st.floats(1e-4, 200))
+def test_a_whole_costs_no_less_than_its_steps(first, second):
+    """So a call may be charged for its total epsilon, and its steps may come in between those of others."""
+    assert pure_mu(first) ** 2 + pure_mu(second) ** 2 <= pure_mu(first + second) ** 2 * (1 + 1e-9)

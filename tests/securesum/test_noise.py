@@ -27,7 +27,6 @@ from capedjica.securesum.noise import (
     GUARD,
     PROBABILITY_ERROR,
     NoiseSource,
-    stream_delta,
     total_variation_bound,
 )
 from capedjica.securesum.stream import Keystream
@@ -145,17 +144,6 @@ def test_stream_bound_grows_with_the_square() -> None:
     assert total_variation_bound(2_000_000) == 2_000_000**2 / 2**122
     assert total_variation_bound(10**12) < 1e-12
     assert total_variation_bound(2**62) == 1.0
-
-
-def test_stream_counts_once_for_each_neighbour() -> None:
-    """Two laws at distance rho from ideals that are equal: epsilon = 0 leaves delta = 2 rho, no less."""
-    rho = total_variation_bound(10**9)
-    assert stream_delta(10**9, 0.0) == pytest.approx(2 * rho, rel=1e-12)
-    assert stream_delta(10**9, 3.0) == pytest.approx((1 + math.exp(3)) * rho, rel=1e-12)
-    assert stream_delta(0, 3.0) == 0.0
-    assert stream_delta(10**9, 1e4) == 1.0
-    with pytest.raises(InputError, match="epsilon"):
-        stream_delta(1, math.nan)
 
 
 def test_samples_and_words_have_the_stated_types() -> None:
@@ -354,3 +342,29 @@ def test_works_without_a_writable_cache() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+
+
+def test_every_call_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the bound of a call follows from its count, however much the source was used before."""
+    keys: list[bytes] = []
+
+    class Recorded(Keystream):
+        __slots__ = ()
+
+        def __init__(self, key: bytes) -> None:
+            keys.append(key)
+            super().__init__(key)
+
+    monkeypatch.setattr(noise, "Keystream", Recorded)
+    source = NoiseSource()
+    for _ in range(3):
+        source.uniform(4)
+        source.discrete_gaussian(9.0, 4)
+    assert len(set(keys)) == len(keys) == 6
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1 << 24])
+def test_words_alone_are_bounded_by_their_blocks(count: int) -> None:
+    blocks = math.ceil(count / 2)
+    assert noise.word_variation_bound(count) == pytest.approx(blocks * (blocks - 1) / 2**129, rel=1e-12)
+    assert noise.word_variation_bound(count) <= total_variation_bound(count)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capedjica.algorithms.capedjica import PaperMethod
 from capedjica.errors import InputError
-from capedjica.mechanisms.site import MAX_BLOCK_WORDS
+from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.study_file import SiteTable, Study, StudyFile, changes, write_study
 from capedjica.study.toml import toml_value
 from tests.study.drafts import card, draft, plain, sites

@@ -6,8 +6,9 @@ ever stored. Sums within a tile are float32, sums over tiles and everything afte
 
 **Total functions.** A statistic is defined whatever a subject holds: one with a NaN, an infinity, no time
 point, or values whose arithmetic overflows float32 (the Infomax norms do from about 1e19) yields zeros.
-No product is left out where a bound would show it idle, so that the work of a pass follows from the shapes
-and the time a site takes says little about its data.
+No product is left out where a bound would show it idle, so the work of a pass on finite numbers follows from
+the shapes. The time a site takes still tells of its data: a subject that yields zeros is done sooner and a
+long scan later, by milliseconds to tens of milliseconds (docs/threat-model.md, section 8).
 
 **Names.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
 :math:`z_n = W x_n + b` the source estimates.

@@ -9,6 +9,7 @@ from functools import partial
 from capedjica.algorithms.rows import FloatArray
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
 
 # A person's vectors at a public state.
@@ -33,6 +34,9 @@ class PrivateEstimator:
         Kind of masks.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
+    budget : PrivacyBudget, optional
+        What this call is charged to, together with others. Without one epsilon stands for this call alone,
+        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
 
     Attributes
     ----------
@@ -46,6 +50,7 @@ class PrivateEstimator:
     n_colluding: int | str = "third"
     mask: MaskName = "uniform"
     insecure_noise_seed: int | None = None
+    budget: PrivacyBudget | None = None
     privacy_: PrivacyStatement = field(init=False, repr=False)
 
     def _study(
@@ -63,6 +68,7 @@ class PrivateEstimator:
             mask=self.mask,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
+            budget=self.budget,
         )
 
 

@@ -34,7 +34,7 @@ class PrivateHistogram(PrivateEstimator):
     ----------
     edges : sequence of float, or list of such sequences
         Public edges of the cells, rising: of the only feature, or of each of several for a joint histogram.
-    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed
+    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed, budget
         See :class:`capedjica.applications.base.PrivateEstimator`.
 
     Attributes

@@ -35,7 +35,7 @@ class PrivateKMeans(PrivateEstimator):
         J, the number of steps; the budget is spread evenly over them.
     random_state : int, optional
         Seeds the first centers and the splitting of clusters; not the privacy noise.
-    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed
+    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed, budget
         See :class:`capedjica.applications.base.PrivateEstimator`.
 
     Attributes

@@ -43,7 +43,7 @@ class PrivateLogisticRegression(PrivateEstimator):
         By default 4 / (B^2 + 1).
     l2 : float
         lambda of the penalty lambda/2 times the squared norm of the coefficients, intercept excepted.
-    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed
+    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed, budget
         See :class:`capedjica.applications.base.PrivateEstimator`.
 
     Attributes

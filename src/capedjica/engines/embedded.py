@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,9 +13,11 @@ from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator import Aggregator
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
+from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site import Site, SitePolicy, Statistics
 from capedjica.mechanisms.statement import privacy_statement
 from capedjica.privacy import validate
+from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.neighbour import Neighbour
@@ -44,6 +47,12 @@ class EmbeddedStudy:
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
         Reproducible noise that protects nobody; the result says so.
+    budget : PrivacyBudget, optional
+        Charged with the whole cap, for the site whose epsilon is largest, once everything else is found to be
+        in order and before anything is computed. A budget is for whole subjects: where samples are the
+        neighbours it is charged as many times the mu as a subject holds samples.
+    besides : float
+        The mu of what the caller releases beside this study, charged together with it.
     carrier : callable
         What becomes of each message (:class:`capedjica.engines.inprocess.InProcessEngine`).
     """
@@ -65,8 +74,11 @@ class EmbeddedStudy:
         insecure_noise_seed: int | None = None,
         neighbour: Neighbour = "subject",
         units_per_subject: int = 1,
+        budget: PrivacyBudget | None = None,
+        besides: float = 0.0,
         carrier: Carrier = faithful,
     ) -> None:
+        check_budget(budget, mechanism, insecure_noise_seed is not None)
         names = list(subjects)
         identities = {name: Identity.generate() for name in names}
         self.contract = Contract(
@@ -90,6 +102,29 @@ class EmbeddedStudy:
         curator = self._noise("aggregator") if mechanism == "pooled" else None
         self.aggregator = Aggregator(self.contract, self.engine.exchange, curator)
         self.released: list[Released] = []
+        if budget is not None:
+            self._charge(budget, besides)
+
+    def _charge(self, budget: PrivacyBudget, besides: float) -> None:
+        contract = self.contract
+        sites = (contract.alone,) if contract.mechanism == "local" else contract.roster.names
+        numbers, grid, distance = 0, 0.0, 0.0
+        for stage in contract.stages:
+            part = stage.share * (1 - contract.reserve) / stage.count
+            plan = plan_release(contract, stage.query, part, sites)
+            numbers += stage.count * stage.query.size
+            grid += stage.count * max(plan.grid_delta.values())
+            distance += stage.count * stream_distance(stage.query.size, len(contract.subjects))
+        # Each release keeps below its part of mu by HEADROOM, so this is still more than all of them cost.
+        mu = max(contract.total_mu.values()) * (1 - HEADROOM / 4)
+        budget.charge(
+            math.hypot(contract.unit.subject_mu(mu), besides),
+            contract.title,
+            sites,
+            numbers=numbers,
+            grid=contract.units_per_subject * grid,
+            distance=distance,
+        )
 
     def _noise(self, purpose: str) -> NoiseSource:
         return NoiseSource(insecure_noise_seed=self._seed, purpose=purpose)

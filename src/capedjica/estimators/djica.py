@@ -33,6 +33,7 @@ from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
 from capedjica.mechanisms.site import Statistics
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, pure_mu, validate
+from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
@@ -112,6 +113,9 @@ class CapeDJICA(Estimator):
         Time points of a typical scan, from which clips and noise follow: as public as the number of subjects,
         and never read off the data. Of a longer scan the first ``4 * scan_length`` time points take part (of
         "dp-djica" ``scan_length``, to which shorter ones are extended; all of them with "djica").
+    budget : PrivacyBudget, optional
+        What this call is charged to, together with others. Without one epsilon stands for this call alone,
+        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
 
     Attributes
     ----------
@@ -162,6 +166,7 @@ class CapeDJICA(Estimator):
         memory: Any = None,
         n_jobs: int = 1,
         scan_length: int = TYPICAL_SCAN,
+        budget: PrivacyBudget | None = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
         self.method, self.mechanism, self.n_colluding, self.mask = method, mechanism, n_colluding, mask
@@ -172,7 +177,7 @@ class CapeDJICA(Estimator):
         self.insecure_noise_seed, self.callback = insecure_noise_seed, callback
         self.atlas, self.masker = atlas, masker
         self.smoothing_fwhm, self.standardize = smoothing_fwhm, standardize
-        self.memory, self.n_jobs, self.scan_length = memory, n_jobs, scan_length
+        self.memory, self.n_jobs, self.scan_length, self.budget = memory, n_jobs, scan_length, budget
 
     components_: FloatArray
     mixing_: FloatArray
@@ -314,6 +319,7 @@ class CapeDJICA(Estimator):
             raise InputError(f"method 'djica' is not private: pass mechanism='none', got {self.mechanism!r}")
         if self.method == "dp-djica" and (self.mechanism == "none" or isinstance(self.epsilon, Mapping)):
             raise InputError("method 'dp-djica' needs one epsilon for all sites and a private mechanism")
+        check_budget(self.budget, self.mechanism, self.insecure_noise_seed is not None)
         if not 0 < self.pca_share < 1:
             raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
 
@@ -330,6 +336,7 @@ class CapeDJICA(Estimator):
             {name: PaperSite(data, self.n_components, longest=longest) for name, data in sites.items()},
             [Stage(pca_query(n_features))],
             None if epsilon is None else self.pca_share * epsilon,
+            0.0 if epsilon is None else pure_mu((1 - self.pca_share) * epsilon),
         )
         V = leading_subspace(study.mean(PCA), self.n_components)
         self._record = Record(study.contract)
@@ -366,6 +373,7 @@ class CapeDJICA(Estimator):
         statistics: Mapping[str, Statistics],
         stages: Sequence[Stage],
         epsilon: float | Mapping[str, float] | None = None,
+        besides: float = 0.0,
     ) -> EmbeddedStudy:
         return EmbeddedStudy(
             f"{self.method} ICA with {self.n_components} components",
@@ -378,6 +386,8 @@ class CapeDJICA(Estimator):
             mask=self._hiding,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
+            budget=self.budget,
+            besides=besides,
         )
 
     def _report(self, unmixing: FloatArray, iteration: int, privacy: PrivacyStatement) -> None:

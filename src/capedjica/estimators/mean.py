@@ -14,6 +14,7 @@ from capedjica.errors import InputError
 from capedjica.estimators.inputs import Sites, name_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Query, Stage
 from capedjica.privacy import validate
+from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
 
 
@@ -47,6 +48,7 @@ def private_mean(
     mask: MaskName = "uniform",
     weights: Mapping[str, float] | Sequence[float] | None = None,
     insecure_noise_seed: int | None = None,
+    budget: PrivacyBudget | None = None,
 ) -> PrivateMean:
     """Mean over all subjects of all sites, each subject's vector clipped to the norm ``clip``.
 
@@ -73,6 +75,9 @@ def private_mean(
         Weights of the sites, adding up to 1; by default their share of the subjects.
     insecure_noise_seed : int, optional
         Reproducible noise for experiments: the result is marked as not private.
+    budget : PrivacyBudget, optional
+        What this call is charged to, together with others. Without one epsilon stands for this call alone,
+        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
 
     Returns
     -------
@@ -102,6 +107,7 @@ def private_mean(
         n_colluding=n_colluding,
         weights=_named_weights(weights, list(sites)),
         insecure_noise_seed=insecure_noise_seed,
+        budget=budget,
     )
     value = study.mean(0).reshape(shape)
     return PrivateMean(value, study.aggregator.releases[-1].noise, study.privacy)

@@ -15,6 +15,7 @@ from capedjica.estimators.base import Estimator
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy import validate
+from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.statement import PrivacyStatement
 
@@ -47,6 +48,11 @@ class CapePCA(Estimator):
         What to do about subjects with NaN or infinity.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
+    budget : PrivacyBudget, optional
+        What this call is charged to, together with others. Without one epsilon stands for this call alone,
+        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`). With
+        ``neighbour="sample"`` it is charged for a whole person: the mu of one sample, times the samples of
+        the longest scan.
 
     Attributes
     ----------
@@ -69,11 +75,12 @@ class CapePCA(Estimator):
         random_state: int | None = None,
         on_bad: OnBad = "raise",
         insecure_noise_seed: int | None = None,
+        budget: PrivacyBudget | None = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
         self.neighbour, self.mechanism, self.clip = neighbour, mechanism, clip
         self.n_colluding, self.mask, self.random_state = n_colluding, mask, random_state
-        self.on_bad, self.insecure_noise_seed = on_bad, insecure_noise_seed
+        self.on_bad, self.insecure_noise_seed, self.budget = on_bad, insecure_noise_seed, budget
 
     components_: NDArray[np.float64]
     privacy_: PrivacyStatement
@@ -110,6 +117,7 @@ class CapePCA(Estimator):
             insecure_noise_seed=self.insecure_noise_seed,
             neighbour=self.neighbour,
             units_per_subject=1 if self.neighbour == "subject" else _longest(sites),
+            budget=self.budget,
         )
         basis = leading_subspace(study.mean(0), self.n_components)
         signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])

@@ -23,6 +23,7 @@ for itself; nothing is taken from a message.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,12 +33,14 @@ from scipy.optimize import brentq
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.privacy import Cape, calibrate
-from capedjica.privacy.neighbour import RESERVED_DELTA
+from capedjica.privacy.reserve import check_reserve
 from capedjica.privacy.validate import FloatArray
 from capedjica.securesum.discrete_gaussian import grid_delta
-from capedjica.securesum.noise import MAX_SIGMA
+from capedjica.securesum.noise import MAX_SIGMA, total_variation_bound, word_variation_bound
 from capedjica.securesum.ring import SUM_LIMIT
 
+# The most numbers of all slots of a block together.
+MAX_BLOCK_WORDS: Final = 1 << 24
 # log2 of the largest grid noise aimed at, and of the smallest accepted (where the grid still adds nothing).
 _NOISE_BITS: Final = 34
 _LEAST_NOISE: Final = 2.0**16
@@ -69,8 +72,8 @@ class ReleasePlan:
         What a trusted curator adds (``pooled``).
     mu : dict
         Exact mu of this release for one subject of each participant, against whom the mechanism protects.
-    grid_delta : float
-        What the grid adds to delta, at every epsilon.
+    grid_delta : dict
+        What the grid adds to delta, at every epsilon, for one subject of each participant.
     """
 
     query: Query
@@ -82,7 +85,7 @@ class ReleasePlan:
     mask: dict[str, float]
     curator_noise: float
     mu: dict[str, float]
-    grid_delta: float
+    grid_delta: dict[str, float]
 
     @property
     def output_std(self) -> float:
@@ -117,12 +120,46 @@ def plan_release(
         invited = participants
     _check_participants(contract, participants, invited)
     plan = _Planner(contract, query, participants, invited).plan(fraction)
-    # Fractions add up to at most 1, so over a whole run the grid adds at most half of what is reserved.
-    if plan.grid_delta > contract.delta * RESERVED_DELTA / 2 * fraction:
-        raise InputError(
-            f"delta {contract.delta:g} is too small for '{query.label}': rounding to a grid adds to it"
-        )
+    if contract.mechanism != "none":
+        _check_reserve(contract, plan)
     return plan
+
+
+def _check_reserve(contract: Contract, plan: ReleasePlan) -> None:
+    """Refuse a release that would use more of any site's reserve than it is charged of its budget.
+
+    The charge is what a ledger adds up. It may be less than the fraction that was asked for, where others
+    need more noise.
+    """
+    distance = stream_distance(plan.query.size, len(contract.roster.names))
+    for name, epsilon in zip(contract.roster.names, contract.epsilon, strict=True):
+        if name in plan.mu:
+            share = (plan.mu[name] / contract.total_mu[name]) ** 2
+            try:
+                check_reserve(epsilon, contract.delta, share, plan.grid_delta[name], distance)
+            except InputError as error:
+                raise InputError(f"'{plan.query.label}' at site {name}: {error}") from None
+
+
+def stream_distance(size: int, n_sites: int) -> float:
+    r"""Bound the distance from ideal of all that is drawn for one release, whoever draws it and how often.
+
+    Every site draws noise and, with the paper's masks, a Gaussian mask, each under a key of its own
+    (:class:`capedjica.securesum.noise.NoiseSource`); a curator may draw noise too. The uniform masks of a
+    block, and the streams of its secure sum, one for each pair of sites and one for each site, have at most
+    ``MAX_BLOCK_WORDS`` words each. All of a block is counted with every release that is made out of it. What
+    was drawn for a release that was not made is not seen with any data, so it needs no bound.
+
+    Parameters
+    ----------
+    size : int
+        Numbers of the release.
+    n_sites : int
+        S.
+    """
+    per_release = 2 * (n_sites + 1) * total_variation_bound(size)
+    streams = n_sites + n_sites * (n_sites + 1) // 2
+    return per_release + streams * word_variation_bound(MAX_BLOCK_WORDS)
 
 
 def _check_participants(contract: Contract, participants: tuple[str, ...], invited: tuple[str, ...]) -> None:
@@ -171,10 +208,10 @@ class _Planner:
             mask=self._by_name(mask),
             curator_noise=curator,
             mu=self._by_name(mu),
-            grid_delta=self._grid_delta(noise, mask, curator, mu),
+            grid_delta=self._by_name(self._grid_delta(noise, mask, curator, mu)),
         )
 
-    def _by_name(self, values: FloatArray) -> dict[str, float]:
+    def _by_name(self, values: Iterable[float]) -> dict[str, float]:
         return {name: float(value) for name, value in zip(self.participants, values, strict=True)}
 
     def _shift_of_reals(self) -> FloatArray:
@@ -272,25 +309,27 @@ class _Planner:
                 )
                 return cape.mu(shift / per_site)
 
-    def _grid_delta(self, noise: FloatArray, mask: FloatArray, curator: float, mu: FloatArray) -> float:
+    def _grid_delta(self, noise: FloatArray, mask: FloatArray, curator: float, mu: FloatArray) -> list[float]:
         """Bound what the grid adds to delta by :func:`capedjica.securesum.discrete_gaussian.grid_delta`.
 
         With Gaussian masks the view is a message of each honest site and then the sum of their masks, each a
         discrete Gaussian given what came before; the one with the least noise has scale sqrt(r) n_s. Each
         coordinate is then rounded S_H + 1 times.
         """
-        if self.contract.mechanism == "none":
-            return 0.0
-        if self.contract.mechanism == "pooled":
-            return grid_delta(float(mu.max()), [curator], self.query.size)
-        if self.contract.mechanism != "cape":
-            return max(
-                grid_delta(float(m), [float(n)], self.query.size) for m, n in zip(mu, noise, strict=True)
-            )
-        share = np.where(np.isinf(mask), 1.0, 1 / (1 + (noise / np.where(np.isinf(mask), 1.0, mask)) ** 2))
-        hidden = np.sort(np.sqrt(share) * noise)[: len(noise) - self.contract.roster.n_colluding]
-        rounds = 1 if np.isinf(mask).all() else len(hidden) + 1
-        return grid_delta(float(mu.max()), hidden.tolist(), self.query.size * rounds)
+        size = self.query.size
+        match self.contract.mechanism:
+            case "none":
+                return [0.0] * len(mu)
+            case "pooled":
+                return [grid_delta(float(m), [curator], size) for m in mu]
+            case "conventional" | "local":
+                return [grid_delta(float(m), [float(n)], size) for m, n in zip(mu, noise, strict=True)]
+            case "cape":
+                wide = np.isinf(mask)
+                share = np.where(wide, 1.0, 1 / (1 + (noise / np.where(wide, 1.0, mask)) ** 2))
+                hidden = np.sort(np.sqrt(share) * noise)[: len(noise) - self.contract.roster.n_colluding]
+                rounds = 1 if wide.all() else len(hidden) + 1
+                return [grid_delta(float(m), hidden.tolist(), size * rounds) for m in mu]
 
 
 def _weights(contract: Contract, participants: tuple[str, ...]) -> FloatArray:

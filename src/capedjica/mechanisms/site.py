@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,11 @@ from capedjica.mechanisms.messages import (
     publication_hash,
     read_question,
 )
-from capedjica.mechanisms.release import HEADROOM, ReleasePlan
+from capedjica.mechanisms.release import HEADROOM, MAX_BLOCK_WORDS, ReleasePlan
 from capedjica.mechanisms.subjects import Vectors, sum_subjects
 from capedjica.privacy.ledger import SlotBurntError, Summary, Totals
 from capedjica.securesum import Identity, SiteSum, SumParameters
 from capedjica.securesum.noise import NoiseSource
-
-MAX_BLOCK_WORDS: Final = 1 << 24
 
 Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
 

@@ -9,8 +9,8 @@ the triangle inequality all of them move it by at most k mu, and the covariance 
 the view is k mu-GDP. (Any mu-GDP procedure is k mu-GDP for k units: Dong, Roth and Su 2022, Theorem 2.14.)
 Releases compose as before, since :math:`\sum_i (k \mu_i)^2 = (k \mu)^2`. What the grid adds to delta,
 equation (4) of :mod:`capedjica.securesum.discrete_gaussian`, grows by a factor of at most k, so k times as
-much of delta is set aside. At an epsilon of hundreds this rests, as every such epsilon does, on the stream
-of the noise being taken for random (docs/sharp-edges.md, "Very large epsilon").
+much of delta is set aside. Above an epsilon of 10 this is said, as every such epsilon is, of ideal random
+numbers (:mod:`capedjica.privacy.reserve`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from typing import Final, Literal, get_args
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.privacy.gaussian import gaussian_epsilon
+from capedjica.privacy.reserve import RESERVED_DELTA
 
 Neighbour = Literal["subject", "sample"]
 NEIGHBOURS: Final[tuple[str, ...]] = get_args(Neighbour)
-
-# Part of delta that covers what the grid and the stream add (securesum.discrete_gaussian, securesum.noise).
-RESERVED_DELTA: Final = 1e-6
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from functools import cached_property
 from capedjica.privacy.adversary import Adversary, adversary, curious_site_epsilon
 from capedjica.privacy.gaussian import gaussian_epsilon
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
+from capedjica.privacy.reserve import STREAM_EPSILON, difference
 
 
 def round_up(value: float | None, digits: int = 4) -> str:
@@ -259,6 +260,11 @@ class PrivacyStatement:
             f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
             for (label, aborted), count in counts.items()
         ]
+        if STREAM_EPSILON < self.subject_epsilon < math.inf:
+            lines.append(
+                f"  An epsilon above {STREAM_EPSILON:g} is said of ideal random numbers; those that were drawn "
+                f"are as good except with probability {round_up(difference(self.delta), 2)}."
+            )
         known = _mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)

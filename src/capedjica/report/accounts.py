@@ -9,7 +9,8 @@ from typing import Final
 
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_delta, gaussian_epsilon, paper
-from capedjica.privacy.neighbour import RESERVED_DELTA, WHOLE_SUBJECT, ProtectedUnit
+from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
+from capedjica.privacy.reserve import RESERVED_DELTA
 from capedjica.privacy.statement import Charge, PrivacyStatement, round_up
 
 NAMES: Final = {

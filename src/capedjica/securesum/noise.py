@@ -241,47 +241,29 @@ def total_variation_bound(count: int) -> float:
     Parameters
     ----------
     count : int
-        All samples and uniform words drawn from one source; the bounds of several sources add up.
+        Samples drawn by one call of a source, which is under one key; the bounds of several calls add up.
 
     Returns
     -------
     float
-        The total-variation distance, at most. What it does to delta is `stream_delta`.
+        The total-variation distance, at most. What it does to delta: :mod:`capedjica.privacy.reserve`.
     """
     return min(1.0, float(_checked_count(count)) ** 2 * 2.0**-122)
 
 
-def stream_delta(count: int, epsilon: float) -> float:
-    r"""Return what the stream adds to delta at a given epsilon.
-
-    With :math:`\rho` from `total_variation_bound`, the laws :math:`P, Q` of two neighbours and their ideals
-    :math:`P', Q'`: :math:`P(E) \le P'(E) + \rho \le e^\varepsilon Q'(E) + \delta + \rho \le e^\varepsilon
-    Q(E) + \delta + (1 + e^\varepsilon) \rho`. So it is :math:`1 + e^\varepsilon` times the distance, not the
-    distance itself.
-
-    Parameters
-    ----------
-    count : int
-        All samples and uniform words drawn from one source.
-    epsilon : float
-        The epsilon at which delta is stated.
-
-    Returns
-    -------
-    float
-        A number to add to delta, for each source whose noise the guarantee rests on.
-    """
-    if not 0 <= epsilon < math.inf:
-        raise InputError(f"epsilon must be a finite number >= 0, got {epsilon!r}")
-    distance = total_variation_bound(count)
-    return min(1.0, distance + math.exp(min(0.0, epsilon + math.log(distance)))) if distance else 0.0
+def word_variation_bound(count: int) -> float:
+    r"""Bound the same for uniform words alone: :math:`B (B - 1) / 2^{129}` with two words to a block."""
+    blocks = -(-_checked_count(count) // 2)
+    return min(1.0, blocks * (blocks - 1) * 2.0**-129)
 
 
 class NoiseSource:
-    """Noise and masks that an adversary cannot predict: a stream keyed by the operating system.
+    """Noise and masks that an adversary cannot predict: streams keyed by the operating system.
 
-    A source re-keys itself in the child of a fork, may be shared between threads, and cannot be copied or
-    pickled: two streams under one key would mask two messages with the same noise.
+    Every call draws from a stream under a key of its own, so that how far it is from ideal noise follows from
+    its ``count`` alone (`total_variation_bound`), however much the source is used. With a seed there is one
+    stream: the source re-keys itself in the child of a fork, and cannot be copied or pickled, since two
+    streams under one key would mask two messages with the same noise. Threads may share a source.
 
     Parameters
     ----------
@@ -298,19 +280,19 @@ class NoiseSource:
         carry ``secure = all(source.secure for source in its sources)`` and show it beside any guarantee.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_purpose", "_secure", "_seed", "_stream")
+    __slots__ = ("__weakref__", "_lock", "_purpose", "_secure", "_seed", "_seeded")
 
     def __init__(self, *, insecure_noise_seed: int | None = None, purpose: str = "") -> None:
         self._secure = insecure_noise_seed is None
         self._seed, self._purpose = insecure_noise_seed, purpose
         self._lock = threading.Lock()
-        key = (
-            os.urandom(KEY_BYTES)
-            if insecure_noise_seed is None
-            else _seeded_key(insecure_noise_seed, purpose)
-        )
-        self._stream = Keystream(key)
+        self._seeded: Keystream | None = None
+        if insecure_noise_seed is not None:
+            self._seeded = Keystream(_seeded_key(insecure_noise_seed, purpose))
         _sources.add(self)
+
+    def _stream(self) -> Keystream:
+        return self._seeded or Keystream(os.urandom(KEY_BYTES))
 
     @property
     def secure(self) -> bool:
@@ -331,7 +313,7 @@ class NoiseSource:
         """Return ``count`` independent words, uniform on the ring of integers modulo 2^64."""
         count = _checked_count(count)
         with self._lock:
-            return self._stream.words(count)
+            return self._stream().words(count)
 
     def discrete_gaussian(self, sigma: float, count: int) -> NDArray[np.int64]:
         """Return ``count`` independent integers with P(k) proportional to exp(-k^2 / (2 sigma^2)), exactly.
@@ -353,12 +335,12 @@ class NoiseSource:
         """
         sigma, count = _checked_sigma(sigma), _checked_count(count)
         with self._lock:
-            return _sample(self._stream, sigma, count)
+            return _sample(self._stream(), sigma, count)
 
     def _rekey_after_fork(self) -> None:
         # A thread of the parent may have held the lock; that thread does not exist here.
         self._lock = threading.Lock()
-        self._stream = Keystream(os.urandom(KEY_BYTES))
+        self._seeded = None
         # The parent may branch too.
         self._purpose = os.urandom(KEY_BYTES).hex()
 

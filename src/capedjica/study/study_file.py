@@ -24,7 +24,7 @@ from capedjica.data.features import FeatureTable, feature_problems, open_feature
 from capedjica.data.scans import Features
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
-from capedjica.mechanisms.site import MAX_BLOCK_WORDS
+from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, validate
 from capedjica.securesum import PublicIdentity, Roster

@@ -71,7 +71,7 @@ class Keys:
             raise InputError("the new key must be another one")
         statement = _statement(ledger, seq, previous, old, new)
         signature = sign(statement)
-        if not _verifies(old, signature, statement):
+        if not verifies(old, signature, statement):
             raise InputError("the old public key is not the one that signs this ledger")
         return KeyChange(old.hex(), new.hex(), signature.hex()), self._storage_key
 
@@ -110,7 +110,7 @@ def _periods(
         if entry.kind == "key":
             change = _agreed(entry, ledger, follower)
             storage_key, follower = message, change.old
-            verify = partial(_verifies, bytes.fromhex(change.old))
+            verify = partial(verifies, bytes.fromhex(change.old))
 
 
 def _wrong_key(entry: Entry, uncovered: bool) -> str:
@@ -125,7 +125,7 @@ def _agreed(entry: Entry, ledger: bytes, follower: str | None) -> KeyChange:
     change = entry.read(KeyChange)
     old, new = bytes.fromhex(change.old), bytes.fromhex(change.new)
     statement = _statement(ledger, entry.seq, entry.previous, old, new)
-    if not _verifies(old, bytes.fromhex(change.signature), statement) or follower not in (None, change.new):
+    if not verifies(old, bytes.fromhex(change.signature), statement) or follower not in (None, change.new):
         raise TamperedError(f"the change of key in entry {entry.seq} of the ledger was not agreed to")
     return change
 
@@ -134,7 +134,8 @@ def _statement(ledger: bytes, seq: int, previous: bytes, old: bytes, new: bytes)
     return _STATEMENT + encode((ledger, seq, previous, old, new))
 
 
-def _verifies(public_key: bytes, signature: bytes, data: bytes) -> bool:
+def verifies(public_key: bytes, signature: bytes, data: bytes) -> bool:
+    """Whether an Ed25519 signature is that of a public key; False for whatever is neither."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):

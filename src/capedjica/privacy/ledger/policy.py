@@ -1,7 +1,8 @@
 r"""How much a site may ever spend, and the comparison that enforces it.
 
 A release that shifts the adversary's view by mu standard deviations costs :math:`\mu^2`, and charges add
-up, for adaptively chosen releases too as long as a cap on the sum is enforced. So a cap
+up, also where the cost of each release is chosen after seeing the earlier ones, as long as a cap on the sum
+is checked before each (a privacy filter: docs/privacy.md, section 2). So a cap
 :math:`(\epsilon, \delta)` is a cap on :math:`\sum_i \mu_i^2`, at the largest :math:`\mu` whose exact
 curve :math:`\delta(\epsilon)` stays below it. Charges are rounded up and caps are rounded down, so no
 rounding of this module can make the sum look smaller than it is; the curve itself is accurate to 1e-11.
