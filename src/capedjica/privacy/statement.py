@@ -262,8 +262,8 @@ class PrivacyStatement:
         ]
         if STREAM_EPSILON < self.subject_epsilon < math.inf:
             lines.append(
-                f"  An epsilon above {STREAM_EPSILON:g} is said of ideal random numbers; those that were drawn "
-                f"are as good except with probability {round_up(difference(self.delta), 2)}."
+                f"  An epsilon above {STREAM_EPSILON:g} is said of ideal random numbers; those drawn are as "
+                f"good except with probability {round_up(difference(self.delta), 2)}."
             )
         known = _mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
