@@ -30,7 +30,13 @@ def test_demo_writes_what_it_promises(tmp_path):
     assert free["gain_index"] < 0.1
     assert private["epsilon_by_iteration"][-1] <= 20
     assert f"gain index {private['gain_index']:.3f}" in result.stdout
-    for text in ("How well:", "What it cost each person:", "epsilon 20", "one site alone", "not private"):
+    for text in (
+        "How well:",
+        "What it cost each person (all their data):",
+        "epsilon 20",
+        "one site alone",
+        "not private",
+    ):
         assert text in result.stdout
     for figure in ("maps.png", "convergence.png"):
         assert (tmp_path / "out" / figure).read_bytes().startswith(b"\x89PNG")

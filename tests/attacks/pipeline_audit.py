@@ -82,12 +82,12 @@ def scan(victim, world, length=T):
 # What a victim may have in place of scan A, by the number of the victim.
 NEIGHBOURS = {
     "opposite": lambda victim: scan(victim, 1),
-    "longer": lambda victim: scan(victim, 1, 8 * T),
+    "longer": lambda victim: scan(victim, 1, 4 * T),
     "shorter": lambda victim: scan(victim, 1, T // 2),
     "huge": lambda victim: 1e15 * scan(victim, 1),
     "tiny": lambda victim: 1e-15 * scan(victim, 1),
     "NaN": lambda victim: np.full((T, D), np.nan),
-    "overflow": lambda victim: 1e300 * scan(victim, 1),
+    "overflow": lambda victim: np.full((T, D), 1e308),
     "empty": lambda victim: np.empty((0, D)),
 }
 # Those that count as zero: the shifts of two victims are then not orthogonal.

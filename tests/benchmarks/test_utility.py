@@ -143,7 +143,8 @@ def test_problem_is_that_of_make_synthetic() -> None:
 def test_method_is_what_the_estimator_chooses(mechanism: str, epsilon: float) -> None:
     """Iterations, shares and clips of the benchmark are those that users get."""
     study = make_synthetic(4, 64, 4, 80, 12, random_state=0)
-    model = CapeDJICA(4, epsilon, DELTA, mechanism=mechanism, image_shape=(12, 12)).fit(study.sites)
+    model = CapeDJICA(4, epsilon, DELTA, mechanism=mechanism, image_shape=(12, 12), scan_length=80)
+    model.fit(study.sites)
     method = synthetic(0, QUICK).method(epsilon, mechanism)
     assert model.n_iter_ == method.n_rotations
     assert [release.share for release in method.stages()] == pytest.approx(method.shares)

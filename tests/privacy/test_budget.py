@@ -220,7 +220,7 @@ def test_early_stopping_earns_nothing_back():
 def test_pure_and_gaussian_parts_are_charged_together():
     budget = PrivacyBudget(20.0)
     model = CapeDJICA(2, epsilon=4.0, method="dp-djica", max_iter=2, pca_share=0.25, budget=budget).fit(SCANS)
-    assert budget.spent_mu == pytest.approx(math.hypot(cost(1.0), pure_mu(3.0)), rel=1e-8)
+    assert budget.spent_mu == pytest.approx(math.hypot(cost(1.0), math.sqrt(2) * pure_mu(1.5)), rel=1e-8)
     assert budget.spent_mu == pytest.approx(model.privacy_.mu, rel=1e-8)
 
 

@@ -49,14 +49,14 @@ def test_a_site_that_was_not_in_the_last_release_is_named_as_lost():
 
 
 def test_an_epsilon_at_which_delta_does_not_cover_the_stream_says_so():
-    large = replace(STATEMENT, epsilon=10.1)
+    large = replace(STATEMENT, nominal_epsilon=10.1)
     (probability,) = re.search(
         r"ideal random numbers; .* except with probability (\S+)\.", str(large)
     ).groups()
     assert 5e-12 <= float(probability) < 5.2e-12
-    assert "ideal" not in str(replace(STATEMENT, epsilon=10.0))
+    assert "ideal" not in str(replace(STATEMENT, nominal_epsilon=10.0))
     assert "ideal" not in str(replace(large, secure=False))
-    assert "ideal" not in str(replace(large, epsilon=math.inf))
+    assert "ideal" not in str(replace(large, nominal_epsilon=math.inf))
 
 
 def test_what_was_spent_is_that_of_the_site_that_gave_most_aborted_releases_included():

@@ -175,7 +175,7 @@ def test_lines_fit_the_terminal_and_no_number_is_cut(width, show):
     content = draft(
         "A long title " * 10,
         subjects=(123_456, 98_765, 500_000, 87_654),
-        analysis={"n_features": 5000, "n_components": 1000, "scan_length": 10**9, "max_iter": 1234},
+        analysis={"n_features": 5000, "n_components": 1000, "scan_length": 16_384, "max_iter": 1234},
         privacy={"epsilon": 123.456789},
         site_2=12.3456,
     )

@@ -185,7 +185,10 @@ def test_a_run_and_the_estimator_find_the_same(tmp_path):
         home.settings.name: [np.load(path) for path in sorted(home.data_path.iterdir())]
         for home in find_sites(study, tmp_path / "sites")
     }
-    estimator = CapeDJICA(COMPONENTS, mechanism="none", image_shape=(SIDE, SIDE), max_iter=6).fit(data)
+    length = study.content.analysis.scan_length
+    estimator = CapeDJICA(
+        COMPONENTS, mechanism="none", image_shape=(SIDE, SIDE), max_iter=6, scan_length=length
+    ).fit(data)
     np.testing.assert_allclose(np.load(tmp_path / "run" / "maps.npy"), estimator.components_, atol=1e-6)
     assert "NOT PRIVATE" in json.loads((tmp_path / "run" / "privacy.json").read_text())["statement"]
 

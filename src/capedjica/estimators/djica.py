@@ -331,12 +331,13 @@ class CapeDJICA(Estimator):
         """
         epsilon, longest = self.epsilon, self._longest or max(len(data) for data in chain(*sites.values()))
         assert not isinstance(epsilon, Mapping)
+        step = 0.0 if epsilon is None else (1 - self.pca_share) * epsilon / max_iter
         study = self._study(
             sites,
             {name: PaperSite(data, self.n_components, longest=longest) for name, data in sites.items()},
             [Stage(pca_query(n_features))],
             None if epsilon is None else self.pca_share * epsilon,
-            0.0 if epsilon is None else pure_mu((1 - self.pca_share) * epsilon),
+            0.0 if epsilon is None else math.sqrt(max_iter) * pure_mu(step),
         )
         V = leading_subspace(study.mean(PCA), self.n_components)
         self._record = Record(study.contract)
@@ -348,7 +349,6 @@ class CapeDJICA(Estimator):
         if epsilon is None:
             result = djica(reduced, self.random_state, max_iter, report)
             return self._keep(result.unmixing @ V.T, result.n_iter, study.privacy)
-        step = (1 - self.pca_share) * epsilon / max_iter
         spreads: list[float] = []
 
         def look(infomax: Infomax, iteration: int, noise: float) -> None:

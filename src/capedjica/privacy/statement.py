@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -217,18 +217,28 @@ class PrivacyStatement:
         Gaussian ones and then, by basic composition, the epsilons of the others.
         """
         as_gaussian = gaussian_epsilon(self._nominal_spent_mu, self.delta)
-        pure = math.fsum(one.pure_epsilon for one in self.nominal_releases)
-        if not pure:
+        if not any(one.pure_epsilon for one in self.nominal_releases):
             return as_gaussian
-        others = _mu_of(one for one in self.nominal_releases if not one.pure_epsilon)
-        return min(as_gaussian, gaussian_epsilon(others, self.delta) + pure)
+        return min(as_gaussian, _epsilon_of(self.nominal_releases, self.delta))
 
     def epsilon_of(self, *labels: str) -> float:
         """Epsilon of the releases with these labels alone; for comparison with other accounts."""
-        return gaussian_epsilon(_mu_of(r for r in self.releases if r.label in labels), self.delta)
+        chosen = [release for release in self.nominal_releases if release.label in labels]
+        return self._true(_epsilon_of(chosen, self.delta))
 
     def __str__(self) -> str:
-        return "\n".join([*self._headline(), *self._lines(), *self.not_covered])
+        return "\n".join([*self._headline(), *self._lines(), *self.caveats])
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What the guarantee does not cover, in sentences; of a large epsilon, what it is said of."""
+        if not STREAM_EPSILON < self.subject_epsilon < math.inf:
+            return self.not_covered
+        ideal = (
+            f"An epsilon above {STREAM_EPSILON:g} is said of ideal random numbers; those drawn are as good "
+            f"except with probability {round_up(difference(self.delta), 2)}."
+        )
+        return (ideal, *self.not_covered)
 
     def _headline(self) -> list[str]:
         if not self.secure:
@@ -260,11 +270,6 @@ class PrivacyStatement:
             f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
             for (label, aborted), count in counts.items()
         ]
-        if STREAM_EPSILON < self.subject_epsilon < math.inf:
-            lines.append(
-                f"  An epsilon above {STREAM_EPSILON:g} is said of ideal random numbers; those drawn are as "
-                f"good except with probability {round_up(difference(self.delta), 2)}."
-            )
         known = _mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
@@ -277,6 +282,13 @@ class PrivacyStatement:
                 f"of the {round_up(self.epsilon, 6)} allowed."
             )
         return lines
+
+
+def _epsilon_of(releases: Sequence[Charge], delta: float) -> float:
+    """Return the lesser of two upper bounds: all as Gaussian ones, or the pure ones added to the others."""
+    pure = math.fsum(one.pure_epsilon for one in releases)
+    others = _mu_of(one for one in releases if not one.pure_epsilon)
+    return min(gaussian_epsilon(_mu_of(releases), delta), gaussian_epsilon(others, delta) + pure)
 
 
 def _mu_of(releases: Iterable[Charge]) -> float:

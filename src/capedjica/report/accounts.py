@@ -113,6 +113,8 @@ def by_the_paper(contract: Contract, privacy: PrivacyStatement) -> dict[str, flo
     n, c = len(contract.subjects), contract.roster.n_colluding
     if contract.mechanism != "cape" or not privacy.releases or not math.isfinite(privacy.mu):
         return {}
+    if any(release.pure_epsilon for release in privacy.releases):
+        return {}
     inverse = math.fsum(_ratio(contract, release) ** -2 for release in privacy.releases)
     squares = {"output": inverse, "paper_masks": n / (n + 1) * (1 + n / (n - c)) * inverse}
     if c <= paper.theorem_1_most_colluding(n):

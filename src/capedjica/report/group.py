@@ -164,7 +164,7 @@ def _privacy(findings: Findings) -> dict[str, Any]:
         "against": whom.against,
         "not_against": whom.not_against,
         "curious_site": privacy.curious_site_epsilon,
-        "not_covered": privacy.not_covered,
+        "not_covered": privacy.caveats,
         "assumptions": accounts.assumptions(contract),
         "odds": accounts.odds(privacy.epsilon, privacy.delta, privacy.unit),
         "guess": round_up(100 * accounts.best_guess(privacy.mu, privacy.delta), 3),
