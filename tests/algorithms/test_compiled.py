@@ -67,3 +67,35 @@ def test_linear_algebra_has_its_threads_back_however_far_it_was_read(taken):
 
 def test_of_nothing_there_is_nothing():
     assert list(InParallel(len, [])) == []
+
+
+@pytest.mark.parametrize("thirsty", [0, 3, 7])
+def test_the_memory_that_one_item_takes_is_never_anothers_lack(monkeypatch, thirsty):
+    """Items that find no memory beside a greedy one find it alone; one that needs too much fails alone."""
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 2)
+    lock, used, limit, lacked = threading.Lock(), [0], 10, threading.Event()
+
+    def work(number):
+        need = {thirsty: 10, 5: 11}.get(number, 2)
+        with lock:
+            if used[0] + need > limit:
+                if number != 5:
+                    lacked.set()
+                raise MemoryError
+            used[0] += need
+        if number == thirsty:
+            lacked.wait(30)
+        with lock:
+            used[0] -= need
+        return number
+
+    mapped, results = InParallel(work, range(10)), []
+    for _ in range(10):
+        try:
+            results.append(next(mapped))
+        except MemoryError:
+            results.append("no memory")
+    assert lacked.is_set(), "somebody was in the way of another"
+    assert results == [number if number != 5 else "no memory" for number in range(10)]
+    with pytest.raises(StopIteration):
+        next(mapped)

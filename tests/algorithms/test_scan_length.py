@@ -147,6 +147,34 @@ def test_every_page_of_what_is_reserved_is_in_use():
     assert resident() - before >= 0.9 * kept[0].nbytes
 
 
+class LacksMemoryOnce(list):
+    """Scans of which the second finds no memory when it is read first, beside others."""
+
+    def __init__(self, scans):
+        super().__init__(scans)
+        self._lacks = True
+
+    def __getitem__(self, index):
+        if index == 1 and self._lacks:
+            self._lacks = False
+            raise MemoryError
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("kind", "stage"), [("subject", 0), ("subject", 1), ("subject", 3), ("paper", 1)])
+def test_who_finds_no_memory_beside_others_is_read_again_alone(kind, stage):
+    subjects = scans(40, 30, 25)
+    V = np.linalg.qr(np.random.default_rng(1).normal(size=(D, R)))[0]
+    published = pack(V=V) if kind == "paper" else pack(V=V, sphering=np.eye(R))
+    state = pack(W=np.eye(R), b=np.zeros(R)) if kind == "paper" else pack(W=np.eye(R))
+    make = PaperSite if kind == "paper" else SubjectSite
+    lacking, plain = (
+        np.concatenate(list(make(read, R)(stage, published, state)))
+        for read in (LacksMemoryOnce(subjects), subjects)
+    )
+    assert_array_equal(lacking, plain)
+
+
 # The estimator -------------------------------------------------------------
 
 
@@ -164,6 +192,11 @@ def test_no_scan_has_a_say_in_noise_and_clips(method):
         if method != "dp-djica":
             charges[-1].append([charge.noise for charge in model.privacy_.releases])
     assert all(charge == charges[0] for charge in charges)
+
+
+def test_dp_djica_is_not_of_one_site_alone():
+    with pytest.raises(InputError, match="uses every site: mechanism 'local' is of one site alone"):
+        fitted([scans(30, 30), scans(30, 30)], method="dp-djica", mechanism="local")
 
 
 def test_the_plan_and_the_estimator_have_one_default(cli):

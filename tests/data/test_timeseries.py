@@ -560,3 +560,27 @@ def test_a_file_that_promises_too_much_takes_no_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 10**7
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shape", [(2, 10**8), (2, 2, 5 * 10**7)])
+def test_a_file_of_another_width_is_not_read(tmp_path, shape):
+    path = tmp_path / "sub-1.npy"
+    path.write_bytes(header_of(shape))
+    os.truncate(path, 128 + 4 * 10**8)  # with holes in place of its numbers
+    people = people_of(tmp_path)
+    tracemalloc.start()
+    try:
+        assert people[0].shape == (0, FEATURES)
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_line_without_end_is_not_read(tmp_path):
+    people = people_of(folder_with(tmp_path, sub_1__csv=b"1," * 10**7))
+    tracemalloc.start()
+    try:
+        assert people[0].shape == (0, FEATURES)
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()

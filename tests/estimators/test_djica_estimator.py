@@ -85,6 +85,9 @@ def test_all_that_dp_djica_releases_is_spent(epsilon):
     assert privacy.spent_epsilon <= epsilon * (1 + 1e-9)
     assert privacy.spent_mu == pytest.approx(privacy.mu)
     assert "floating point" in str(privacy)
+    seeded = fit(method="dp-djica", epsilon=epsilon, max_iter=2, insecure_noise_seed=1).privacy_
+    assert all(one.pure_epsilon == math.inf for one in seeded.releases[1:])
+    assert (seeded.epsilon, seeded.spent_epsilon, seeded.subject_epsilon) == (math.inf,) * 3
 
 
 def test_dp_djica_pays_in_pure_epsilon():

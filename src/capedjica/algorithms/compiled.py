@@ -44,17 +44,22 @@ def one_thread() -> AbstractContextManager[Any]:
     return context
 
 
+class _NoMemory:
+    """There was not enough memory beside the other items."""
+
+
 class InParallel(Iterator[_Result]):
     """``map(function, items)`` from as many threads as cores, in order, a few items ahead of its reader.
 
-    Like ``map``, it goes on after an item whose function failed: the failure comes out in its place. Linear
-    algebra is kept to one thread until the last result has been handed out.
+    Like ``map``, it goes on after an item whose function failed: the failure comes out in its place. One that
+    ran out of memory is tried once more with no other at work, so that the needs of one item never show in
+    the result of another. Linear algebra is kept to one thread until the last result has been handed out.
     """
 
     def __init__(self, function: Callable[[_Item], _Result], items: Sequence[_Item]) -> None:
         self._function, self._items, self._next = function, items, 0
         self._ahead = 2 * numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-        self._waiting: deque[Future[_Result]] = deque()
+        self._waiting: deque[tuple[int, Future[_Result | _NoMemory]]] = deque()
         self._open = ExitStack()
         self._open.enter_context(one_thread())
         self._pool = self._open.enter_context(ThreadPoolExecutor(self._ahead // 2))
@@ -62,23 +67,36 @@ class InParallel(Iterator[_Result]):
     def __next__(self) -> _Result:
         while self._next < len(self._items) and len(self._waiting) < self._ahead:
             # Not a method: a job that holds this object would keep it from being given up.
-            self._waiting.append(self._pool.submit(_apply, self._function, self._items, self._next))
+            job = self._pool.submit(_apply, self._function, self._items, self._next)
+            self._waiting.append((self._next, job))
             self._next += 1
         if not self._waiting:
             self._open.close()
             raise StopIteration
-        first = self._waiting.popleft()
+        number, first = self._waiting.popleft()
+        if isinstance(first.exception() or first.result(), _NoMemory):
+            wait([job for _, job in self._waiting])
+            first = Future()
+            try:
+                first.set_result(self._function(self._items[number]))
+            except Exception as error:
+                first.set_exception(error)
         if not self._waiting and self._next == len(self._items):
-            wait([first])
             self._open.close()
-        return first.result()
+        result = first.result()
+        assert not isinstance(result, _NoMemory)
+        return result
 
     def __del__(self) -> None:
         self._open.close()
 
 
-def _apply(function: Callable[[_Item], _Result], items: Sequence[_Item], number: int) -> _Result:
-    return function(items[number])
+def _apply(function: Callable[[_Item], _Result], items: Sequence[_Item], number: int) -> _Result | _NoMemory:
+    try:
+        return function(items[number])
+    except MemoryError:
+        # Kept with its traceback, the error would keep all that was made so far.
+        return _NoMemory()
 
 
 def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:

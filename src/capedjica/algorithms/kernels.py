@@ -110,12 +110,19 @@ class PackedSubjects:
             # Whatever goes wrong with one person's data must not show, nor touch anybody else's part.
             try:
                 samples = _as_samples(function(subjects[number]), "subject")
+            except MemoryError:
+                raise
             except Exception:
                 return nothing
             return samples[:longest] if samples.shape[1] == memory.shape[1] else nothing
 
         offsets = np.zeros(len(subjects) + 1, dtype=np.int64)
-        for number, samples in enumerate(InParallel(compute, range(len(subjects)))):
+        computed = InParallel(compute, range(len(subjects)))
+        for number in range(len(subjects)):
+            try:
+                samples = next(computed)
+            except MemoryError:
+                samples = nothing
             first, last = offsets[number], offsets[number] + len(samples)
             memory[first:last], offsets[number + 1] = samples, last
         return cls(memory[: offsets[-1]], offsets, longest)

@@ -40,7 +40,7 @@ class Columns:
 
     def series(self, recording: Recording) -> Scan:
         """Return the numbers of a file; raise whatever comes when it cannot be used."""
-        scan = read_scan(recording.path)
+        scan = read_scan(recording.path, self.n_features)
         if scan.ndim != 2 or scan.shape[1] != self.n_features:
             raise ValueError("not (time, features)")
         scan = _without_line(scan) if self.detrend else scan

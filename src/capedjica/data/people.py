@@ -2,7 +2,8 @@
 
 Two readers look at them. Before anything is spent, :meth:`People.check` tells the site everything that is
 wrong. During a run nothing may depend on data, so ``people[m]`` never fails: somebody whose recordings can no
-longer be used is a subject without time points, who contributes zero.
+longer be used is a subject without time points, who contributes zero. Only a lack of memory is told, because
+it may be that of others who are read at the same time.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ class People(Sequence[Scan]):
         person = self.people[index]
         try:
             return joined(list(self._runs(person)))
+        except MemoryError:
+            # Whoever reads several people at once tries again with this one alone.
+            raise
         except Exception:
             # Why it failed may depend on data, and whoever asks may send on what an exception says.
             self._unreadable.add(person.name)

@@ -5,7 +5,8 @@ tabs, ``.1D`` with white space and lines of remarks that begin with ``#``) or th
 file of MATLAB up to version 7. A table may begin with a row of names: a row of which no cell is a number.
 
 No more than `LONGEST_SCAN` time points are read, whatever a file holds: a longer scan is cut, and takes no
-more memory than one of that length. A matrix of MATLAB cannot be read in part, so a longer one is refused.
+more memory than one of that length. Where the number of features is known, a file of another is not read. A
+matrix of MATLAB cannot be read in part, so a longer one is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import mode
-from typing import BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, TextIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,8 @@ _MATLAB_NUMBERS: Final = {"double", "single"} | {
 _MATLAB_73: Final = b"MATLAB 7.3"
 # Of a table: rows, and remarks and blank lines between them.
 _MOST_LINES: Final = 4 * LONGEST_SCAN
+# Characters of a line, of a remark, and of a cell with what separates it from the next.
+_LONGEST_LINE, _REMARK, _CELL = 1 << 24, 1 << 16, 256
 _Item = TypeVar("_Item")
 
 
@@ -46,13 +49,16 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in {suffix.lower() for suffix in SUFFIXES}
 
 
-def read_scan(path: Path) -> Scan:
-    """Return the numbers of a file as float32 or float64; raise whatever comes when there are none."""
+def read_scan(path: Path, n_features: int | None = None) -> Scan:
+    """Return the numbers of a file as float32 or float64; raise whatever comes when there are none.
+
+    With ``n_features`` a file that says of itself to hold another number is not read any further.
+    """
     if _is_array(path):
-        return _as_float(_read_array(path))
+        return _as_float(_read_array(path, n_features))
     if _is_matlab(path):
-        return _read_matlab(path)
-    lines = _table_lines(path)
+        return _read_matlab(path, n_features)
+    lines = _table_lines(path, _LONGEST_LINE if n_features is None else _REMARK + _CELL * n_features)
     if _is_blank(lines):
         return np.empty((0, 0))
     numbers = np.loadtxt(lines, delimiter=_delimiter(path), comments=None, quotechar='"', ndmin=2)
@@ -87,10 +93,12 @@ def _as_float(array: NDArray[np.generic]) -> Scan:
 # Arrays of NumPy ------------------------------------------------------------------------------------------
 
 
-def _read_array(path: Path) -> NDArray[np.generic]:
+def _read_array(path: Path, n_features: int | None) -> NDArray[np.generic]:
     """Return the array of a file, of one that is too long the first rows."""
     with path.open("rb") as file:
         shape, by_columns, dtype = _array_header(file)
+        if n_features is not None and shape[1:] != (n_features,):
+            raise ValueError("another width")
         if len(shape) != 2 or shape[0] <= LONGEST_SCAN or dtype.hasobject:
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -110,22 +118,22 @@ def _read_items(file: BinaryIO, dtype: np.dtype[np.generic], count: int) -> NDAr
 # MATLAB ---------------------------------------------------------------------------------------------------
 
 
-def _read_matlab(path: Path) -> Scan:
+def _read_matlab(path: Path, n_features: int | None) -> Scan:
     from scipy.io import loadmat
 
-    ((name, n_rows),) = _matrices(path).items()
-    if n_rows > LONGEST_SCAN:
-        raise ValueError("too long")
+    ((name, (n_rows, width)),) = _matrices(path).items()
+    if n_rows > LONGEST_SCAN or n_features not in (None, width):
+        raise ValueError("too long, or of another width")
     return _as_float(loadmat(path, appendmat=False, variable_names=[name])[name])
 
 
-def _matrices(path: Path) -> dict[str, int]:
-    """Return the rows of each numeric matrix by its name; a number alone is a matrix to MATLAB, not to us."""
+def _matrices(path: Path) -> dict[str, Shape]:
+    """Return the shape of each numeric matrix by name; a number alone is a matrix to MATLAB, not to us."""
     from scipy.io import whosmat
 
     found: list[tuple[str, Shape, str]] = whosmat(path, appendmat=False)
     return {
-        name: shape[0]
+        name: shape
         for name, shape, kind in found
         if kind in _MATLAB_NUMBERS and len(shape) == 2 and min(shape) > 1
     }
@@ -141,7 +149,7 @@ def _matlab_problems(path: Path) -> list[Problem]:
     except Exception:
         return [Problem(path, "not a file of MATLAB", "a .mat file, whole and of version 7 or before")]
     if len(names) == 1:
-        (n_rows,) = names.values()
+        ((n_rows, _),) = names.values()
         expected = f"at most {LONGEST_SCAN} in a file of MATLAB, which cannot be read in part"
         return [Problem(path, f"{n_rows} time points", expected)] if n_rows > LONGEST_SCAN else []
     found = f"{len(names)} matrices ({_quoted(', '.join(names))})" if names else "no matrix of numbers"
@@ -155,17 +163,25 @@ def _delimiter(path: Path) -> str | None:
     return DELIMITERS[path.suffix.lower()]
 
 
-def _table_lines(path: Path) -> list[str]:
+def _table_lines(path: Path, longest: int = _LONGEST_LINE) -> list[str]:
     """Return the lines of a table, those without numbers blanked out so that the others keep their places."""
     delimiter = _delimiter(path)
     with path.open(encoding="utf-8-sig") as file:
-        lines = [line if line.strip(" \n") else "\n" for line in islice(file, _MOST_LINES)]
+        found = islice(_lines(file, longest), _MOST_LINES)
+        lines = [line if line.strip(" \n") else "\n" for line in found]
     if delimiter is None:
         lines = ["\n" if line.isspace() or line.lstrip().startswith("#") else line for line in lines]
     first = next((number for number, line in enumerate(lines) if line != "\n"), None)
     if first is not None and not any(map(_is_number, next(_rows(lines[first:], delimiter))[1])):
         lines[first] = "\n"
     return lines
+
+
+def _lines(file: TextIO, longest: int) -> Iterator[str]:
+    while line := file.readline(longest):
+        if len(line) == longest:
+            raise ValueError("a line that is too long")
+        yield line
 
 
 def _is_blank(lines: Sequence[str]) -> bool:

@@ -319,6 +319,8 @@ class CapeDJICA(Estimator):
             raise InputError(f"method 'djica' is not private: pass mechanism='none', got {self.mechanism!r}")
         if self.method == "dp-djica" and (self.mechanism == "none" or isinstance(self.epsilon, Mapping)):
             raise InputError("method 'dp-djica' needs one epsilon for all sites and a private mechanism")
+        if self.method == "dp-djica" and self.mechanism == "local":
+            raise InputError("method 'dp-djica' uses every site: mechanism 'local' is of one site alone")
         check_budget(self.budget, self.mechanism, self.insecure_noise_seed is not None)
         if not 0 < self.pca_share < 1:
             raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")

@@ -258,7 +258,10 @@ def _read(subject: Any, extractor: Extractor, where: str, on_bad: OnBad) -> Scan
     """Return the series of one person; of one that cannot be used nothing, or an error that says why."""
     runs: Sequence[Any] = subject if isinstance(subject, list | tuple) else [subject]
     try:
-        return joined([extractor.series(run) for run in runs])
+        series = joined([extractor.series(run) for run in runs])
+        if series.shape[1] == extractor.n_features:
+            return series
+        why = f"{series.shape[1]} features; expected the {extractor.n_features} of the public images"
     except UnusableError as error:
         why = f"{error.problems[0].found}; expected {error.problems[0].expected}"
     except OSError as error:

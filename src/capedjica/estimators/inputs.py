@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,8 @@ def read_sites(
     longest : int, optional
         How many time points of a scan take part: a longer one is an error, or is cut.
     """
+    if on_bad not in get_args(OnBad):
+        raise InputError(f"on_bad must be 'raise' or 'zero', got {on_bad!r}")
     sites = {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in name_sites(X).items()}
     first_name, first = next((name, site[0]) for name, site in sites.items())
     if sum(map(len, sites.values())) < 2:
@@ -87,6 +89,8 @@ def _check_subject(
 ) -> None:
     if on_bad == "zero":
         return
+    if not len(subject):
+        raise InputError(f"{where} has no time points")
     if longest is not None and len(subject) > longest:
         raise InputError(
             f"{where} has {len(subject)} time points, of which {longest} would take part: pass scan_length, "

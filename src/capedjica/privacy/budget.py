@@ -56,7 +56,8 @@ class PrivacyBudget:
     Pass the same object as ``budget`` to :func:`capedjica.private_mean`, :class:`capedjica.CapePCA`,
     :class:`capedjica.CapeDJICA` and the estimators of :mod:`capedjica.applications`. Threads may share it.
     A copy, such as scikit-learn's ``clone`` makes, is the same object, and it cannot be pickled: another
-    process would have a second budget. Processes share one on disk (:meth:`on_ledger`).
+    process would have a second budget. Processes share one on disk (:meth:`on_ledger`). What it says holds
+    against those whom every call in it holds against.
 
     Parameters
     ----------
@@ -246,7 +247,8 @@ class PrivacyBudget:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a PrivacyBudget cannot be pickled: another process would have a second budget; open the same "
-            "ledger in each with PrivacyBudget.on_ledger"
+            "ledger in each with PrivacyBudget.on_ledger, or take the budget off an estimator before it is "
+            "kept, by set_params(budget=None)"
         )
 
 

@@ -138,7 +138,11 @@ class PrivacyStatement:
     def releases(self) -> tuple[Charge, ...]:
         """Everything that was released, in order, with what it cost."""
         return tuple(
-            replace(one, site_mu={name: self._true(mu) for name, mu in one.site_mu.items()})
+            replace(
+                one,
+                site_mu={name: self._true(mu) for name, mu in one.site_mu.items()},
+                pure_epsilon=self._true(one.pure_epsilon) if one.pure_epsilon else 0.0,
+            )
             for one in self.nominal_releases
         )
 
