@@ -89,6 +89,18 @@ def test_a_fitted_masker_is_used_as_it_is(study):
     assert_allclose(estimator.components_img_.get_fdata(), expected.components_img_.get_fdata(), atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_number_of_features_is_that_of_the_masker_and_not_of_the_first_image(study):
+    """An image without some regions, of which nilearn then says nothing, is its own subject's trouble."""
+    masker = NiftiLabelsMasker(image(ATLAS), standardize=None, resampling_target="data").fit()
+    cut = image(person(np.random.default_rng(3))[:5])
+    X = study | {"h0": [cut, *study["h0"][1:]]}
+    with pytest.raises(InputError, match=r"site h0, subject 0: \d+ features; expected the \d+ of the public"):
+        fit(X, masker=masker)
+    estimator = fit(X, masker=masker, on_bad="zero")
+    assert estimator.components_.shape[1] == fit(study, masker=masker).components_.shape[1]
+
+
 def test_an_unfitted_masker_with_a_public_image_is_fitted_on_it_alone(study):
     masker = NiftiMapsMasker(image(np.moveaxis(TRUTH, 0, -1).astype(np.float32)), standardize=None)
     estimator = fit(study, masker=masker)

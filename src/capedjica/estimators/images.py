@@ -106,6 +106,7 @@ class MaskerExtractor:
 
     def __init__(self, masker: Any) -> None:
         self._masker = masker
+        self._n_features = _n_features(masker)
 
     @property
     def not_covered(self) -> tuple[str, ...]:
@@ -122,7 +123,7 @@ class MaskerExtractor:
     @property
     def n_features(self) -> int:
         """D."""
-        return int(self._masker.n_elements_)
+        return self._n_features
 
     def series(self, image: Any) -> Scan:
         """Return (time, features) of a path or an image."""
@@ -195,6 +196,17 @@ def _fitted(masker: Any) -> Any:
     if not public:
         warnings.warn(f"the mask of masker was computed from images; {ACROSS_PEOPLE}", stacklevel=2)
     return masker
+
+
+def _n_features(masker: Any) -> int:
+    """Return how many features a masker has by its public images.
+
+    nilearn changes ``n_elements_`` of a masker of labels to what the last image held of them.
+    """
+    labels = getattr(masker, "labels_img_", None)
+    if labels is None or masker.mask_img is not None:
+        return int(masker.n_elements_)
+    return int(np.count_nonzero(np.unique(np.asanyarray(labels.dataobj)) != masker.background_label))
 
 
 def _is_public(masker: Any) -> bool:
