@@ -329,8 +329,6 @@ USUAL_FILES = (
     "damaged",
     "deleted",
 )
-# Files of people who have no time points in the end.
-EMPTY_FILES = FILES.keys() - {f"scan: {name}" for name in (*SCANS, *LENGTHS) if name != "no time points"}
 # Files that are other ones, and files by which people take part or not.
 KNOWN |= {("unapproved", name): _UNAPPROVED for name in FILES}
 USABLE = {
@@ -344,6 +342,7 @@ USABLE = {
         "whole numbers",
         "half as long again",
         "much longer",
+        "longer than takes part",
     )
 }
 KNOWN |= {("not enrolled", name): _NOT_ENROLLED for name in FILES.keys() - USABLE}
@@ -552,7 +551,6 @@ EXTRACTORS = {
 }
 
 
-UNREADABLE = ("three dimensions", "damaged", "cut off", "empty", "deleted", "a folder")
 KNOWN |= {("images-masker", "another grid"): "nilearn's own masker warns that it resamples an image"}
 
 
