@@ -107,9 +107,12 @@ def test_a_run_outlives_its_server(tmp_path, killed):
         parties.hold("server", "Mean-1")
         running = Running(parties)
         parties.reached("server", "Mean-1", running)
-        victims = {"job": [parties.job("server")], "flare": [parties.flare("server")]}
+        job = parties.job("server")
+        victims = {"job": [job], "flare": [parties.flare("server")]}
         for process in victims.get(killed) or [*victims["flare"], *victims["job"]]:
             kill(process)
+        # A job that outlives FLARE's server would otherwise go on, and write down what is to be lost.
+        wait_until(lambda: not job.is_running(), "the job has ended with its server")
         parties.let_go("server", "Mean-1")
         running.finish()
         audit(parties)
