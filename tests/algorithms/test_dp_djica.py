@@ -261,7 +261,7 @@ def test_progress_sees_every_iteration():
         ({"epsilon": math.inf}, "epsilon must be a finite number above 0, got inf"),
         ({"n_iterations": 0}, "n_iterations must be a whole number of at least 1, got 0"),
         ({"learning_rate": -1.0}, "learning_rate must be"),
-        ({"neighbour": "person"}, "neighbour must be one of sample, subject; got 'person'"),
+        ({"neighbour": "person"}, "neighbour must be 'subject' or 'sample', got 'person'"),
         ({"neighbour": "sample"}, "neighbour 'sample' needs a public clip"),
         ({"clip": 0.0}, "clip must be"),
         ({"sites": []}, r"samples of one dimension R, got \[\]"),

@@ -45,7 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,11 +54,10 @@ from capedjica.algorithms.infomax import Infomax, default_learning_rate, descend
 from capedjica.algorithms.scan_length import check_scan_length
 from capedjica.errors import InputError
 from capedjica.privacy import validate
+from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.securesum.noise import NoiseSource
 
 FloatArray = NDArray[np.float64]
-Neighbour = Literal["sample", "subject"]
-NEIGHBOURS: Final[tuple[str, ...]] = get_args(Neighbour)
 _CHUNK: Final = 512  # samples at a time, so that what is made of them stays in the cache
 _SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could come out too small
 
@@ -175,9 +174,8 @@ def dp_djica(
     return DpDjicaResult(infomax.W, n_iter, epsilon, total, neighbour, secure=source.secure)
 
 
-def _check_neighbour(neighbour: str, clip: float | None, scan_length: int | None) -> None:
-    if neighbour not in NEIGHBOURS:
-        raise InputError(f"neighbour must be one of {', '.join(NEIGHBOURS)}; got {neighbour!r}")
+def _check_neighbour(neighbour: Neighbour, clip: float | None, scan_length: int | None) -> None:
+    ProtectedUnit(neighbour)
     if clip is not None:
         validate.positive("clip", clip)
     elif neighbour == "sample":

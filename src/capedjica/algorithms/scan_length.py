@@ -2,8 +2,9 @@
 
 How long a scan is, is somebody's data: the neighbour of a data set may hold one of another length. So clips
 and noise follow from ``scan_length``, which a study agrees on, and memory from :func:`longest_scan`: time
-points beyond it do not take part, anywhere. Memory for scans of that length is reserved before the first one
-is read, so that whether it suffices does not depend on data.
+points beyond it do not take part, anywhere. What the scans of a site are reduced to is kept in memory that is
+reserved for scans of that length before the first one is read, so that whether it suffices does not depend on
+data.
 """
 
 from __future__ import annotations

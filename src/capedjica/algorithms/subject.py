@@ -70,12 +70,12 @@ FLOOR: Final = 1e-3
 # Subspace iteration: columns beyond R, and steps.
 OVERSAMPLED: Final = 12
 POWER_STEPS: Final = 2
-# Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
-# in double precision.
 # Exponents of two between which the squares of numbers are numbers in single precision.
 _ORDINARY: Final = 40
 # Of the least numbers of double precision: 2 to the power of its negative is still one.
 _SMALLEST: Final = -1000
+# Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
+# in double precision.
 _RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
 
 

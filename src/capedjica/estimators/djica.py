@@ -355,7 +355,8 @@ class CapeDJICA(Estimator):
 
         def look(infomax: Infomax, iteration: int, noise: float) -> None:
             spreads.append(noise)
-            report(infomax.W, iteration, _with_descent(study.privacy, epsilon, step, max_iter, spreads))
+            if self.callback is not None:
+                report(infomax.W, iteration, _with_descent(study.privacy, epsilon, step, max_iter, spreads))
 
         noisy = dp_djica(
             reduced,
