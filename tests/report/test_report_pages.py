@@ -391,7 +391,12 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     assert seen.count("<canvas") == 3
     for method, mechanism, epsilon in (("djica", "none", None), ("dp-djica", "cape", 9.0)):
         other = CapeDJICA(2, epsilon=epsilon, method=method, mechanism=mechanism, max_iter=2, random_state=0)
-        assert "<h1>Networks of 12 people at 3 sites</h1>" in other.fit(sites).generate_report().html
+        page = other.fit(sites).generate_report().html
+        assert "<h1>Networks of 12 people at 3 sites</h1>" in page
+    assert "Releases with Gaussian noise (1) were accounted for exactly" in page
+    assert "those with Laplace noise (2)" in page
+    assert re.search(r"would have epsilon [\d.]+ in place of 9\.", page), "of all that was released"
+    assert "NOT COVERED: the Laplace noise" in page
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path):

@@ -27,7 +27,7 @@ PAPER_NAMES: Final = {
 }
 
 
-def assumptions(contract: Contract) -> list[str]:
+def assumptions(contract: Contract, privacy: PrivacyStatement) -> list[str]:
     """Return in words what the guarantee rests on."""
     found = [
         f"How many {contract.unit.plural('people')} each site enrolled was fixed, and public, before the "
@@ -35,11 +35,11 @@ def assumptions(contract: Contract) -> list[str]:
         "The ciphers stay unbroken (X25519, AES), and each site's computer is its own.",
     ]
     if contract.unit.is_subject:
-        twice = gaussian_epsilon(2 * max(contract.total_mu.values()), contract.delta)
+        twice = gaussian_epsilon(2 * privacy.mu, privacy.delta)
         found.insert(
             0,
             "A person takes part at one site only. Somebody enrolled at two would have epsilon "
-            f"{round_up(twice)} in place of {round_up(max(contract.epsilon))}.",
+            f"{round_up(twice)} in place of {round_up(privacy.epsilon)}.",
         )
     if contract.mechanism == "cape":
         allies = contract.roster.n_colluding
@@ -176,7 +176,8 @@ def site_rows(contract: Contract, privacy: PrivacyStatement) -> list[SiteRow]:
                 name,
                 people,
                 privacy.site_epsilon.get(name, math.inf),
-                gaussian_epsilon(max(spent, charged), privacy.delta),
+                # Of Laplace noise mu is an upper bound, and the statement may know a better one.
+                min(gaussian_epsilon(max(spent, charged), privacy.delta), privacy.spent_epsilon),
                 len(sent),
                 sum(sizes.get(release.label, 0) for release in sent),
             )

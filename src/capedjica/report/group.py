@@ -165,7 +165,7 @@ def _privacy(findings: Findings) -> dict[str, Any]:
         "not_against": whom.not_against,
         "curious_site": privacy.curious_site_epsilon,
         "not_covered": privacy.caveats,
-        "assumptions": accounts.assumptions(contract),
+        "assumptions": accounts.assumptions(contract, privacy),
         "odds": accounts.odds(privacy.epsilon, privacy.delta, privacy.unit),
         "guess": round_up(100 * accounts.best_guess(privacy.mu, privacy.delta), 3),
         "accountants": totals,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from capedjica.algorithms.reliability import STABLE
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.statement import PrivacyStatement, round_up
 from capedjica.report.page import short
 
 if TYPE_CHECKING:
@@ -212,9 +212,18 @@ def _cost(findings: Findings) -> str:
     return (
         "All releases together satisfy (ε, δ)-differential privacy at the level of "
         f"{unit.plural('participants')} with ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} "
-        f"{privacy.adversary}; neighbouring data sets differ in {differ}. The "
-        f"{len(privacy.releases)} releases were accounted for exactly, by Gaussian differential privacy "
-        f"({DONG.short})."
+        f"{privacy.adversary}; neighbouring data sets differ in {differ}. {_accounting(privacy)}"
+    )
+
+
+def _accounting(privacy: PrivacyStatement) -> str:
+    pure = sum(release.pure_epsilon > 0 for release in privacy.releases)
+    exactly = f"accounted for exactly, by Gaussian differential privacy ({DONG.short})"
+    if not pure:
+        return f"The {len(privacy.releases)} releases were {exactly}."
+    return (
+        f"Releases with Gaussian noise ({len(privacy.releases) - pure}) were {exactly}; those with Laplace "
+        f"noise ({pure}) count with their own ε, which was added."
     )
 
 
