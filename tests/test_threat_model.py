@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from tests.defences import DEFENCES, REPORT, described
+from tests.defences.catalogue import DEFENCES
+from tests.defences.markers import changed, markers, place_of
+from tests.defences.outcomes import REPORT, described
 
 ROOT = Path(__file__).parent.parent
 FLARE = (
@@ -36,7 +38,7 @@ def named_tests():
 
 
 def test_the_tests_that_the_threat_model_names_exist():
-    named = named_tests() | {defence.test for defence in DEFENCES}
+    named = named_tests()
     assert len(named) > 80
     for test in named:
         path, _, name = test.partition("::")
@@ -44,19 +46,22 @@ def test_the_tests_that_the_threat_model_names_exist():
 
 
 def test_every_test_of_the_threat_model_has_a_defence_to_miss():
-    named, tried = named_tests(), {defence.test for defence in DEFENCES}
+    named, tried = named_tests(), {place_of(defence.test) for defence in DEFENCES}
     left = {test for test in named - tried if test.partition("::")[0] not in EXCEPTED_FILES}
     assert left == EXCEPTIONS.keys()
     assert tried <= named
 
 
 def test_every_defence_can_still_be_taken_away():
-    """Where a source changed, so must the change that takes its defence away."""
+    """Every change finds its marker and gives a source that is Python; no marker is without a change."""
     assert len({defence.name for defence in DEFENCES}) == len(DEFENCES)
+    assert {marker for defence in DEFENCES for marker in defence.changes} == markers().keys()
     for defence in DEFENCES:
-        for change in defence.changes:
-            assert (ROOT / change.file).read_text("utf-8").count(change.old) == 1, (defence.name, change)
-            assert change.old != change.new
+        for marker, new in defence.changes.items():
+            text = (ROOT / markers()[marker]).read_text("utf-8")
+            other = changed(text, marker, new)
+            assert other != text, (defence.name, marker)
+            compile(other, markers()[marker], "exec")
 
 
 def test_every_defence_that_was_taken_away_was_noticed():

@@ -51,7 +51,9 @@ class Needles:
 
     def _found(self, data: bytes) -> set[str]:
         windows, triples = _windows(data), _triples(np.array([float(n) for n in _NUMBER.findall(data)]))
+        # defence: search-for-names
         here = {who for who, forms in self.words.items() if any(form in data for form in forms)}
+        # defence: search-for-numbers
         here |= {who for who, own in self.binary.items() if _overlap(own, windows)}
         return here | {who for who, own in self.text.items() if _overlap(own, triples)}
 

@@ -185,7 +185,7 @@ def at_moment(moment, name, act):
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 @pytest.mark.usefixtures("small_blocks")
-def test_a_site_dies(moment):
+def test_a_site_dies_with_a_release_ahead(moment):
     study = working_ahead(make_study(DATA, count=COUNT, epsilon=20.0, reserve=0.1))
 
     def die(letter):

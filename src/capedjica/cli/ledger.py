@@ -89,6 +89,7 @@ def rebuild_head(
     try:
         home.open_ledger(must_exist=True).close()
     except LedgerError as error:
+        # defence: a-head-is-made-again-on-demand-only
         if not yes:
             _ask_about(error)
     else:

@@ -195,6 +195,7 @@ def read_public(path: Path, what: str, expected: str | None = None) -> PublicIma
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
+    # defence: hash-of-public-files
     if expected is not None and digest != expected.lower():
         raise InputError(
             f"{what} {path} is not the file that the study means: its SHA-256 is {digest}, "

@@ -46,6 +46,7 @@ LEAST_SHRINK: Final = 0.01
 # What the headroom of earlier releases leaves over, at most, as part of the budget of a release.
 ROUNDING: Final = 1e-6
 # How often those are asked again whose answer to a release did not arrive.
+# defence: a-late-answer
 REPEATS: Final = 1
 # How often a release is tried again after sites were lost.
 MAX_ATTEMPTS: Final = 20
@@ -243,6 +244,7 @@ class Aggregator:
         """Return the sites to work with: all but those that failed the others too often."""
         alone = self.contract.mechanism == "local"
         names = (self.contract.alone,) if alone else self.contract.roster.names
+        # defence: patience-with-a-site
         return tuple(name for name in names if self._failures[name] < PATIENCE)
 
     def _hello(self) -> dict[str, Status]:
@@ -250,6 +252,7 @@ class Aggregator:
         told = *self._header(), self._published, self._aborted
         questions = {name: Hello(*told, self._heads.get(name, b"")) for name in self._wanted()}
         self._tell("greeting", self._informed)
+        # defence: blocks-far-ahead-aggregator
         present = self._near_each_other(self._conversation.ask(questions, Status))
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
@@ -351,6 +354,7 @@ class Aggregator:
             (agreed.count - done) * self._share(stage)
             for stage, (agreed, done) in enumerate(zip(self.contract.stages, self._done, strict=True))
         )
+        # defence: what-is-left-of-the-budget
         shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / left)
         if shrink < LEAST_SHRINK:
             n_left = sum(agreed.count for agreed in self.contract.stages) - sum(self._done)
@@ -405,6 +409,7 @@ class Aggregator:
         self.releases.append(
             Release(
                 label=plan.query.label,
+                # defence: what-was-given-up-stays-charged
                 mu=plan.mu,
                 participants=plan.participants,
                 aborted=aborted,
@@ -432,6 +437,7 @@ class Aggregator:
         return publication_hash(self._published)
 
     def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
+        # defence: answers-that-fit
         if (answer.block, answer.slot) != (ask.block, ask.slot) or len(answer.words) != 8 * plan.query.size:
             self.refusals[answer.sender] = "an answer to another release than the one asked for"
             return False

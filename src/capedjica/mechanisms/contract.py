@@ -230,6 +230,7 @@ class Contract:
 
     @property
     def _spendable_delta(self) -> float:
+        # defence: reserved-delta
         return self.delta * (1 - RESERVED_DELTA)
 
     @cached_property

@@ -57,6 +57,7 @@ class Conversation:
         if reply.sender != name:
             self.refusals[name] = f"an answer in the name of site {reply.sender}"
         elif isinstance(reply, Refusal):
+            # defence: what-a-site-says
             self.refusals[name] = _one_line(reply.reason)
         elif isinstance(reply, expected):
             answers[name] = reply

@@ -45,6 +45,7 @@ class HeadSeal:
 
     def __init__(self, identity: Identity, contract: Contract, name: str) -> None:
         self._cipher = AESGCM(identity.derive_key("head"))
+        # defence: heads-are-bound-to-study-and-site
         self._binding = _LABEL + contract.hash + name.encode()
 
     def seal(self, head: bytes) -> bytes:
@@ -57,6 +58,7 @@ class HeadSeal:
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._binding)
         except (InvalidTag, ValueError):
+            # defence: heads-of-others
             raise TamperedError("the head that came back was not sealed by this site in this study") from None
 
     def __repr__(self) -> str:

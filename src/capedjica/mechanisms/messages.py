@@ -186,11 +186,13 @@ def read_reply(data: bytes, contract: Contract) -> Reply:
 def _read(decoder: msgspec.msgpack.Decoder[_Kind], data: bytes, contract: Contract) -> _Kind:
     try:
         message = decoder.decode(data)
+    # defence: strict-reading
     except (ValueError, RecursionError):  # every error of the decoder is a ValueError
         raise ProtocolError(f"a message of {len(data)} bytes cannot be read") from None
     assert isinstance(message, Message)
     if message.version != VERSION:
         raise ProtocolError(f"a message has version {message.version}, expected {VERSION}")
+    # defence: messages-are-of-one-study
     if message.contract != contract.hash:
         raise ProtocolError("a message belongs to another study than the one agreed on")
     return message

@@ -235,7 +235,12 @@ class _Planner:
             case "cape":
                 site_shift = self.query.spread * self.query.clip / self.sizes
                 cape = calibrate(
-                    targets, site_shift, self.weights, self.contract.roster.n_colluding, self.contract.mask
+                    targets,
+                    site_shift,
+                    self.weights,
+                    # defence: noise-for-the-survivors
+                    self.contract.roster.n_colluding,
+                    self.contract.mask,
                 )
                 return np.sqrt(cape.local_var) * self.scale * self.sizes, 0.0
 
@@ -305,6 +310,7 @@ class _Planner:
                     (mask / per_site) ** 2,
                     (noise / per_site) ** 2,
                     self.weights,
+                    # defence: colluders-among-survivors
                     self.contract.roster.n_colluding,
                 )
                 return cape.mu(shift / per_site)

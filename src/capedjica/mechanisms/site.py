@@ -155,11 +155,13 @@ class Site:
         policy: SitePolicy = SitePolicy(),  # noqa: B008 (immutable)
     ) -> None:
         contract.roster.site(name)
+        # defence: policy-of-a-site
         if not contract.protects and not policy.allow_unprotected:
             raise InputError(
                 f"site {name} does not take part in '{contract.title}': its policy does not allow mechanism "
                 f"'{contract.mechanism}'{' with seeded noise' if contract.insecure_noise else ''}"
             )
+        # defence: seed-against-the-contract
         if noise.secure == contract.insecure_noise:
             raise InputError(
                 f"site {name}: the noise source and the contract disagree on whether noise is seeded"
@@ -189,9 +191,12 @@ class Site:
             reason = f"the budget of site {self.name} does not allow it"
             self._log.warning("refused: %s", error)
         except CapedjicaError as error:
+            # defence: silence-about-storage
             reason = f"site {self.name} cannot answer; its own log says why"
             self._log.error("refused: %s", error)
+        # defence: refusals-without-words
         except Exception:
+            # defence: silence-about-a-failure
             reason = f"site {self.name} cannot answer; its own log says why"
             self._log.exception("unexpected error")
         return self._reply(Refusal(*self._header(), reason[:1000]))
@@ -204,6 +209,7 @@ class Site:
 
     def _answer(self, question: Question) -> bytes:
         # Refused once the approval is revoked: also what could be answered from memory.
+        # defence: revoked-in-the-middle-of-a-secure-sum
         self._ledger.spent(self.contract.hash)
         match question:
             case Hello():
@@ -221,6 +227,7 @@ class Site:
         # A release must be in the ledger before it can be noted that it was in vain.
         with self._releasing if hello.aborted else nullcontext(), self._state:
             if hello.head:
+                # defence: head-handed-back
                 self._ledger.check_against(self._seal.unseal(hello.head))
             self._published, self._published_hash = hello.published, publication_hash(hello.published)
             for block, slot in hello.aborted:
@@ -230,11 +237,14 @@ class Site:
     def _present_status(self) -> Status:
         study, cap = self.contract.hash, self.contract.total_mu[self.name] ** 2
         spent = self._ledger.spent(study)
+        # defence: what-is-spent-is-told
         part = 0.0 if cap == math.inf or not self.contract.protects else spent / cap
+        # defence: used-blocks-are-told
         return Status(*self._header(), self._ledger.last_block(study), part, self._head())
 
     def _head(self) -> bytes:
         """Return the ledger's head, for the aggregator to hand back and not to read."""
+        # defence: sealed-heads
         return self._seal.seal(self._ledger.head)
 
     def _record_abort(self, block: int, slot: int) -> None:
@@ -249,6 +259,7 @@ class Site:
             if self._block is None or self._block.begin.block == begin.after:
                 return self._first_message(begin)
         # The block in use may have to go.
+        # defence: a-block-in-use-is-waited-for
         with self._releasing, self._state:
             return self._first_message(begin)
 
@@ -293,8 +304,10 @@ class Site:
                 f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
             )
         last = self._ledger.last_block(self.contract.hash)
+        # defence: blocks-only-grow
         if begin.block <= last:
             raise ProtocolError(f"site {self.name} claimed block {begin.block} before: block numbers grow")
+        # defence: blocks-far-ahead-site
         if begin.block > last + MAX_AHEAD:
             raise ProtocolError(
                 f"site {self.name}: block {begin.block} is far ahead of {last}, the last that it claimed"
@@ -313,6 +326,7 @@ class Site:
     def _check_approval(self) -> None:
         """Refuse if the ledger would let this study spend more than its contract promises to."""
         approved, cap = self._ledger.totals().studies.get(self.contract.hash), self.contract.cap(self.name)
+        # defence: approval-within-the-contract
         if approved is not None and approved.cap.mu2 > cap.mu2:
             raise InputError(
                 f"site {self.name} approved '{self.contract.title}' for {approved.cap}, more than the {cap} "
@@ -365,11 +379,13 @@ class Site:
                 Answer(*self._header(), ask.block, ask.slot, plan.mu[self.name], head, words.tobytes())
             )
 
+        # defence: infinite-charge
         return plan.mu[self.name] if self.contract.protects else math.inf, make_message
 
     def _unused(self, ask: Ask) -> _Block | None:
         """Return the block that holds the mask asked for, if there is one."""
         held = [block for block in self._blocks() if block.begin.block == ask.block]
+        # defence: slot-of-a-held-block
         return held[0] if held and ask.slot not in held[0].used else None
 
     def _checked_publication(self, ask: Ask) -> bytes:
@@ -384,12 +400,14 @@ class Site:
             return self._statistics(ask.plan.stage, published, ask.state)
 
         total, self.n_zero = sum_subjects(vectors, plan, self.name, self.contract.enrolled[self.name])
+        # defence: silence-about-scans
         return total
 
     def _burnt(self) -> bytes:
         raise SlotBurntError(f"site {self.name} no longer holds the mask of this slot; a new block is needed")
 
     def _draw(self, scale: float, size: int) -> NDArray[np.int64]:
+        # defence: noise-of-each-site
         return _gaussian(self._noise, scale, size)
 
     def __repr__(self) -> str:
@@ -417,6 +435,7 @@ class _Block:
         """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
         site = self._site
         if site.contract.mask == "uniform":
+            # defence: uniform-masks
             return site._mask_source.uniform(self._layout.n_words)
         plans = [self._layout.plan(slot, invited) for slot in range(len(self.begin.slots))]
         parts = [_gaussian(site._mask_source, plan.mask[site.name], plan.query.size) for plan in plans]
@@ -442,26 +461,31 @@ class _Block:
     def plan(self, ask: Ask) -> ReleasePlan:
         """Return what every participant does in a release; refuse one that this block was not made for."""
         name, participants = self._site.name, tuple(ask.participants)
+        # defence: agreed-part-of-the-budget
         if ask.slot >= len(self.begin.slots) or self.begin.slots[ask.slot] != ask.plan:
             raise ProtocolError(
                 f"site {name}: slot {ask.slot} of block {ask.block} was not agreed on as it is asked"
             )
+        # defence: agreed-participants
         if self._sum is not None and participants != self._sum.survivors:
             raise ProtocolError(f"site {name}: the participants are not those that were agreed on")
         return self._layout.plan(ask.slot, participants)
 
     def use(self, slot: int) -> NDArray[np.uint64]:
         """Return the mask of a slot, once, and forget it."""
+        # defence: slot-used-once
         if slot in self.used:
             raise SlotBurntError(f"site {self._site.name}: the mask of slot {slot} serves one message only")
         self.used.add(slot)
         mask = self._masks[self._layout.words(slot)]
         taken = mask.copy()
+        # defence: a-mask-is-forgotten-once-used
         mask[:] = 0
         return taken
 
     def wipe(self) -> None:
         """Forget everything."""
+        # defence: a-wiped-mask-serves-nothing
         self.used.update(range(len(self.begin.slots)))
         self._masks[:] = 0
         if self._sum is not None:

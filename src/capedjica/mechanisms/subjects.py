@@ -77,6 +77,7 @@ def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[ND
         batches = iter(vectors())
     except ProtocolError:
         raise
+    # defence: no-error-depends-on-data
     except Exception:
         return
     while True:
@@ -85,6 +86,7 @@ def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[ND
         except StopIteration:
             return
         except Exception:
+            # defence: one-subject-fails-alone
             batch = np.empty(0)
         n_rows = len(batch) if batch.ndim == 2 else 1
         yield batch if batch.shape == (n_rows, size) else np.full((n_rows, size), np.nan)
@@ -109,11 +111,13 @@ def _add_rows_python(
         for j in range(rows.shape[1]):
             square += rows[i, j] * rows[i, j]
         norm = math.sqrt(square)
+        # defence: clip-on-integers
         factor = scale * longest / norm if norm > longest else scale
         square = 0.0
         for j in range(rows.shape[1]):
             row[j] = np.rint(rows[i, j] * factor)
             square += row[j] * row[j]
+        # defence: bound-on-integers
         if math.sqrt(square) <= bound:
             for j in range(rows.shape[1]):
                 total[j] += np.int64(row[j])

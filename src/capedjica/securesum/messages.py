@@ -178,6 +178,7 @@ def read_site_message(data: bytes, parameters: SumParameters, expected: type[Exp
         raise ProtocolError(
             f"site {site.name} sent {type(message).__name__} in the round of {expected.__name__}: refused"
         )
+    # defence: pinned-keys
     if not site.verify(bytes(signature), _signed_bytes(payload)):
         raise ProtocolError(
             f"{expected.__name__} of site {site.name} is not signed by that site's pinned key"

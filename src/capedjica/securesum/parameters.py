@@ -62,6 +62,7 @@ class Roster:
             )
         if not 2 <= t <= n_sites:
             raise InputError(f"threshold must lie between 2 and the number of sites {n_sites}, got {t}")
+        # defence: threshold
         if 2 * t <= n_sites + colluding:
             raise InputError(
                 f"threshold {t} is too low for {n_sites} sites of which {colluding} may collude: "

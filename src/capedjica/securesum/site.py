@@ -388,6 +388,7 @@ class SiteSum:
         signers = set()
         for data in request.agreements:
             message = read_site_message(data, self.parameters, Agreement)
+            # defence: agreement-on-survivors
             if message.survivors_hash != agreed:
                 raise ProtocolError(
                     f"sites {self.name} and {message.sender} were told of different survivors: "
@@ -396,6 +397,7 @@ class SiteSum:
             if message.sender in signers:
                 raise ProtocolError(f"the agreement of site {message.sender} is listed twice")
             signers.add(message.sender)
+        # defence: dead-and-alive
         self._check_group("agreed on the survivors", signers, within=self._survivors)
 
     def _check_group(
@@ -409,6 +411,7 @@ class SiteSum:
             )
         if self.name not in group:
             raise ProtocolError(f"site {self.name} is not among those said to have {what}: it is left out")
+        # defence: enough-agreements-end-to-end
         if len(group) < self.parameters.roster.threshold:
             raise ProtocolError(
                 f"only {len(group)} sites {what}, {self.parameters.roster.threshold} are needed: "

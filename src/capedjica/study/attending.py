@@ -81,6 +81,7 @@ def _log_zeros(site: Site, enrolled: int) -> None:
 
 def _log_unreadable(site: str, people: People) -> None:
     """Tell the site, and nobody else, how many of its people could not be used, however the run ended."""
+    # defence: names-stay-at-a-site
     if people.n_unreadable:
         logging.getLogger(f"capedjica.site.{site}").warning(
             "%d of %d people's scans could not be read and counted as zero", people.n_unreadable, len(people)

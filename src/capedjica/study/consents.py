@@ -96,7 +96,9 @@ def _standing(listed: Sequence[Withdrawal]) -> dict[str, str]:
 def _read_whole(home: SiteHome, ledger: Ledger) -> dict[str, str]:
     """Return who withdrew; refuse if the ledger has noted somebody else."""
     listed, noted = read_list(home), _noted(ledger)
+    # defence: marks-that-are-lacking
     lacking = noted - _marks(listed)
+    # defence: a-list-that-was-lost
     if lacking:
         raise InputError(
             f"{withdrawn_path(home)} lacks {lacking.total()} of the {noted.total()} withdrawals of consent "
@@ -142,7 +144,9 @@ def note_withdrawn(home: SiteHome, name: str) -> None:
 
 
 def _note_all(home: SiteHome, ledger: Ledger) -> None:
+    # defence: marks-that-are-noted
     for mark in (_marks(read_list(home)) - _noted(ledger)).elements():
+        # defence: nobody-is-named-in-the-ledger
         ledger.note(NOTE, mark)
 
 
@@ -202,7 +206,9 @@ class Consenting:
         except CapedjicaError:
             # Why goes into the site's own log; its people count as zero, which nobody outside can tell.
             logging.getLogger(f"capedjica.site.{self._home.settings.name}").exception("nobody is read")
+            # defence: a-list-that-cannot-be-read
             raise
+        # defence: withdrawal-during-a-run
         if withdrawn <= self._withdrawn:
             return
         self.people = consenting(self._home, self.people.people, self.people.features, withdrawn)
@@ -222,7 +228,9 @@ def consenting(
     by a process that was killed before it learnt of a withdrawal, is removed here, before anything is read.
     """
     cache = SeriesCache(home.cache_path, _edition(withdrawn))
+    # defence: series-written-after-a-withdrawal
     cache.purge_other_editions()
+    # defence: the-withdrawn-count-as-zero
     kept = [Person(one.name, ()) if one.name in withdrawn else one for one in people]
     return People(kept, features, cache)
 

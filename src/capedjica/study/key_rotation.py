@@ -55,6 +55,7 @@ def bound_studies(home: SiteHome) -> list[str]:
 
 def rotate_key(home: SiteHome) -> Rotation:
     """Give a site a new key, or finish what was begun; not while it takes part in a study."""
+    # defence: a-key-is-not-changed-during-a-run
     with resting(home):
         try:
             return _rotate(home)
@@ -76,8 +77,10 @@ def _rotate(home: SiteHome) -> Rotation:
         os.link(place, aside)
     # Before the ledger can need it, the new key is there to stay.
     sync_folder(place.parent)
+    # defence: the-ledger-changes-first
     _change_ledger(home, old, new)
     home.write_card(new)
+    # defence: the-identity-changes-last
     os.replace(coming, place)
     sync_folder(place.parent)
     return Rotation(old.public(name), new.public(name), aside)
@@ -92,6 +95,7 @@ def _change_ledger(home: SiteHome, old: Identity, new: Identity) -> None:
     except WrongKeyError:
         with home.open_ledger_as(old) as ledger:
             ledger.verify_chain()
+            # defence: a-new-key-begins-no-new-ledger
             ledger.change_key(storage_key=new.derive_key("ledger"), old=old.public_key, new=new.public_key)
     with home.open_ledger_as(new) as ledger:
         ledger.verify_chain()

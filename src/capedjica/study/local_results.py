@@ -159,6 +159,7 @@ def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, un
 
 def _withdrew(folder: Path, person: Person, home: SiteHome) -> bool:
     """Whether a person withdrew their consent; then there is no folder of theirs any more."""
+    # defence: results-written-after-a-withdrawal
     if person.name not in standing(home):
         return False
     shutil.rmtree(folder / person_label(person.name), ignore_errors=True)
@@ -255,5 +256,6 @@ def _json(content: dict[str, Any]) -> bytes:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, from its first byte on."""
+    # defence: results-about-single-people
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)

@@ -184,6 +184,7 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
         return [f"it is not a site of '{contract.title}', whose sites are {', '.join(contract.roster.names)}"]
     found = []
     pinned, own = contract.roster.site(name), home.card()
+    # defence: a-sites-own-key
     if pinned.public_key != own.public_key:
         found.append(
             f"the study names another key for it, fingerprint {pinned.fingerprint}; its own is "
@@ -193,6 +194,7 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
         f"site {peer.name} of the study has a key that this site revoked, fingerprint {peer.fingerprint}: it "
         "needs a new key, and the study must be made anew with it"
         for peer in map(contract.roster.site, contract.roster.names)
+        # defence: revoked-keys
         if home.revokes(peer)
     ]
     if not contract.protects and not _allows_unprotected(home):
@@ -201,6 +203,7 @@ def terms_problems(home: SiteHome, study: Study) -> list[str]:
             f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected in "
             f"{home.folder / 'site.toml'})"
         )
+    # defence: at-least-one-colluding-site
     if contract.mechanism == "cape" and not contract.roster.n_colluding and not _allows_unprotected(home):
         found.append(
             "privacy.n_colluding is 0: the guarantee does NOT hold against "
@@ -248,6 +251,7 @@ def budget_problems(home: SiteHome, study: Study) -> list[str]:
 def _revocation(home: SiteHome, study: Study) -> list[str]:
     """Return that the site revoked its approval, if it did: the ledger does not take that back."""
     known = spent_on(home, study)
+    # defence: revoked-for-good
     if known is None or not known.revoked:
         return []
     return ["the site revoked its approval, which cannot be taken back; it needs a new study"]

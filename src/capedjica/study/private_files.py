@@ -15,12 +15,14 @@ def write_private(file: Path, content: bytes) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
+        # defence: enrolment-is-private
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(handle)
         draft.replace(file)
+        # defence: a-list-that-is-durable
         sync_folder(file.parent)
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None

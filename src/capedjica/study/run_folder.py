@@ -88,6 +88,7 @@ class RunFolder:
                 f"({state.study[:16]}); this one is '{study.content.title}' ({study.hash.hex()[:16]})"
                 f"{self._difference(study)}: give another folder"
             )
+        # defence: version-of-a-run
         if state.capedjica != __version__ and not state.complete:
             raise InputError(
                 f"{self.path} was begun by capedjica {state.capedjica} and can only be resumed by it; "

@@ -88,6 +88,7 @@ def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
     data = msgspec.structs.replace(enrolment.data, path=home.settings.data.path, participants=())
     found = find(home, data, study)
     present = {person.name: person for person in found.people}
+    # defence: the-enrolled-stay-enrolled
     people = tuple(present.get(name, Person(name, ())) for name in enrolment.enrolled)
     names = set(enrolment.enrolled)
     problems = tuple(problem for problem in found.problems if problem.name in names)
@@ -112,6 +113,7 @@ def find(
         space=data.space or wanted,
         participants=data.participants,
         abide_site=data.abide_site,
+        # defence: the-withdrawn-are-not-found
         without=read_withdrawn(home) if withdrawn is None else withdrawn,
     )
 
@@ -123,6 +125,7 @@ def open_people(home: SiteHome, study: Study) -> People:
 
 def _taking_part(home: SiteHome, study: Study) -> tuple[Person, ...]:
     """Return who was approved; a site that approves by itself keeps no record, and takes whoever is there."""
+    # defence: the-people-of-the-approval
     approved = None if home.settings.policy.auto_approve else approved_people(home, study)
     if approved is None:
         return call_roll(home, study).people

@@ -76,7 +76,9 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
     # First of all, so that it holds whatever happens to the rest.
     since = add_withdrawn(home, name)
     try:
+        # defence: series-of-the-withdrawn
         series = SeriesCache(home.cache_path).purge()
+        # defence: results-of-the-withdrawn
         results = _remove_results(home, name)
         forget_person(home, name)
     finally:

@@ -158,6 +158,7 @@ class Desk:
             raise ProtocolError(_CLOSED)
         if not answer.done():
             return _slip("busy", b"")
+        # defence: kept-answers-are-revoked-too
         if not self._stands():
             raise ProtocolError(_REVOKED)
         return _slip("done", answer.result())

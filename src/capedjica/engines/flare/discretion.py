@@ -26,6 +26,7 @@ WORD: Final = re.compile(r"[\w.@:+-]{0,100}")
 
 def install() -> None:
     """Keep these from the server, and the record from its words."""
+    # defence: the-machines-address
     authenticator._get_client_ip = lambda: NOWHERE
     _give_no_reasons(FedAdminAgent)
     client_runner.add_job_audit_event = _with_plain_references(client_runner.add_job_audit_event)
@@ -39,6 +40,7 @@ def without_reasons(reply: Message) -> Message:
         if isinstance(said.body, str) and said.body.startswith(ERROR_MSG_PREFIX):
             said.body = f"{ERROR_MSG_PREFIX}: the site's own log says why"
         elif failed:
+            # defence: why-a-command-failed
             said.body = "refused"
     return reply
 
@@ -57,6 +59,7 @@ def _with_plain_references(plain: Any) -> Any:
     @wraps(plain)
     def add(fl_ctx: Any, ref: Any = "", msg: str = "") -> Any:
         is_plain = isinstance(ref, str) and WORD.fullmatch(ref)
+        # defence: the-record-of-a-job
         return plain(fl_ctx=fl_ctx, ref=ref if is_plain else "", msg=msg)
 
     return add

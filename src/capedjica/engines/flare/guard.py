@@ -121,11 +121,14 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Part(msgspec.Struct, forbid_unknown_fields=True):
     # By its name, as this layer does not know the one above; a test compares it with what jobs are made of.
+    # defence: the-class-of-a-job
     path: Literal["capedjica.study.federated.parties.SiteParty"]
+    # defence: no-templates-in-arguments
     args: _Arguments
 
 
 class _Executor(msgspec.Struct, forbid_unknown_fields=True):
+    # defence: no-templates-in-tasks
     tasks: tuple[Literal["none"]]
     executor: _Part
 
@@ -134,14 +137,17 @@ class _Settings(msgspec.Struct, forbid_unknown_fields=True):
     """All that a job may say to a site: to run our one class, with plain arguments."""
 
     format_version: Literal[2]
+    # defence: one-class-in-a-job
     executors: Annotated[list[_Executor], msgspec.Meta(min_length=1, max_length=1)]
 
 
 def install() -> None:
     """Make every cell of this process refuse what is not welcome."""
     # Within what neighbours do, which look first at who a message says to be from.
+    # defence: names-of-what-is-refused
     _name_what_is_refused(CoreCell)
     neighbours.install()
+    # defence: known-types-only
     unpacking.take_known_types_only()
     streams.install()
     discretion.install()
@@ -170,6 +176,7 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     """
     if neighbours.is_family(own, origin):
         # From the outside only a thief of the kit would call itself so.
+        # defence: who-handed-a-message-over
         return neighbours.is_family(own, neighbour)
     parent = "" if own.is_root else FQCN.get_parent(own.fqcn)
     if neighbour not in (FQCN.ROOT_SERVER, parent):
@@ -178,22 +185,27 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     if about == (NetChannel.CELLNET, CellChannelTopic.Bye):
         return origin == neighbour
     if own.is_root:
+        # defence: clients-take-no-streams
         return origin == FQCN.ROOT_SERVER and about in _FOR_CLIENTS
     if about == _FAILED and origin == FQCN.ROOT_SERVER:
         return True
     if about == _PIECE:
         about = _about(message, StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC)
         # Answers come in pieces too, by a channel of their own, under the name of the question.
+        # defence: what-is-inside-a-stream
         wanted = about[0] == CellChannel.RETURN_ONLY or about in _FOR_JOBS
     else:
+        # defence: events-of-flare
         wanted = about in _FOR_JOBS
     aggregator = FQCN.join([FQCN.ROOT_SERVER, *FQCN.split(own.fqcn)[1:]])
+    # defence: messages-of-other-sites
     return origin == aggregator and wanted
 
 
 def _about(message: Message, channel: str, topic: str) -> tuple[str, str]:
     """Return what a message is about; nothing where that is not said in plain words."""
     said = message.get_header(channel, ""), message.get_header(topic, "")
+    # defence: plain-words
     return said if all(isinstance(word, str) and _WORD.fullmatch(word) for word in said) else ("", "")
 
 
@@ -235,6 +247,7 @@ def _leave_out_commands(kind: type[FedAdminAgent]) -> None:
 
     @wraps(plain)
     def register(agent: FedAdminAgent, processor: RequestProcessor) -> Any:
+        # defence: flares-commands
         return plain(agent, processor) if set(processor.get_topics()) <= COMMANDS else None
 
     kind.register_processor = register
@@ -269,6 +282,7 @@ def keep_to_the_job(command: Any, of_family: bool = False) -> bool:
     if command.topic not in COMMANDS:
         return False
     # How a job stands is said by the job: told otherwise, a client would not end it any more.
+    # defence: how-a-job-stands
     if command.topic == TrainingTopic.NOTIFY_JOB_STATUS and not of_family:
         return False
     # Both go into files of this machine.
@@ -276,12 +290,15 @@ def keep_to_the_job(command: Any, of_family: bool = False) -> bool:
         return False
     # Both go into FLARE's record of commands.
     for key in (RequestHeader.USER_NAME, ConnProps.EVENT_ID):
+        # defence: the-record-of-commands
         if not (isinstance(said := command.get_header(key, ""), str) and _WORD.fullmatch(said)):
             return False
     name, meta = (command.get_header(key) for key in (RequestHeader.JOB_ID, RequestHeader.JOB_META))
+    # defence: the-folder-of-a-job
     if name is not None and not (isinstance(name, str) and _JOB_NAME.fullmatch(name)):
         return False
     if meta is not None:
+        # defence: what-is-said-of-a-job
         essential = {key: meta[key] for key in _KNOWN & meta.keys()} if isinstance(meta, dict) else {}
         command.set_header(RequestHeader.JOB_META, essential | {JobMetaKey.JOB_ID.value: name})
     return True
@@ -289,6 +306,7 @@ def keep_to_the_job(command: Any, of_family: bool = False) -> bool:
 
 def _is_small(*said: Any) -> bool:
     try:
+        # defence: short-words-about-a-job
         return len(json.dumps(said)) <= _MOST_BYTES
     except (TypeError, ValueError, RecursionError):
         return False
@@ -302,8 +320,10 @@ def is_plain(job: Any) -> bool:
         with zipfile.ZipFile(io.BytesIO(job)) as packed:
             names = packed.namelist()
             small = all(member.file_size <= _MOST_BYTES for member in packed.infolist())
+            # defence: what-a-job-may-bring
             if not small or len(set(names)) != len(names) or not {_SETTINGS} <= set(names) <= _JOB:
                 return False
+            # defence: what-a-job-may-say
             msgspec.json.decode(packed.read(_SETTINGS), type=_Settings)
     except (OSError, EOFError, ValueError, RuntimeError, RecursionError, zipfile.BadZipFile, zlib.error):
         return False
@@ -317,6 +337,7 @@ def _refuse_strange_jobs(kind: type[DeployProcessor]) -> None:
     def process(processor: DeployProcessor, request: Any, context: Any) -> Any:
         # What a job left behind, its log for example, would be emptied for another of its name.
         is_new = not Path(context.args.workspace, request.get_header(RequestHeader.JOB_ID)).exists()
+        # defence: a-jobs-folder-is-new
         if is_new and is_plain(request.body):
             return plain(processor, request, context)
         _LOG.warning("refused a job that is not a study's, or not a new one")
@@ -330,7 +351,9 @@ def _limit_jobs(kind: type[StartJobProcessor]) -> None:
 
     @wraps(plain)
     def process(processor: StartJobProcessor, request: Any, context: Any) -> Any:
+        # defence: jobs-one-by-one
         with _STARTING:
+            # defence: few-jobs
             if len(context.get_all_job_ids()) < MAX_JOBS:
                 return plain(processor, request, context)
         _LOG.warning("refused to start a job beside %d others", MAX_JOBS)
@@ -346,6 +369,7 @@ def _limit_pauses(kind: type[ClientRunner]) -> None:
     @wraps(plain)
     def fetch(runner: ClientRunner, context: Any) -> tuple[float, bool]:
         pause, done = plain(runner, context)
+        # defence: short-pauses
         fits = isinstance(pause, int | float) and 0 < pause <= MAX_PAUSE
         return (pause if fits else MAX_PAUSE), done
 

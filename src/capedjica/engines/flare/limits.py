@@ -31,7 +31,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 def install() -> None:
     """Limit what this process takes."""
+    # defence: frames-are-limited
     socket_conn.MAX_FRAME_SIZE = MAX_FRAME
+    # defence: greetings-are-short
     _limit_greetings(ConnManager)
     _wait_for_each_apart(TcpStreamServer)
 
@@ -59,12 +61,14 @@ def _wait_for_each_apart(kind: type[TcpStreamServer]) -> None:
         begin(server, *args)
         if isinstance(server.socket, ssl.SSLSocket):
             # Sockets that this one accepts do as it says.
+            # defence: handshakes-one-beside-the-other
             server.socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
 
     @wraps(serve)
     def shake_hands(server: TcpStreamServer, request: Any, address: Any) -> None:
         """In a thread of its own."""
         if isinstance(request, ssl.SSLSocket):
+            # defence: patience-with-a-handshake
             request.settimeout(PATIENCE)
             try:
                 request.do_handshake()

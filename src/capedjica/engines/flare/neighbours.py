@@ -30,7 +30,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 def install() -> None:
     """Let every cell of this process keep to its neighbours."""
+    # defence: names-go-with-connections
     _check_names(ConnManager)
+    # defence: unasked-answers
     _drop_what_is_not_expected(CoreCell)
 
 
@@ -75,6 +77,7 @@ def is_expected(
         message.get_header(key)
         for key in (MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION, MessageHeaderKey.MSG_TYPE)
     )
+    # defence: nothing-is-carried-into-a-site
     if not isinstance(origin, str) or destination != own.fqcn or is_family(own, origin):
         return False
     # FLARE would wait for a stranger's key, an hour for each message. Connections are encrypted.
@@ -97,6 +100,7 @@ def make_no_connections(kind: type[CoreCell] = CoreCell) -> None:
     def refuse(cell: CoreCell, to_cell: str, url: str) -> None:
         _LOG.warning("made no connection that %r asked for", to_cell)
 
+    # defence: no-connection-for-the-asking
     kind._add_adhoc_connector = refuse
 
 

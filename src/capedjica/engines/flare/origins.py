@@ -68,6 +68,7 @@ def may_be_called(name: Any, certified: Any) -> bool:
     """Whether somebody with a certificate may have a name: who gives commands is asked for no other."""
     if isinstance(name, str):
         name = FQCN.normalize(name)  # as FLARE does before it looks
+    # defence: who-gives-commands
     return certified == COORDINATOR or not is_valid_admin_client_name(name)
 
 
@@ -89,6 +90,7 @@ def speaks_for_itself(neighbour: str, message: Message) -> bool:
     )
     if not (isinstance(origin, str) and isinstance(destination, str)):
         return False
+    # defence: in-anothers-name
     if FQCN.get_root(origin) != root or FQCN.get_root(destination) != FQCN.ROOT_SERVER:
         return False
     if (
@@ -96,6 +98,7 @@ def speaks_for_itself(neighbour: str, message: Message) -> bool:
         or message.get_header(MessageHeaderKey.MSG_TYPE) != MessageType.REQ
     ):
         return True
+    # defence: what-a-server-obeys
     return _is_needed(destination, message)
 
 

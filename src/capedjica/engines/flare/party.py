@@ -20,11 +20,14 @@ _OF_SITES: Final = "nvflare.private.fed.app.client."
 def prepare(module: str) -> None:
     """Put limits, and the guard of a site, into force before a module of FLARE is run in this process."""
     limits.install()
+    # defence: limits-before-flare-begins
     unpacking.install()
     neighbours.make_no_connections()
     if module.startswith(_OF_SITES):
+        # defence: the-guard-at-a-sites-door
         guard.install()
     else:
+        # defence: in-the-servers-name-real-processes
         origins.install()
 
 

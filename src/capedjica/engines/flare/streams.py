@@ -45,8 +45,10 @@ def is_modest(message: Message) -> bool:
     )
     if not all(type(said) is int for said in (number, place, size)):
         return False
+    # defence: pieces-within-the-limit
     if not (0 <= place <= _LAST_PIECE and 0 <= size <= MAX_FRAME):
         return False
+    # defence: pieces-that-wait
     return bool(len(message.payload or b"") <= STREAM_CHUNK_SIZE)
 
 
@@ -55,15 +57,18 @@ def _limit_streams(kind: type[RxTask]) -> None:
 
     @wraps(plain)
     def find_or_create(message: Message, cell: CoreCell) -> RxTask | None:
+        # defence: pieces-of-a-large-message
         if not is_modest(message):
             _LOG.warning("refused a piece of a message that no study sends")
             return None
         # A message that was asked to be kept would stay after it was read.
+        # defence: messages-that-were-read
         message.set_header(StreamHeaderKey.RELIABLE, False)
         known = (message.get_header(MessageHeaderKey.ORIGIN), message.get_header(StreamHeaderKey.STREAM_ID))
         with _OPENING:
             with kind.map_lock:
                 n_open = sum(not (task.completed or task.failed) for task in kind.rx_task_map.values())
+                # defence: few-streams
                 may_begin = known in kind.rx_task_map or n_open < MAX_STREAMS
             if may_begin:
                 return plain(message, cell)
@@ -78,6 +83,7 @@ def _say_no_more_than_that_it_failed(kind: type[RxTask]) -> None:
 
     @wraps(plain)
     def send(task: RxTask, error_msg: Any, error_type: Any = None) -> None:
+        # defence: why-a-stream-failed
         plain(task, "the message did not arrive", error_type)
 
     kind._send_error = send

@@ -33,9 +33,13 @@ _FILE: Final = name_of(Datum)
 
 def install() -> None:
     """Let this process read and write no file for a message, and fetch nothing for one."""
+    # defence: files-are-not-taken
     _refuse_types(Packer, lambda name: name == _FILE)
+    # defence: files-are-not-packed
     _pack_no_files(DatumManager)
+    # defence: files-are-not-written
     lobs.get_datum_dir = _refuse_files
+    # defence: nothing-is-fetched
     lobs.get_dot_handler = lambda kind: None
 
 
@@ -49,6 +53,7 @@ def _refuse_types(kind: type[Packer], is_strange: Callable[[Any], bool]) -> None
 
     @wraps(plain)
     def unpack(packer: Packer, obj: Any) -> Any:
+        # defence: kinds-of-objects
         if type(obj) is dict and FOBS_TYPE in obj and is_strange(obj[FOBS_TYPE]):
             raise ValueError(f"an object of a kind that is not expected: {obj[FOBS_TYPE]!r:.100}")
         return plain(packer, obj)

@@ -111,6 +111,7 @@ class Books:
         known = self.studies.get(study)
         if known is None:
             raise NotApprovedError(f"study {study.hex()[:16]} is not approved at this site; nothing was sent")
+        # defence: revoked-approvals
         if known.revoked:
             raise NotApprovedError(f"the approval of {known} was revoked at this site; nothing was sent")
         return known
@@ -123,6 +124,7 @@ class Books:
         """Refuse a block that is not strictly after all earlier ones of its study."""
         self.approved(study)
         last = self.last_claim(study)
+        # defence: blocks-only-grow-by-the-ledger
         if (block, attempt) <= last:
             raise ProtocolError(
                 f"block {block}, attempt {attempt} of study {study.hex()[:16]} is not after block {last[0]}, "
@@ -138,6 +140,7 @@ class Books:
         entry = self.releases.get(slot)
         if entry is None:
             return None
+        # defence: one-request-for-a-slot
         if entry.request != request or entry.read(Release).participants != participants:
             raise SlotUsedError(f"{slot} already answered another request; a new slot is needed")
         return entry
@@ -147,6 +150,7 @@ class Books:
         owner = self._claims[slot.study].get((slot.block, slot.attempt))
         if owner is None:
             raise ProtocolError(f"{slot} was not claimed at this site; claim its block first")
+        # defence: slots-of-a-dead-process
         if slot in self.burnt or owner != incarnation:
             raise SlotBurntError(f"{slot} is burnt: its mask was touched or lost; a new block is needed")
 

@@ -152,6 +152,7 @@ class Chain:
                 self._settle()
                 yield
             # Under the lock again, so that the heads of two processes cannot overtake each other.
+            # defence: head-before-sending
             with self._log.transaction():
                 self._settle()
 
@@ -272,6 +273,7 @@ class Chain:
         if data is not None:
             if not Head.readable(data, self._keys.verifier):
                 self._check_claim(data, source)
+            # defence: head-in-the-second-place
             return self.compare(data, source)
         # The head is first written when the ledger has one entry, so a longer one had it and lost it.
         if self._tip.seq > 1:
@@ -295,6 +297,7 @@ class Chain:
         """Refuse what does not fit even a head that this key did not sign: it may be of a later one."""
         claimed = Head.claimed(data)
         if claimed is not None:
+            # defence: a-head-that-speaks-of-more
             self._fit(claimed, source)
 
     def _write_head(self) -> None:

@@ -58,6 +58,7 @@ class Head:
         head = cls.claimed(data)
         if head is None:
             raise TamperedError(f"{source} is not a ledger head of {HEAD_BYTES} bytes")
+        # defence: the-old-key-is-out-of-force
         if not verifier(head.seq)(data[_BODY.size :], data[: _BODY.size]):
             raise TamperedError(f"{source} was not signed by this site")
         return head

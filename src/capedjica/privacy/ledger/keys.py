@@ -125,6 +125,7 @@ def _agreed(entry: Entry, ledger: bytes, follower: str | None) -> KeyChange:
     change = entry.read(KeyChange)
     old, new = bytes.fromhex(change.old), bytes.fromhex(change.new)
     statement = _statement(ledger, entry.seq, entry.previous, old, new)
+    # defence: the-old-key-agrees
     if not verifies(old, bytes.fromhex(change.signature), statement) or follower not in (None, change.new):
         raise TamperedError(f"the change of key in entry {entry.seq} of the ledger was not agreed to")
     return change

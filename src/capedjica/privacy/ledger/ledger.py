@@ -230,12 +230,14 @@ class Ledger:
         with self._burning(place), self._chain.writing():
             self._chain.books.approved(place.study)
             stored = self._chain.books.stored(place, request, names)
+            # defence: stored-answers
             if stored is not None:
                 return self._chain.message(stored)
             self._check_fresh(place)
             self._check_budget(asked, place.study)
             self._touched.add(place)
             message = checks.message(make_message())
+            # defence: record-before-sending
             self._chain.append("release", detail, *place, request=request, mu2=asked, message=message)
         return message
 
@@ -249,6 +251,7 @@ class Ledger:
                 self._chain.append("abort", Note(reason), *place)
 
     def _check_fresh(self, place: Slot) -> None:
+        # defence: slot-touched-before
         if place in self._touched:
             raise SlotBurntError(f"{place} is burnt: its mask was touched; a new block is needed")
         self._chain.books.check_fresh(place, self._incarnation)

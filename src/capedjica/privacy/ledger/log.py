@@ -47,6 +47,7 @@ _SCHEMA: Final = (
     ) STRICT""",
     "CREATE TABLE message (seq INTEGER PRIMARY KEY REFERENCES entry (seq), sealed BLOB NOT NULL) STRICT",
     "CREATE UNIQUE INDEX one_approval ON entry (study) WHERE kind = 'study'",
+    # defence: one-claim-per-block
     "CREATE UNIQUE INDEX one_claim ON entry (study, block, attempt) WHERE kind = 'claim'",
     "CREATE UNIQUE INDEX one_release ON entry (study, block, attempt, slot) WHERE kind = 'release'",
     *(

@@ -101,6 +101,7 @@ class Policy:
             return self._check_non_private()
         counted = [c for c in spent if c < math.inf] if self.allow_non_private else spent
         # fsum rounds the exact sum once, so the sign of this one is the sign of the exact difference.
+        # defence: cap-of-the-ledger
         if total([*counted, asked, -cap.mu2]) > 0:
             raise BudgetExceededError(_refusal(asked, total(counted), cap, whose))
         return None

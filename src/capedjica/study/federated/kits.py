@@ -56,6 +56,7 @@ class Kit:
     def study(self) -> Study:
         """Return the study; refuse one that is not what the kit was made for."""
         study = Study.load(self.path / "study")
+        # defence: a-kit-holds-the-study-it-names
         if study.hash.hex() != self.label.study:
             raise InputError(
                 f"{self.path} holds another study than it says: {study.hash.hex()[:16]}, not "
@@ -72,12 +73,14 @@ class Kit:
             sound = given == connection(self.label.site, self.label.study, host, int(port)) and is_host(host)
         except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
             sound = False
+        # defence: a-kit-says-where-the-server-is
         if not sound:
             raise InputError(f"{file} does not say where the server is, and nothing else: it cannot be used")
         return f"{host}:{int(port)}"
 
     def check_version(self, name: Path | None = None) -> None:
         """Refuse a kit that another version made, also one that was received before an upgrade."""
+        # defence: version-of-a-kit
         if self.label.capedjica != __version__:
             raise InputError(
                 f"{name or self.path} was made by capedjica {printable(self.label.capedjica)}, this is "
@@ -193,6 +196,7 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
         parts = PurePosixPath(member.filename).parts
         kind = stat.S_IFMT(member.external_attr >> 16)
         public = parts[:1] == ("study",) and ".." not in parts and "\\" not in member.filename
+        # defence: a-kit-brings-no-settings
         beside = member.filename not in _FILES and not public
         if beside or kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.compress_type not in _PACKINGS:
             raise InputError(f"{path} is not a kit: it holds {printable(member.filename)!r}")

@@ -125,6 +125,7 @@ class SiteParty(AnsweringExecutor):
         except Exception as error:
             self.close()
             self._log_refusal(home, error)
+            # defence: silence-of-a-site-that-refuses
             raise ProtocolError("it does not take part; its own log says why") from None
 
     def _log_refusal(self, home: SiteHome | None, error: Exception) -> None:
@@ -134,6 +135,7 @@ class SiteParty(AnsweringExecutor):
             return
         with suppress(InputError):
             log_refusal(home, error)
+        # defence: reasons-in-the-sites-own-log
         self.logger.error("does not take part; %s says why", log_path(home))
 
     def _take_part(self, home: SiteHome, study: Study) -> Handle:
@@ -142,6 +144,7 @@ class SiteParty(AnsweringExecutor):
             *budget_problems(home, study),
             *changed_since_approval(home, study),
         ]
+        # defence: approval-of-a-study
         if found:
             raise InputError(f"site {home.settings.name}: {found[0]}")
         if self._seed is not None and not study.contract.insecure_noise:
@@ -208,6 +211,7 @@ def _read(path: Path, kind: type[_Settings]) -> _Settings:
 def _load(settings: Path, expected: str) -> Study:
     """Return the study of this kit; refuse a job about another one."""
     study = Study.load(settings.parent / "study")
+    # defence: the-study-that-a-job-names
     if study.hash.hex() != expected:
         raise InputError(
             f"the job is about study {expected[:16]}, this kit about '{study.content.title}' "

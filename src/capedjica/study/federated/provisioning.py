@@ -90,6 +90,7 @@ def provision_again(study: Study, host: str | None = None, port: int | None = No
     busy = f"'{study.content.title}' is being run: its kits can be made anew when it is not"
     with locked(earlier.run_lock, busy), _made(study, host, port) as made:
         processes.stop(earlier.server_kit)
+        # defence: a-new-root
         _replace(earlier.path, made)
     return Federation.beside(study)
 
@@ -210,7 +211,9 @@ def _run_provisioner(title: str, host: str, port: int, names: tuple[str, ...], s
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
+    # defence: encryption-at-the-server
     description = Project(title, "capedjica", props={"api_version": 3})
+    # defence: certificates-of-sites
     description.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
     description.add_admin(COORDINATOR, ORGANISATION, {"role": "project_admin"})
     for name in names:
@@ -285,6 +288,7 @@ def _add_study(study: Study, kit: Path) -> None:
     folder = kit / "study"
     folder.mkdir()
     copy_files(study.content.features, study.folder, folder)
+    # defence: identities-stay-at-sites
     write_study(folder / "study.toml", study.content)
 
 

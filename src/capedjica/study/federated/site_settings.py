@@ -23,7 +23,9 @@ STARTUP: Final = ("client.crt", "client.key", "fed_client.json", "rootCA.pem")
 
 # Whoever talks to a party through FLARE may see that it is there and hand it the one job it knows.
 _NOBODY: Final = dict.fromkeys(
-    ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
+    ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"),
+    # defence: no-commands-at-a-site
+    "none",
 )
 AUTHORIZATION: Final = {
     "format_version": "1.0",
@@ -38,7 +40,9 @@ AUTHORIZATION: Final = {
 COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
     # Memory for a whole message is reserved when its first piece comes.
+    # defence: announced-messages-are-limited
     "streaming_max_blob_size": MAX_FRAME,
+    # defence: certificates-on-the-machine-itself
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
 }
 _COMPONENTS: Final = {
@@ -58,7 +62,9 @@ _COMPONENTS: Final = {
 _RESOURCES: Final = {
     "format_version": 2,
     "class_list_enforcement_mode": "enforce",
+    # defence: one-class-at-a-site
     "class_allow_list": [SITE_CLASS],
+    # defence: logs-stay-at-a-site
     "allow_log_streaming": False,
     "client": {"retry_timeout": 30},
     "components": [
@@ -96,6 +102,7 @@ _LOGGING: Final = {
         "root": {"level": "INFO", "handlers": ["consoleHandler", "logFileHandler"]},
         # What may name a patient or the file of a scan: the site's own log has the first, nobody the second.
         "capedjica.site": {"level": "INFO", "handlers": ["nowhereHandler"], "propagate": False},
+        # defence: no-warnings-in-flares-logs
         "py.warnings": {"level": "WARNING", "handlers": ["nowhereHandler"], "propagate": False},
     },
 }
@@ -131,6 +138,7 @@ def connection(site: str, study: str, host: str, port: int) -> dict[str, Any]:
             "ssl_root_cert": "rootCA.pem",
             "fqsn": site,
             "is_leaf": True,
+            # defence: encryption-at-a-site
             "connection_security": "mtls",
         },
     }

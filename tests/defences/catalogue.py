@@ -1,0 +1,1226 @@
+"""What the threat model defends, by which markers in the sources, and the test that must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+GONE = ""
+NEVER = "if False:"
+
+
+@dataclass(frozen=True)
+class Defence:
+    """A statement of the threat model, what takes its defence away, and the test that must notice.
+
+    ``changes`` has for markers in the sources what is put in the place of what they mark (see `markers`).
+    Several changes are the layers of one defence, any of which is enough.
+    """
+
+    name: str
+    statement: str
+    test: str
+    changes: Mapping[str, str]
+    slow: bool = False
+
+
+EVERY_LAYER_OF_A_SLOT = {
+    "stored-answers": GONE,
+    "one-request-for-a-slot": NEVER,
+    "slot-touched-before": NEVER,
+    "slot-of-a-held-block": "return held[0] if held else None",
+    "slot-used-once": NEVER,
+}
+
+DEFENCES = (
+    # 1. The parties
+    Defence(
+        "policy of a site",
+        "a site takes part without protection only if its own policy says so",
+        "test_a_site_refuses_what_its_policy_does_not_allow",
+        {"policy-of-a-site": NEVER},
+    ),
+    Defence(
+        "infinite charge",
+        "what is released without protection is charged with infinity",
+        "test_unprotected_releases_charge_infinity",
+        {"infinite-charge": "return plan.mu[self.name], make_message"},
+    ),
+    # 2. What each party sees
+    Defence(
+        "uniform masks",
+        "one answer alone is uniform noise",
+        "test_a_message_alone_is_uniform",
+        {"uniform-masks": "return np.zeros(self._layout.n_words, np.uint64)"},
+    ),
+    Defence(
+        "noise of each site",
+        "all answers together shift by exactly the mu that each site claims",
+        "test_shift_is_the_mu_that_each_site_claimed",
+        {"noise-of-each-site": "return _gaussian(self._noise, 0.7 * scale, size)"},
+    ),
+    Defence(
+        "colluders among survivors",
+        "the mu that a site claims holds after a lost site too: S_C does not shrink",
+        "test_shift_after_a_lost_site_and_a_new_block",
+        {"colluders-among-survivors": "self.contract.roster.n_colluding * (len(self.participants) == 5),"},
+    ),
+    Defence(
+        "noise of a whole analysis",
+        "no adversary reaches more than the epsilon that an analysis states",
+        "test_a_small_audit_stays_below_the_claim_and_reaches_a_third_of_it",
+        {"noise-of-each-site": "return _gaussian(self._noise, 0.7 * scale, size)"},
+    ),
+    Defence(
+        "silence about scans",
+        "the shape of a transcript is the same whatever the scan",
+        "test_the_shape_of_a_transcript_says_nothing_about_a_scan",
+        {
+            "silence-about-scans": (
+                'if self.n_zero:\n    raise ProtocolError("a scan cannot be used")\nreturn total'
+            )
+        },
+    ),
+    Defence(
+        "agreement on survivors",
+        "shares of secrets are of use to t sites together, for one set of survivors",
+        "test_at_most_one_sum_of_all_honest_survivors_is_learnt",
+        {"agreement-on-survivors": NEVER},
+    ),
+    Defence(
+        "certificates of sites",
+        "both ends of the wire show certificates of this study",
+        "test_who_has_no_certificate_of_this_study_gets_not_a_word",
+        {
+            "certificates-of-sites": (
+                'description.set_server(host, ORGANISATION, {"fed_learn_port": port, '
+                '"admin_port": port, "connection_security": "tls"})'
+            )
+        },
+        slow=True,
+    ),
+    Defence(
+        "encryption of the wire",
+        "who watches the wire sees TLS",
+        "test_who_has_no_certificate_of_this_study_gets_not_a_word",
+        {
+            "encryption-at-the-server": (
+                'description = Project(title, "capedjica", props={"api_version": 3, '
+                '"connection_security": "clear"})'
+            ),
+            "encryption-at-a-site": '"connection_security": "clear",',
+            # A third layer: without a certificate nobody gives commands.
+            "who-gives-commands": "return True",
+        },
+        slow=True,
+    ),
+    Defence(
+        "logs stay at a site",
+        "sites' logs are not streamed to the server",
+        "test_what_flare_may_do_at_a_site_is_decided_by_the_site",
+        {"logs-stay-at-a-site": '"allow_log_streaming": True,'},
+    ),
+    Defence(
+        "no commands at a site",
+        "a site's FLARE refuses commands that would read its files",
+        "test_what_flare_may_do_at_a_site_is_decided_by_the_site",
+        {"no-commands-at-a-site": '"any",'},
+    ),
+    Defence(
+        "silence of a site that refuses",
+        "after a run the server's workspace and logs hold nothing of a subject",
+        "test_nothing_of_a_subject_is_with_the_aggregator",
+        {"silence-of-a-site-that-refuses": "raise ProtocolError(str(error)) from None"},
+        slow=True,
+    ),
+    Defence(
+        "masks from the site's own source",
+        "no secret of a site is with the aggregator or in a log",
+        "test_no_secret_of_a_site_is_with_the_aggregator_or_in_a_log",
+        {
+            "uniform-masks": (
+                "masks = site._mask_source.uniform(self._layout.n_words)\n"
+                'site._log.warning("masks: %s", masks.tobytes().hex())\n'
+                "return masks"
+            )
+        },
+        slow=True,
+    ),
+    Defence(
+        "no error depends on data",
+        "a scan that cannot be read counts as zero, and the answer looks as always",
+        "test_no_error_that_depends_on_data_leaves_a_site",
+        {"no-error-depends-on-data": GONE},
+    ),
+    Defence(
+        "one subject fails alone",
+        "a subject that fails is zero and changes nobody else",
+        "test_a_subject_that_fails_is_zero_and_changes_nobody_else",
+        {"one-subject-fails-alone": "return"},
+    ),
+    Defence(
+        "clip on integers",
+        "replacing one subject moves the sum by at most the sensitivity",
+        "test_replacing_one_subject_moves_the_sum_by_at_most_the_sensitivity",
+        {"clip-on-integers": "factor = scale", "bound-on-integers": "if math.sqrt(square) <= 1e15:"},
+    ),
+    Defence(
+        "names stay at a site",
+        "what the aggregator receives and writes holds nobody",
+        "test_nobody_is_in_what_the_aggregator_received_and_wrote",
+        {
+            "names-stay-at-a-site": (
+                'logging.getLogger("capedjica.run").info("%s has read %s", site, people.names)\n'
+                "if people.n_unreadable:"
+            )
+        },
+    ),
+    Defence(
+        "names stay at a site, images",
+        "what the aggregator receives and writes holds nobody",
+        "test_nobody_is_in_the_results_of_images",
+        {
+            "names-stay-at-a-site": (
+                'logging.getLogger("capedjica.run").info("%s has read %s", site, people.names)\n'
+                "if people.n_unreadable:"
+            )
+        },
+    ),
+    Defence(
+        "search for numbers",
+        "leaks that are planted are found",
+        "test_the_search_finds_what_is_planted",
+        {"search-for-numbers": "here |= {who for who, own in self.binary.items() if False}"},
+    ),
+    Defence(
+        "search for names",
+        "leaks that are planted are found",
+        "test_a_real_leak_is_found",
+        {"search-for-names": "here = {who for who, forms in self.words.items() if False}"},
+    ),
+    Defence(
+        "enrolment is private",
+        "who was left out, and why, is in a file that only its owner can read",
+        "test_bad_scans_are_left_out_with_reasons_that_stay_here",
+        {"enrolment-is-private": "handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)"},
+    ),
+    Defence(
+        "the enrolled stay enrolled",
+        "nothing about a scan changes the number of people or what happens",
+        "test_somebody_who_vanishes_counts_as_zero_and_stays_enrolled",
+        {
+            "the-enrolled-stay-enrolled": (
+                "people = tuple(present[name] for name in enrolment.enrolled if name in present)"
+            )
+        },
+    ),
+    Defence(
+        "hash of public files",
+        "public files are refused if they are others",
+        "test_another_file_of_the_same_name_is_refused",
+        {"hash-of-public-files": NEVER},
+    ),
+    # 3. A malicious aggregator
+    Defence(
+        "stored answers",
+        "the same request gets the same bytes, uncharged",
+        "test_the_same_request_gets_identical_bytes_and_no_charge",
+        {"stored-answers": GONE},
+    ),
+    Defence(
+        "one request for a slot",
+        "any other request under a used slot is refused",
+        "test_a_changed_question_under_a_used_slot_is_refused",
+        {"one-request-for-a-slot": NEVER},
+    ),
+    Defence(
+        "one message under a mask",
+        "an aggregator from an old checkpoint gets no second message under a mask",
+        "test_an_aggregator_from_an_old_checkpoint_gets_no_second_message_under_a_mask",
+        {"one-request-for-a-slot": NEVER},
+    ),
+    Defence(
+        "a mask is forgotten once used",
+        "masks are overwritten as they are used: a second message would have none",
+        "test_masks_are_forgotten_once_used_or_replaced",
+        {"a-mask-is-forgotten-once-used": GONE},
+    ),
+    Defence(
+        "a block in use is waited for",
+        "a new block begun while a release is being made waits for it",
+        "test_a_block_in_place_of_the_one_in_use_waits",
+        {"a-block-in-use-is-waited-for": "with self._state:"},
+    ),
+    Defence(
+        "a wiped mask serves nothing",
+        "a new block begun while a release is being made does not uncover it",
+        "test_a_block_begun_while_a_release_is_made_does_not_uncover_it",
+        {"a-block-in-use-is-waited-for": "with self._state:", "a-wiped-mask-serves-nothing": GONE},
+    ),
+    Defence(
+        "agreed participants",
+        "noise is for the participants that t sites signed, not for those in a message",
+        "test_other_participants_than_agreed_are_refused_for_a_fresh_slot",
+        {"agreed-participants": NEVER},
+    ),
+    Defence(
+        "agreed part of the budget",
+        "a release may use the part of the budget that its block was made with",
+        "test_other_participants_than_agreed_are_refused_for_a_fresh_slot",
+        {"agreed-part-of-the-budget": "if ask.slot >= len(self.begin.slots):"},
+    ),
+    Defence(
+        "worst colluding set",
+        "mu is that of the covariance of the view over all colluding sets",
+        "test_every_mu_is_that_of_the_adversarys_covariance_and_within_the_budget",
+        {"colluders-among-survivors": "0,"},
+    ),
+    Defence(
+        "split views",
+        "split views uncover nothing",
+        "test_split_views_do_not_expose_a_small_group",
+        {"agreement-on-survivors": NEVER},
+    ),
+    Defence(
+        "dead and alive",
+        "a site called dead to one and alive to another stops the unmasking",
+        "test_a_site_called_dead_to_one_and_alive_to_another_stops_the_unmasking",
+        {"dead-and-alive": "pass"},
+    ),
+    Defence(
+        "pinned keys",
+        "keys are signed by identities that the peers pinned",
+        "test_keys_forged_replayed_or_altered_are_refused",
+        {"pinned-keys": NEVER},
+    ),
+    Defence(
+        "cap of the ledger",
+        "the ledger stops at the contract's budget",
+        "test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false",
+        {"cap-of-the-ledger": NEVER},
+    ),
+    Defence(
+        "reserved delta",
+        "the budget leaves room in delta for what the grid adds",
+        "test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false",
+        {"reserved-delta": "return self.delta"},
+    ),
+    Defence(
+        "approval within the contract",
+        "an approval for more than the contract promises is not used",
+        "test_a_study_approved_for_more_than_its_contract_is_not_begun",
+        {"approval-within-the-contract": NEVER},
+    ),
+    Defence(
+        "strict reading",
+        "bytes of any kind get a refusal, never a crash",
+        "test_ten_thousand_mutants_get_no_second_message_and_nothing_uncharged",
+        {"strict-reading": "except RecursionError:  # every error of the decoder is a ValueError"},
+    ),
+    Defence(
+        "every layer of a slot",
+        "no bytes get a second message under one mask",
+        "test_ten_thousand_mutants_get_no_second_message_and_nothing_uncharged",
+        EVERY_LAYER_OF_A_SLOT,
+    ),
+    Defence(
+        "refusals without words",
+        "an unexpected error is a refusal, without its words",
+        "test_an_unexpected_error_is_a_refusal_without_its_words",
+        {
+            "refusals-without-words": "except Exception as error:",
+            "silence-about-a-failure": "reason = str(error)",
+        },
+    ),
+    # On real machines
+    Defence(
+        "messages are of one study",
+        "an altered study obtains nothing",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"messages-are-of-one-study": NEVER},
+    ),
+    Defence(
+        "blocks only grow",
+        "a replayed block obtains nothing",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"blocks-only-grow": NEVER, "blocks-only-grow-by-the-ledger": NEVER, "one-claim-per-block": GONE},
+    ),
+    Defence(
+        "blocks only grow, by the ledger",
+        "the ledger alone refuses a replayed block",
+        "test_blocks_only_grow_restarts_included",
+        {"blocks-only-grow-by-the-ledger": NEVER},
+    ),
+    Defence(
+        "signatures, end to end",
+        "invented peers obtain nothing",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"pinned-keys": NEVER},
+    ),
+    Defence(
+        "participants, end to end",
+        "other participants than agreed obtain nothing",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"agreed-participants": NEVER},
+    ),
+    Defence(
+        "budget, end to end",
+        "more of the budget than agreed obtains nothing",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"agreed-part-of-the-budget": "if ask.slot >= len(self.begin.slots):"},
+    ),
+    Defence(
+        "participants, real sites",
+        "a dishonest server obtains nothing from real sites",
+        "test_a_dishonest_server_obtains_nothing_from_real_sites",
+        {"agreed-participants": NEVER},
+        slow=True,
+    ),
+    Defence(
+        "approval of a study",
+        "a study that was not approved, or whose scans changed, is not begun",
+        "test_sites_that_did_not_approve_or_have_other_scans_are_named_and_nothing_is_charged",
+        {"approval-of-a-study": NEVER},
+        slow=True,
+    ),
+    Defence(
+        "a kit holds the study it names",
+        "a study that was changed is not approved",
+        "test_a_kit_whose_study_was_changed_is_refused",
+        {"a-kit-holds-the-study-it-names": NEVER},
+    ),
+    Defence(
+        "version of a kit",
+        "a kit of another version of the program is refused",
+        "test_a_kit_of_another_version_names_both",
+        {"version-of-a-kit": NEVER},
+    ),
+    Defence(
+        "one class at a site",
+        "a site's kit allows one class",
+        "test_what_flare_may_do_at_a_site_is_decided_by_the_site",
+        {"one-class-at-a-site": '"class_allow_list": ["*"],'},
+    ),
+    Defence(
+        "a kit brings no settings",
+        "no kit brings code, or settings of FLARE, to a site",
+        "test_a_file_beside_its_place_is_refused",
+        {"a-kit-brings-no-settings": "beside = False"},
+    ),
+    Defence(
+        "a kit says where the server is",
+        "a kit tells FLARE nothing but where the server is",
+        "test_a_kit_that_tells_flare_more_than_where_the_server_is_is_refused",
+        {"a-kit-says-where-the-server-is": NEVER},
+    ),
+    Defence(
+        "seed against the contract",
+        "a seed for noise is refused in a study that promises privacy",
+        "test_a_site_refuses_seeded_noise_under_a_contract_that_promises_privacy",
+        {"seed-against-the-contract": NEVER},
+    ),
+    # Strangers
+    Defence(
+        "identities stay at sites",
+        "a site's Ed25519 identity is in no kit",
+        "test_no_key_of_a_site_is_with_the_coordinator",
+        {
+            "identities-stay-at-sites": (
+                'write_study(folder / "study.toml", study.content)\n'
+                'for site in study.folder.glob("sites/*/identity.pem"):\n'
+                "    shutil.copyfile(site, folder / site.parent.name)"
+            )
+        },
+    ),
+    Defence(
+        "survivors, end to end",
+        "a site called dead to one and alive to another, and split views, are refused by the sites",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"agreement-on-survivors": NEVER},
+    ),
+    Defence(
+        "enough agreements, end to end",
+        "nor do such lies succeed when the agreements of others are kept back",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"enough-agreements-end-to-end": NEVER},
+    ),
+    Defence(
+        "the study that a job names",
+        "a job about another study is refused",
+        "test_a_job_about_another_study_is_refused_and_nothing_is_charged",
+        {"the-study-that-a-job-names": NEVER},
+    ),
+    Defence(
+        "the study that a job names, real site",
+        "a real site refuses a job about another study",
+        "test_a_job_about_another_study_is_refused_by_a_real_site",
+        {"the-study-that-a-job-names": NEVER},
+        slow=True,
+    ),
+    Defence(
+        "the class of a job",
+        "a job that names another class than ours is refused unopened",
+        "test_a_job_of_another_class_is_refused",
+        {"the-class-of-a-job": "path: str"},
+    ),
+    Defence(
+        "the class of a job, named twice",
+        "a job that names another class besides ours is refused",
+        "test_a_class_named_twice_is_refused_whichever_counts",
+        {"the-class-of-a-job": "path: str"},
+    ),
+    Defence(
+        "one class in a job",
+        "a job names one class once",
+        "test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        {"one-class-in-a-job": "executors: Annotated[list[_Executor], msgspec.Meta()]"},
+    ),
+    Defence(
+        "a site's own key",
+        "a site's program takes no part with another key than the study names",
+        "test_a_site_whose_identity_was_exchanged_does_not_take_part",
+        {"a-sites-own-key": NEVER},
+    ),
+    Defence(
+        "another identity, honest aggregator",
+        "who has a kit and another identity is in no release",
+        "test_an_honest_aggregator_goes_on_without_who_has_another_identity",
+        {"pinned-keys": NEVER},
+    ),
+    Defence(
+        "another identity, dishonest aggregator",
+        "sites refuse who has another identity, also from an aggregator that does not",
+        "test_sites_refuse_who_has_another_identity_also_from_an_aggregator_that_does_not",
+        {"pinned-keys": NEVER},
+    ),
+    Defence(
+        "another identity, real sites",
+        "over the real port, who has a kit and another identity is in no release",
+        "test_on_flare_who_has_a_kit_and_another_identity_obtains_nothing",
+        {"pinned-keys": NEVER},
+        slow=True,
+    ),
+    Defence(
+        "a list that another name completes",
+        "another name does not stand in for a withdrawal that was lost",
+        "test_another_name_does_not_stand_in_for_one_that_was_lost",
+        {
+            "marks-that-are-lacking": 'lacking = Counter([b""] * (noted.total() - len(listed)))',
+            "marks-that-are-noted": (
+                "for mark in list(_marks(read_list(home)).elements())[_noted(ledger).total() :]:"
+            ),
+        },
+    ),
+    Defence(
+        "a head is made again on demand only",
+        "a lost head is made again only when asked for",
+        "test_a_lost_head_is_made_again_only_when_asked_for",
+        {"a-head-is-made-again-on-demand-only": NEVER},
+    ),
+    Defence(
+        "a head that speaks of more",
+        "a head that speaks of a later entry is not replaced, whichever key signed it",
+        "test_a_head_that_speaks_of_more_is_not_replaced_whoever_signed_it",
+        {"a-head-that-speaks-of-more": "pass"},
+    ),
+    Defence(
+        "files are not taken",
+        "no file is read for a message, as none that stands for one is taken",
+        "test_no_file_is_read_for_a_message",
+        {"files-are-not-taken": GONE},
+    ),
+    Defence(
+        "files are not packed",
+        "no file is read for a message, as none is packed",
+        "test_no_file_is_read_for_a_message",
+        {"files-are-not-packed": GONE},
+    ),
+    Defence(
+        "files do not come back",
+        "a file of a site does not come back in an answer",
+        "test_a_file_of_the_site_does_not_come_back_in_an_answer",
+        {"limits-before-flare-begins": GONE, "known-types-only": GONE},
+        slow=True,
+    ),
+    Defence(
+        "files are not written",
+        "no file is written for a message",
+        "test_no_file_is_written_for_a_message",
+        {"files-are-not-written": GONE},
+    ),
+    Defence(
+        "nothing is fetched",
+        "nothing is fetched for a message",
+        "test_nothing_is_fetched_for_a_message",
+        {"nothing-is-fetched": GONE},
+    ),
+    Defence(
+        "kinds of objects",
+        "a site unpacks the few kinds of objects that it knows",
+        "test_a_site_unpacks_nothing_else",
+        {"kinds-of-objects": "if type(obj) is dict and FOBS_TYPE in obj and False:"},
+    ),
+    Defence(
+        "limits before FLARE begins",
+        "every process of FLARE is limited before FLARE begins",
+        "test_every_party_is_limited_and_sites_and_server_choose_to_whom_they_listen",
+        {"limits-before-flare-begins": GONE},
+    ),
+    Defence(
+        "few jobs",
+        "few jobs run at once",
+        "test_few_jobs_run_at_once",
+        {"few-jobs": "if True:"},
+    ),
+    Defence(
+        "few streams",
+        "few streams are open at once",
+        "test_few_streams_are_open_at_once",
+        {"few-streams": "may_begin = known in kind.rx_task_map or True"},
+    ),
+    Defence(
+        "pieces of a large message",
+        "a piece of a message that no study sends is refused",
+        "test_a_piece_of_a_message_that_no_study_sends_is_refused",
+        {"pieces-of-a-large-message": NEVER},
+    ),
+    Defence(
+        "pieces that wait",
+        "pieces that wait for others take little memory",
+        "test_pieces_that_wait_for_others_take_little_memory",
+        {"pieces-that-wait": "return bool(1)"},
+        slow=True,
+    ),
+    Defence(
+        "messages that were read",
+        "nothing is kept because its sender says so",
+        "test_nothing_is_kept_because_its_sender_says_so",
+        {"messages-that-were-read": GONE},
+    ),
+    Defence(
+        "why a stream failed",
+        "that a stream failed is said without a reason",
+        "test_that_a_stream_failed_is_said_without_a_reason",
+        {"why-a-stream-failed": "plain(task, error_msg, error_type)"},
+    ),
+    Defence(
+        "clients take no streams",
+        "a client takes no message in pieces",
+        "test_a_job_takes_large_messages_in_pieces_and_a_client_none",
+        {"clients-take-no-streams": "return origin == FQCN.ROOT_SERVER and about in {*_FOR_CLIENTS, _PIECE}"},
+    ),
+    Defence(
+        "names of what is refused",
+        "what is refused is not remembered",
+        "test_what_is_refused_is_not_remembered",
+        {"names-of-what-is-refused": GONE},
+        slow=True,
+    ),
+    Defence(
+        "plain words",
+        "what is not said in plain words is refused",
+        "test_what_is_not_said_in_plain_words_is_refused",
+        {"plain-words": 'return said if all(True for word in said) else ("", "")'},
+    ),
+    Defence(
+        "jobs one by one",
+        "jobs that are asked for at once are counted one by one",
+        "test_jobs_that_are_asked_for_at_once_are_counted_one_by_one",
+        {"jobs-one-by-one": "if True:"},
+    ),
+    Defence(
+        "a job's folder is new",
+        "a job of a name that was there is refused",
+        "test_a_job_of_a_name_that_was_there_is_refused",
+        {"a-jobs-folder-is-new": "if is_plain(request.body):"},
+    ),
+    Defence(
+        "short words about a job",
+        "what is written to files about a job is short",
+        "test_what_is_written_to_files_about_a_job_is_short",
+        {"short-words-about-a-job": "return True"},
+    ),
+    Defence(
+        "no templates",
+        "a job that says more than one class with plain arguments is refused: FLARE fills in templates",
+        "test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        {
+            "no-templates-in-arguments": "args: dict[str, str | int]",
+            "no-templates-in-tasks": "tasks: list[str]",
+        },
+    ),
+    Defence(
+        "how a job stands",
+        "how a job stands is said by the job alone",
+        "test_how_a_job_stands_is_said_by_the_job_alone",
+        {"how-a-job-stands": "if command.topic == TrainingTopic.NOTIFY_JOB_STATUS and False:"},
+    ),
+    Defence(
+        "short pauses",
+        "a job asks again soon however long it is told to wait",
+        "test_a_job_asks_again_soon_however_long_it_is_told_to_wait",
+        {"short-pauses": "fits = True"},
+    ),
+    Defence(
+        "why a command failed",
+        "why something failed is not told",
+        "test_why_something_failed_is_not_told",
+        {"why-a-command-failed": "pass"},
+    ),
+    Defence(
+        "the machine's address",
+        "the address of the machine is not told",
+        "test_the_address_of_the_machine_is_not_told",
+        {"the-machines-address": GONE},
+    ),
+    Defence(
+        "the record of a job",
+        "a record refers to others in plain words only",
+        "test_a_record_refers_to_others_in_plain_words_only",
+        {"the-record-of-a-job": "return plain(fl_ctx=fl_ctx, ref=ref, msg=msg)"},
+    ),
+    Defence(
+        "the record of commands",
+        "the record of commands cannot be written into",
+        "test_the_record_of_commands_cannot_be_written_into",
+        {"the-record-of-commands": 'if not (isinstance(said := command.get_header(key, ""), str) and True):'},
+    ),
+    Defence(
+        "frames are limited",
+        "nonsense at the port does not swell the server",
+        "test_nonsense_at_the_port_neither_crashes_nor_swells_the_server",
+        {"frames-are-limited": GONE},
+        slow=True,
+    ),
+    Defence(
+        "greetings are short",
+        "whoever has a certificate cannot swell a party by its greeting",
+        "test_a_greeting_is_short",
+        {"greetings-are-short": GONE},
+        slow=True,
+    ),
+    Defence(
+        "announced messages are limited",
+        "announcing a large message takes no memory",
+        "test_announcing_a_large_message_takes_no_memory",
+        {
+            "announced-messages-are-limited": GONE,
+            "pieces-within-the-limit": "if not (0 <= place <= _LAST_PIECE):",
+        },
+        slow=True,
+    ),
+    Defence(
+        "handshakes one beside the other",
+        "strangers who say nothing keep nobody out",
+        "test_strangers_who_say_nothing_keep_nobody_out",
+        {
+            "handshakes-one-beside-the-other": "pass  # type: ignore[attr-defined]",
+            "patience-with-a-handshake": GONE,
+        },
+        slow=True,
+    ),
+    Defence(
+        "no connection for the asking",
+        "a site connects to nobody but the server, whatever a message asks for",
+        "test_no_connection_is_made_for_the_asking",
+        {"no-connection-for-the-asking": GONE},
+        slow=True,
+    ),
+    Defence(
+        "names go with connections",
+        "whoever has a site's certificate is not a part of the site at the server's end",
+        "test_a_part_of_the_site_is_not_at_the_servers_end",
+        {"names-go-with-connections": GONE},
+        slow=True,
+    ),
+    Defence(
+        "nothing is carried into a site",
+        "a message from outside is not carried on within the site",
+        "test_nothing_is_carried_into_the_site_under_its_own_name",
+        {
+            "nothing-is-carried-into-a-site": "if not isinstance(origin, str) or False:",
+            "names-of-what-is-refused": GONE,
+        },
+        slow=True,
+    ),
+    Defence(
+        "unasked answers",
+        "answers that nobody asked for keep nobody waiting",
+        "test_answers_that_nobody_asked_for_keep_nobody_waiting",
+        {"unasked-answers": GONE},
+        slow=True,
+    ),
+    Defence(
+        "the folder of a job",
+        "a job's folder is not one of the kit's",
+        "test_the_folder_of_a_job_is_not_one_of_the_kits",
+        {"the-folder-of-a-job": "if name is not None and not (True):"},
+    ),
+    Defence(
+        "what is said of a job",
+        "nothing is said of a job that changes how it is run",
+        "test_nothing_is_said_of_a_job_that_changes_how_it_is_run",
+        {
+            "what-is-said-of-a-job": (
+                "essential = {key: meta[key] for key in meta.keys()} if isinstance(meta, dict) else {}"
+            )
+        },
+    ),
+    Defence(
+        "events of FLARE",
+        "a job is told when it is over, and nothing else about itself",
+        "test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself",
+        {"events-of-flare": "wanted = about[0] in {name for name, _ in _FOR_JOBS}"},
+    ),
+    Defence(
+        "FLARE's commands",
+        "a site's processes know no command that no study needs",
+        "test_commands_that_no_study_needs_are_not_there",
+        {"flares-commands": "return plain(agent, processor) "},
+    ),
+    Defence(
+        "the guard at a site's door",
+        "neither the server nor a site can read a site's files",
+        "test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
+        {"the-guard-at-a-sites-door": "pass"},
+        slow=True,
+    ),
+    Defence(
+        "certificates on the machine itself",
+        "somebody with an account on the hospital's machine gets nothing",
+        "test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
+        {
+            "certificates-on-the-machine-itself": (
+                '"internal": {"scheme": "tcp", "resources": {"host": "localhost", '
+                '"connection_security": "clear"}},'
+            )
+        },
+        slow=True,
+    ),
+    Defence(
+        "what a job may bring",
+        "a job that brings anything but the settings of one class is refused unopened",
+        "test_a_job_that_brings_anything_else_is_refused",
+        {
+            "what-a-job-may-bring": (
+                "if not small or len(set(names)) != len(names) or not {_SETTINGS} <= set(names):"
+            )
+        },
+    ),
+    Defence(
+        "what a job may say",
+        "a job that says more than one class with plain arguments is refused",
+        "test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
+        {"what-a-job-may-say": "msgspec.json.decode(packed.read(_SETTINGS))"},
+    ),
+    Defence(
+        "messages of other sites",
+        "a site cannot play the aggregator to the others",
+        "test_everything_else_is_refused_also_as_a_stream",
+        {"messages-of-other-sites": "return wanted"},
+    ),
+    Defence(
+        "who handed a message over",
+        "who calls itself a part of a site, or the server, has to come from there",
+        "test_everything_else_is_refused_also_as_a_stream",
+        {"who-handed-a-message-over": "return True"},
+    ),
+    Defence(
+        "what is inside a stream",
+        "a stream is judged by what is in it",
+        "test_everything_else_is_refused_also_as_a_stream",
+        {"what-is-inside-a-stream": "wanted = True"},
+    ),
+    # 4. A malicious site
+    Defence(
+        "in the server's name, real processes",
+        "a site cannot command others in the server's name",
+        "test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
+        {"in-the-servers-name-real-processes": "pass"},
+        slow=True,
+    ),
+    Defence(
+        "in another's name",
+        "a site speaks for itself and to the server alone",
+        "test_a_site_speaks_for_itself_and_to_the_server_alone",
+        {"in-anothers-name": "if FQCN.get_root(destination) != FQCN.ROOT_SERVER:"},
+    ),
+    Defence(
+        "to another site",
+        "a site speaks for itself and to the server alone",
+        "test_a_site_speaks_for_itself_and_to_the_server_alone",
+        {"in-anothers-name": "if FQCN.get_root(origin) != root:"},
+    ),
+    Defence(
+        "what a server obeys",
+        "a site tells the server nothing that no study needs",
+        "test_a_site_tells_the_server_nothing_that_no_study_needs_also_in_pieces",
+        {"what-a-server-obeys": "return True"},
+    ),
+    Defence(
+        "who gives commands",
+        "commands are given under the coordinator's certificate alone",
+        "test_commands_are_given_under_the_coordinators_certificate_alone",
+        {"who-gives-commands": "return True"},
+    ),
+    Defence(
+        "blocks far ahead, aggregator",
+        "a site that runs ahead with its blocks takes nobody along",
+        "test_a_site_that_runs_ahead_with_its_blocks_takes_nobody_along",
+        {"blocks-far-ahead-aggregator": "present = self._conversation.ask(questions, Status)"},
+    ),
+    Defence(
+        "blocks far ahead, site",
+        "no lie obtains a release or a charge, a block after which none could follow included",
+        "test_no_lie_obtains_a_release_or_a_charge",
+        {"blocks-far-ahead-site": NEVER},
+    ),
+    Defence(
+        "patience with a site",
+        "a site that fails the others twice is left out",
+        "test_a_site_that_fails_again_and_again_is_left_out",
+        {"patience-with-a-site": "return tuple(name for name in names )"},
+    ),
+    Defence(
+        "answers that fit",
+        "an honest aggregator ends with a result or an error in words",
+        "test_a_lying_site_ends_the_run_in_words_at_worst",
+        {"answers-that-fit": "if (answer.block, answer.slot) != (ask.block, ask.slot):"},
+    ),
+    Defence(
+        "what a site says",
+        "what a site says is printed on one harmless line",
+        "test_what_a_site_says_is_shown_on_one_short_line",
+        {"what-a-site-says": "self.refusals[name] = reply.reason"},
+    ),
+    # 5. Lost sites, restarts, damaged disks
+    Defence(
+        "what was given up stays charged",
+        "what was sent and given up stays charged, and is told",
+        "test_a_site_dies",
+        {"what-was-given-up-stays-charged": "mu={} if aborted else plan.mu,"},
+    ),
+    Defence(
+        "what is left of the budget",
+        "after a lost site the rest is recalibrated within the budget",
+        "test_a_site_dies",
+        {"what-is-left-of-the-budget": "shrink = 1.0"},
+    ),
+    Defence(
+        "noise for the survivors",
+        "the others go on with noise sized for those that are left less S_C",
+        "test_more_colluders_cost_more_noise_and_lost_sites_too",
+        {"noise-for-the-survivors": "1,"},
+    ),
+    Defence(
+        "a repeated question",
+        "messages that are repeated are charged once",
+        "test_one_message_goes_astray",
+        EVERY_LAYER_OF_A_SLOT,
+    ),
+    Defence(
+        "an older answer",
+        "messages that are exchanged with older ones are not used",
+        "test_one_message_goes_astray",
+        {"answers-that-fit": "if len(answer.words) != 8 * plan.query.size:"},
+    ),
+    Defence(
+        "a late answer",
+        "messages late or overtaken are asked for again, at no cost",
+        "test_a_letter_comes_a_round_late",
+        {"a-late-answer": "REPEATS: Final = 0"},
+    ),
+    Defence(
+        "stored answers after a restart",
+        "after a restart stored answers are repeated, unused slots are burnt",
+        "test_a_restarted_site_repeats_stored_bytes_and_burns_the_rest",
+        {"stored-answers": GONE},
+    ),
+    Defence(
+        "what is spent is told",
+        "a site that stops and starts again knows what it has spent",
+        "test_a_site_stops_and_starts_again",
+        {"what-is-spent-is-told": "part = 0.0"},
+    ),
+    Defence(
+        "used blocks are told",
+        "another aggregator takes over, and no mask serves twice",
+        "test_the_aggregator_stops_and_another_takes_over",
+        {"used-blocks-are-told": "return Status(*self._header(), -1, part, self._head())"},
+    ),
+    Defence(
+        "record before sending",
+        "nothing that left is unrecorded, whenever a process is killed",
+        "test_kills_in_the_middle_of_releases",
+        {"record-before-sending": "pass"},
+    ),
+    Defence(
+        "slots of a dead process",
+        "a slot whose process died is stored or burnt",
+        "test_death_at_any_line_leaves_the_slot_stored_or_burnt",
+        {"slots-of-a-dead-process": "if slot in self.burnt:"},
+    ),
+    Defence(
+        "head before sending",
+        "the ledger of a site fails: it falls silent",
+        "test_a_ledger_fails_in_the_middle_of_a_study",
+        {
+            "head-before-sending": (
+                'with __import__("contextlib").suppress(StorageError), self._log.transaction():'
+            )
+        },
+    ),
+    Defence(
+        "silence about storage",
+        "a site whose ledger fails says nothing about why",
+        "test_a_refusal_for_want_of_storage_says_nothing_about_the_storage",
+        {"silence-about-storage": "reason = str(error)"},
+    ),
+    Defence(
+        "record before sending, real processes",
+        "a job killed between charge and answer is taken up, and nothing is uncharged",
+        "test_a_job_killed_at_one_site_is_taken_up_with_all",
+        {"record-before-sending": "pass"},
+        slow=True,
+    ),
+    Defence(
+        "version of a run",
+        "a run of another version is refused before a server is started",
+        "test_a_run_of_another_version_is_refused_before_a_server_is_started",
+        {"version-of-a-run": NEVER},
+    ),
+    Defence(
+        "head in the second place",
+        "an older copy of a ledger is noticed by the head in the second place",
+        "test_an_older_copy_is_noticed_by_the_head",
+        {"head-in-the-second-place": "return 0"},
+    ),
+    Defence(
+        "head handed back",
+        "an older copy of a ledger is noticed by the head that the aggregator hands back",
+        "test_a_restored_ledger_is_noticed_by_the_head_in_the_last_message",
+        {"head-handed-back": "pass"},
+    ),
+    # 6. Withdrawal, revocation, new keys
+    Defence(
+        "the withdrawn are not found",
+        "nothing opens the scans of somebody who withdrew",
+        "test_the_scan_is_not_opened_by_anything",
+        {"the-withdrawn-are-not-found": GONE},
+    ),
+    Defence(
+        "the withdrawn count as zero",
+        "a run after a withdrawal counts the person as zero",
+        "test_a_run_after_a_withdrawal_counts_the_person_as_zero",
+        {
+            "the-withdrawn-are-not-found": GONE,
+            "the-withdrawn-count-as-zero": (
+                "kept = [Person(one.name, ()) if False else one for one in people]"
+            ),
+        },
+    ),
+    Defence(
+        "withdrawal during a run",
+        "a run under way forgets somebody from its next release on",
+        "test_a_run_under_way_forgets_the_person",
+        {"withdrawal-during-a-run": "if True:"},
+    ),
+    Defence(
+        "a list that cannot be read",
+        "nobody is read if the list of the withdrawn cannot be",
+        "test_nobody_is_read_if_the_list_cannot_be",
+        {"a-list-that-cannot-be-read": "return"},
+    ),
+    Defence(
+        "results of the withdrawn",
+        "what was made of somebody's scans is removed",
+        "test_what_was_made_of_the_scans_is_removed",
+        {"results-of-the-withdrawn": "results = 1"},
+    ),
+    Defence(
+        "series of the withdrawn",
+        "what was made of somebody's scans is removed",
+        "test_what_was_made_of_the_scans_is_removed",
+        {"series-of-the-withdrawn": "series = 1"},
+    ),
+    Defence(
+        "nobody is named in the ledger",
+        "the ledger notes that somebody withdrew, and not who",
+        "test_the_ledger_shows_that_and_not_who",
+        {"nobody-is-named-in-the-ledger": "ledger.note(NOTE + str(standing(home)), mark)"},
+    ),
+    Defence(
+        "the withdrawn are not enrolled",
+        "nobody enrols the person again",
+        "test_nobody_enrols_the_person_again",
+        {"the-withdrawn-are-not-found": GONE},
+    ),
+    Defence(
+        "revoked keys",
+        "a study with a key that a site revoked is refused by that site",
+        "test_a_study_with_a_revoked_key_is_refused",
+        {"revoked-keys": "if False"},
+    ),
+    Defence(
+        "revoked approvals",
+        "nothing leaves for a study whose approval was revoked, not even stored bytes",
+        "test_nothing_leaves_after_an_approval_was_revoked",
+        {"revoked-approvals": NEVER},
+    ),
+    Defence(
+        "a new key begins no new ledger",
+        "what was spent under the old key stays spent under the new one",
+        "test_what_was_spent_carries_over",
+        {"a-new-key-begins-no-new-ledger": ("home.ledger_path.unlink()\nhome.head_path.unlink()")},
+    ),
+    Defence(
+        "a key is not changed during a run",
+        "a key is not changed while the site takes part in a study",
+        "test_not_while_it_takes_part",
+        {"a-key-is-not-changed-during-a-run": "if True:"},
+    ),
+    Defence(
+        "the ledger changes first",
+        "a change of key that is killed at any line loses nothing",
+        "test_death_at_any_line",
+        {
+            "the-ledger-changes-first": ("os.replace(coming, place)\n_change_ledger(home, old, new)"),
+            "the-identity-changes-last": GONE,
+        },
+    ),
+    Defence(
+        "the old key is out of force",
+        "who stole the old key signs no head of the ledger after the change",
+        "test_the_old_key_signs_no_head_after_the_change",
+        {"the-old-key-is-out-of-force": NEVER},
+    ),
+    Defence(
+        "the old key agrees",
+        "a change of key that the old one did not sign is refused",
+        "test_a_change_that_the_old_key_did_not_sign",
+        {"the-old-key-agrees": "if follower not in (None, change.new):"},
+    ),
+    Defence(
+        "a new root",
+        "kits made anew are under a new root: the earlier ones reach nobody",
+        "test_a_new_root_for_the_same_study",
+        {"a-new-root": "pass"},
+    ),
+    # 7. What the protection rests on
+    Defence(
+        "threshold",
+        "2t > S + S_C is enforced",
+        "test_thresholds_are_admitted_exactly_above_half_of_all_and_colluding",
+        {"threshold": "if 2 * t < n_sites + colluding:"},
+    ),
+    # 8. What is not covered
+    Defence(
+        "results about single people",
+        "results about single people are for the owner of the site's folder alone",
+        "test_every_person_has_results_that_only_the_owner_can_read",
+        {
+            "results-about-single-people": (
+                'with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as file:'
+            )
+        },
+    ),
+    # Later additions
+    Defence(
+        "reasons in the site's own log",
+        "why a site does not take part is in its own log alone",
+        "test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone",
+        {"reasons-in-the-sites-own-log": 'self.logger.error("does not take part: %s", error)'},
+    ),
+    Defence(
+        "no warnings in FLARE's logs",
+        "warnings that name the file of a scan go nowhere",
+        "test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs",
+        {
+            "no-warnings-in-flares-logs": (
+                '"nobody": {"level": "WARNING", "handlers": ["nowhereHandler"], "propagate": False},'
+            )
+        },
+    ),
+    # Added to sections 2, 3 and 6
+    Defence(
+        "sealed heads",
+        "the head of its ledger that a site sends tells nobody what else happens at the site",
+        "test_what_happens_at_a_site_besides_is_not_in_what_it_sends",
+        {
+            "sealed-heads": "return self._ledger.head",
+            "head-handed-back": "self._ledger.check_against(hello.head)",
+        },
+    ),
+    Defence(
+        "heads are bound to study and site",
+        "a head that a site sealed comes back to that site in that study only",
+        "test_a_head_comes_back_to_its_site_only",
+        {"heads-are-bound-to-study-and-site": "self._binding = _LABEL"},
+    ),
+    Defence(
+        "heads of others",
+        "a head that the site did not seal is refused",
+        "test_a_head_that_was_not_sealed_by_the_site_is_refused",
+        {"heads-of-others": "return sealed", "the-old-key-is-out-of-force": NEVER},
+    ),
+    Defence(
+        "revoked in the middle of a secure sum",
+        "no round of a secure sum is answered after the approval was revoked",
+        "test_no_round_of_a_secure_sum_is_answered_after_the_approval_was_revoked",
+        {"revoked-in-the-middle-of-a-secure-sum": GONE},
+    ),
+    Defence(
+        "kept answers are revoked too",
+        "an answer kept in case one gets lost is not handed out after the approval was revoked",
+        "test_a_kept_answer_is_not_handed_out_after_a_revocation",
+        {"kept-answers-are-revoked-too": NEVER},
+    ),
+    Defence(
+        "revoked in the middle of a run",
+        "a run under way loses a site that revokes its approval",
+        "test_a_run_under_way_goes_on_without_a_site_that_revokes",
+        {"revoked-approvals": NEVER},
+    ),
+    Defence(
+        "revoked for good",
+        "an approval that was revoked does not come back",
+        "test_what_was_released_stays_charged_and_the_study_cannot_be_approved_again",
+        {"revoked-for-good": "if True:", "revoked-approvals": NEVER},
+    ),
+    Defence(
+        "at least one colluding site",
+        "a site refuses a study that assumes no colluding site",
+        "test_a_site_refuses_a_study_that_assumes_no_colluding_site",
+        {"at-least-one-colluding-site": "if False and not _allows_unprotected(home):"},
+    ),
+    Defence(
+        "a list that was lost",
+        "nobody is read if the ledger noted more withdrawals than the list of the withdrawn has names",
+        "test_nobody_is_read_if_the_list_was_lost",
+        {"a-list-that-was-lost": NEVER},
+    ),
+    Defence(
+        "a list that is durable",
+        "the list of the withdrawn is on the disk before anything else is done",
+        "test_the_list_is_on_the_disk_before_anything_else_is_done",
+        {"a-list-that-is-durable": GONE},
+    ),
+    Defence(
+        "series written after a withdrawal",
+        "what a killed process wrote after somebody withdrew is removed at the next start",
+        "test_no_series_of_somebody_who_withdrew_outlives_the_next_start",
+        {"series-written-after-a-withdrawal": GONE},
+    ),
+    Defence(
+        "results written after a withdrawal",
+        "results about somebody that are being written while they withdraw are removed too",
+        "test_results_that_are_being_written_are_removed_too",
+        {"results-written-after-a-withdrawal": "if True:"},
+    ),
+    Defence(
+        "the people of the approval",
+        "a study that has begun reads the people and the files of its approval and no others",
+        "test_once_begun_nobody_in_the_folder_of_the_scans_is_in_the_way",
+        {"the-people-of-the-approval": "approved = None"},
+    ),
+)
