@@ -9,8 +9,8 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.framework import Measure, Row, Section, interleaved, rate_row, timed
+from benchmarks.peers.exact_noise import ExactNoise
 from benchmarks.peers.process import Peer, PeerUnavailableError
-from capedjica.securesum.exact_noise import ExactNoise
 from capedjica.securesum.noise import NoiseSource
 
 COUNT: Final = 2_000_000

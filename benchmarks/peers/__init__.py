@@ -1,1 +1,1 @@
-"""Programs that measure other people's packages, each run in an environment of its own."""
+"""What is measured beside ours: other people's packages, each in an environment of its own, and an oracle."""

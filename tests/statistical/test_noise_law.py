@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.peers.exact_noise import ExactNoise
 from capedjica.securesum.discrete_gaussian import cdf, log_pmf
-from capedjica.securesum.exact_noise import ExactNoise
 from capedjica.securesum.noise import NoiseSource
 
 ALARM, CERTAIN = 1e-7, 1e-12
