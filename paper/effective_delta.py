@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from capedjica.privacy import Cape, gaussian_delta, paper
 from capedjica.report.figures import COLOURS
-from paper import _common
+from paper import _common, _formulas
 from paper._common import Experiment, Finding
 
 SMALLEST = 1e-12
@@ -99,8 +99,8 @@ def deltas(panel: str, case: Case, tau: float, n_colluding: int) -> Deltas:
         tau=tau,
         n_colluding=n_colluding,
         paper_cape=paper.cape_delta(epsilon, tau, n, s, n_colluding) if stated else math.nan,
-        paper_conv=paper.delta_conventional(epsilon, tau, n, s),
-        paper_pool=paper.delta_pooled(epsilon, tau, n, s),
+        paper_conv=_formulas.delta_conventional(epsilon, tau, n, s),
+        paper_pool=_formulas.delta_pooled(epsilon, tau, n, s),
         exact_cape=gaussian_delta(float(cape.mu(own)[0]), epsilon),
         exact_cape_uniform=gaussian_delta(float(uniform.mu(own)[0]), epsilon),
         exact_conv=gaussian_delta(own * math.sqrt(s) / tau, epsilon),

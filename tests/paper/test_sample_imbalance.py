@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from capedjica.privacy import Cape, paper
+from capedjica.privacy import Cape
 from capedjica.securesum.noise import NoiseSource
+from paper import _formulas
 from paper.sample_imbalance import (
     QUICK,
     Setting,
@@ -53,9 +54,9 @@ def test_quick_version_writes_everything(tmp_path):
 def test_sizes_keep_n_and_grow_unequal(setting):
     chosen = all_sizes(setting)
     assert all(sum(sizes) == setting.n_samples and min(sizes) >= 1 for sizes in chosen)
-    ratios = [paper.sample_size_ratio(sizes) for sizes in chosen]
+    ratios = [_formulas.sample_size_ratio(sizes) for sizes in chosen]
     assert ratios == sorted(ratios)
-    low, high = paper.sample_size_ratio_bounds(setting.n_samples, setting.n_sites)
+    low, high = _formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites)
     assert ratios[0] == pytest.approx(low)
     assert ratios[-1] == pytest.approx(high)
 
