@@ -21,7 +21,6 @@ import pytest
 
 from capedjica.errors import InputError
 from capedjica.securesum import noise
-from capedjica.securesum.discrete_gaussian import log_normaliser
 from capedjica.securesum.lazy_uniform import LazyUniform, exp_minus_bounds
 from capedjica.securesum.noise import (
     GUARD,
@@ -30,6 +29,7 @@ from capedjica.securesum.noise import (
     total_variation_bound,
 )
 from capedjica.securesum.stream import Keystream
+from tests.securesum.grid_law import log_normaliser
 
 SIGMAS = [5e-324, 0.01, 0.3, 0.5, 0.7072, 1.0, 1.4143, 10.0, 1e3, 1e6, 1e9, 2.0**40]
 KEY = bytes(range(32))

@@ -15,8 +15,8 @@ import pytest
 from scipy import stats
 
 from benchmarks.peers.exact_noise import ExactNoise
-from capedjica.securesum.discrete_gaussian import cdf, log_pmf
 from capedjica.securesum.noise import NoiseSource
+from tests.securesum.grid_law import cdf, log_pmf
 
 ALARM, CERTAIN = 1e-7, 1e-12
 SIGMAS = [0.5, 1.0, 10.0, 1e3, 1e6, 1e9]

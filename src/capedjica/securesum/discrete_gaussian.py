@@ -67,74 +67,15 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
-
 from capedjica.errors import InputError
 
-# From here on theta_sigma / (sqrt(2 pi) sigma) - 1 < 2e-137 and the variance is sigma^2, to double precision.
-_POISSON_SIGMA: Final = 4.0
-# From here on three terms of the Euler-Maclaurin sum give the distribution function to double precision.
-_SMOOTH_SIGMA: Final = 300.0
-_TAIL: Final = 40.0  # exp(-40^2 / 2) is below the smallest double
 _LARGEST_CLOSENESS: Final = 0.1
-
-
-def _support(sigma: float) -> NDArray[np.float64]:
-    """All k whose probability is not zero in double precision, ascending."""
-    reach = math.ceil(_TAIL * sigma) + 1
-    return np.arange(-reach, reach + 1, dtype=np.float64)
 
 
 def _checked(sigma: float) -> float:
     if not 0 < sigma < math.inf:
         raise InputError(f"sigma must be a positive finite number of grid steps, got {sigma!r}")
     return float(sigma)
-
-
-def log_normaliser(sigma: float) -> float:
-    """Return log of theta_sigma(0), the sum of exp(-k^2 / (2 sigma^2)) over the integers (equation 1)."""
-    if _checked(sigma) >= _POISSON_SIGMA:
-        return math.log(math.sqrt(2 * math.pi) * sigma)
-    return math.log(float(np.sum(np.exp(-0.5 * (_support(sigma) / sigma) ** 2))))
-
-
-def log_pmf(k: ArrayLike, sigma: float) -> NDArray[np.float64]:
-    """Return log P(k) of the discrete Gaussian N_Z(0, sigma^2)."""
-    return np.asarray(-0.5 * (np.asarray(k, dtype=np.float64) / _checked(sigma)) ** 2 - log_normaliser(sigma))
-
-
-def cdf(k: ArrayLike, sigma: float) -> NDArray[np.float64]:
-    r"""Return P(K <= k) of the discrete Gaussian, precise relative to the smaller tail for negative k.
-
-    Sums the probabilities for small sigma. For large sigma, the Euler-Maclaurin formula at midpoints, with
-    :math:`z = (k + 1/2) / \sigma`:
-
-    .. math:: P(K \le k) = \Phi(z) + \varphi(z) \Bigl[\frac{z}{24 \sigma^2}
-              - \frac{7 (z^3 - 3 z)}{5760 \sigma^4} + O(\sigma^{-6})\Bigr] .
-    """
-    k = np.floor(np.asarray(k, dtype=np.float64))
-    if _checked(sigma) < _SMOOTH_SIGMA:
-        return _summed_cdf(k, sigma)
-    z = (k + 0.5) / sigma
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    correction = z / (24 * sigma**2) - 7 * (z**3 - 3 * z) / (5760 * sigma**4)
-    return np.asarray(ndtr(z) + density * correction)
-
-
-def _summed_cdf(k: NDArray[np.float64], sigma: float) -> NDArray[np.float64]:
-    support = _support(sigma)
-    cumulative = np.concatenate([[0.0], np.cumsum(np.exp(log_pmf(support, sigma)))])
-    return np.asarray(cumulative[np.searchsorted(support, k, side="right")])
-
-
-def discrete_gaussian_variance(sigma: float) -> float:
-    """Return the exact variance of N_Z(0, sigma^2): below sigma^2 for small sigma, sigma^2 from 4 on."""
-    if _checked(sigma) >= _POISSON_SIGMA:
-        return sigma * sigma
-    support = _support(sigma)
-    return float(np.sum(support**2 * np.exp(log_pmf(support, sigma))))
 
 
 def _closeness(variance: float) -> float:
