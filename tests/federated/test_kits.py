@@ -347,7 +347,7 @@ def test_a_kit_warns_in_its_last_month_and_not_before(site):
     home, file = site
     keep(home, file)
     kit = kits.find_kit(home)
-    end = kit.expiry()
+    end = kits.certificates_end(kit.path)
     day = days_from_now(1) - days_from_now(0)
     assert end > days_from_now(300)
     assert kits.check_certificates(kit.path) is None

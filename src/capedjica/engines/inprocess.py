@@ -63,8 +63,6 @@ class InProcessEngine:
     carrier: Carrier = faithful
     keep_transcript: bool = False
     transcript: list[Letter] = field(default_factory=list)
-    n_messages: int = 0
-    n_bytes: int = 0
     _round: int = 0
     _counting: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -85,6 +83,4 @@ class InProcessEngine:
         with self._counting:
             if self.keep_transcript:
                 self.transcript.append(letter)
-            self.n_messages += 1
-            self.n_bytes += len(letter.data)
         return self.carrier(letter)

@@ -82,11 +82,6 @@ class Cape:
         self.n_colluding = validate.colluding(n_colluding, self.n_sites)
 
     @property
-    def n_honest(self) -> int:
-        """S_H = S - S_C."""
-        return self.n_sites - self.n_colluding
-
-    @property
     def output_variance(self) -> float:
         """Variance of each entry of the published mean: the masks cancel, sum_s w_s^2 t_s^2 remains."""
         return math.fsum(self.weights**2 * self.local_var)

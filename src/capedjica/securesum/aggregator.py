@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -34,8 +34,6 @@ from capedjica.securesum.messages import (
 )
 from capedjica.securesum.parameters import SumParameters
 from capedjica.securesum.stream import Keystream
-
-_Value = TypeVar("_Value")
 
 
 class AggregatorSum:

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from capedjica.errors import InputError
 
-RING_BITS: Final = 64
 # A quarter of the ring: a sum that stays below it in absolute value is lifted back without doubt.
 SUM_LIMIT: Final = 2**62
 

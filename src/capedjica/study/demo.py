@@ -46,7 +46,6 @@ WAYS: Final = {
     "local": Way("private, one site alone", mechanism="local"),
     "paper": Way("private, the paper's method", method="paper"),
 }
-FILES: Final = ("maps.png", "convergence.png", "report.html", "result.json")
 
 Progress = Callable[[str, int, float, float], None]
 

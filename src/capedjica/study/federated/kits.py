@@ -87,10 +87,6 @@ class Kit:
                 f"{__version__}: all parties must run the same version, from a study's first day to its last"
             )
 
-    def expiry(self) -> datetime:
-        """Return when the first of the kit's certificates ends."""
-        return certificates_end(self.path)
-
 
 def certificates_end(kit: Path) -> datetime:
     """Return when the first of a kit's certificates ends."""
