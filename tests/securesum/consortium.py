@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from capedjica.securesum import Identity, MemoryBlockRegister, Roster, SiteSum, SumParameters
+from benchmarks.sum_in_process import MemoryBlockRegister
+from capedjica.securesum import Identity, Roster, SiteSum, SumParameters
 
 STUDY = bytes(range(32))
 ROUNDS = 5

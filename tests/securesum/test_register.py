@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
+from benchmarks.sum_in_process import MemoryBlockRegister
 from capedjica.errors import ProtocolError
-from capedjica.securesum import MemoryBlockRegister
 
 STUDY = bytes(32)
 

@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.sum_in_process import MemoryBlockRegister
 from capedjica.errors import InputError, ProtocolError
-from capedjica.securesum import AggregatorSum, Identity, MemoryBlockRegister, SiteSum, shamir
+from capedjica.securesum import AggregatorSum, Identity, SiteSum, shamir
 from capedjica.securesum import site as site_module
 from capedjica.securesum.identity import AGGREGATOR
 from capedjica.securesum.messages import (

@@ -16,11 +16,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from benchmarks.sum_in_process import MemoryBlockRegister
 from capedjica.securesum import (
     AggregatorSum,
     FixedPoint,
     Identity,
-    MemoryBlockRegister,
     Roster,
     SiteSum,
     SumParameters,

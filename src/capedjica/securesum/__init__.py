@@ -3,7 +3,7 @@
 from capedjica.securesum.aggregator import AggregatorSum
 from capedjica.securesum.identity import Identity, PublicIdentity
 from capedjica.securesum.parameters import Roster, SumParameters
-from capedjica.securesum.register import BlockRegister, MemoryBlockRegister
+from capedjica.securesum.register import BlockRegister
 from capedjica.securesum.ring import FixedPoint
 from capedjica.securesum.site import SiteSum
 
@@ -12,7 +12,6 @@ __all__ = [
     "BlockRegister",
     "FixedPoint",
     "Identity",
-    "MemoryBlockRegister",
     "PublicIdentity",
     "Roster",
     "SiteSum",
