@@ -81,10 +81,12 @@ def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str
     load = f", load {facts['load']}" if claim.timed else ""
     made_by = f"`{command}`, capedjica {version('capedjica')}, {facts['cpu']}, {facts['cores']} cores{load}"
     tables = _timing_table(claim, cells) if claim.timed else _tables(claim, cells)
+    files = f"[Figure]({path.stem}.svg), [every run]({path.stem}.csv)."
     path.write_text(
-        f"# {claim.title}\n\n{claim.summary(cells)}\n\n{tables}\n\nMade by {made_by}. δ = 1e-5; every stage "
-        "is accounted for exactly, on the real protocol, against an aggregator with max(1, ⌈S/3⌉ - 1) "
-        "colluding sites. Noise is drawn afresh by each run: figures change within their standard errors.\n",
+        f"# {claim.title}\n\n{claim.summary(cells)}\n\n{files}\n\n{tables}\n\nMade by {made_by}. δ = 1e-5; "
+        "every stage is accounted for exactly, on the real protocol, against an aggregator with "
+        "max(1, ⌈S/3⌉ - 1) colluding sites. Noise is drawn afresh by each run: figures change within their "
+        "standard errors.\n",
         encoding="utf-8",
     )
 

@@ -30,7 +30,7 @@ def test_unknown_section_is_refused_with_the_choice() -> None:
 
 
 def test_interrupt_is_clean() -> None:
-    evidence = ROOT / "docs" / "evidence" / "bench-noise.json"
+    evidence = ROOT / "docs" / "evidence" / "bench-noise.txt"
     before = evidence.stat().st_mtime_ns if evidence.exists() else None
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "benchmarks", "noise"],

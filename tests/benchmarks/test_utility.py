@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import fields, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks.utility.__main__ import CLAIMS, main
 from benchmarks.utility.abide import MOST_EMPTY, halves, pooled_icas, read_abide
 from benchmarks.utility.methods import factors
 from benchmarks.utility.problems import DELTA, Size, synthetic
-from benchmarks.utility.report import read_csv
+from benchmarks.utility.report import RESULTS, read_csv
 from benchmarks.utility.runs import Cell, Row, averaged, gain, standard_error
 from benchmarks.utility.start import RandomStart, VarimaxAlone
 from benchmarks.utility.synthetic import QUICK
@@ -36,6 +37,7 @@ def check_files(name: str, folder: Path) -> None:
         assert csv.DictReader(file).fieldnames == [field.name for field in fields(Row)]
     text = base.with_suffix(".md").read_text("utf-8")
     assert text.startswith(f"# {CLAIMS[name].title}")
+    assert f"[Figure](utility-{name}.svg), [every run](utility-{name}.csv)." in text
     assert f"python -m benchmarks.utility {name}" in text
     assert "nan" not in text
     assert base.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
@@ -67,6 +69,14 @@ def test_table_and_figure_can_be_drawn_again(tmp_path: Path) -> None:
     page.unlink()
     assert run("noise", tmp_path, "--redraw") == before
     assert page.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_committed_pages_have_what_they_link_to(name: str) -> None:
+    text = (RESULTS / f"utility-{name}.md").read_text("utf-8")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) == 2
+    assert all((RESULTS / link).exists() for link in links)
 
 
 @pytest.fixture
