@@ -17,12 +17,12 @@ import msgspec
 from numpy import int64
 from numpy.typing import NDArray
 
-from capedjica.algorithms.infomax import Infomax
+from capedjica.algorithms.ica.infomax import Infomax
 from capedjica.engines.flare import carriage
 from capedjica.engines.flare.carriage import VERSION, Courier, Parcel, Revocable, Send
 from capedjica.mechanisms.messages import Ask
 from capedjica.mechanisms.release import ReleasePlan
-from capedjica.mechanisms.site import Site
+from capedjica.mechanisms.site.answering import Site
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.federated.parties import AggregatorParty, SiteParty
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from capedjica.errors import CapedjicaError
-from capedjica.mechanisms.aggregator import Aggregator, Exchange
+from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
 from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import (

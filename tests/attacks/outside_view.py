@@ -47,7 +47,7 @@ import pytest
 
 from capedjica.cli import main
 from capedjica.engines.inprocess import InProcessEngine, Letter
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import Message, Sum, SumAnswer, read_question, read_reply
 from capedjica.securesum import Identity

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.mechanisms.making import BlockMaking
+from capedjica.mechanisms.aggregator.block_making import BlockMaking
 from capedjica.mechanisms.messages import Answer, Ask, Begin, Hello, SlotPlan, encode, publication_hash
 from tests.attacks.test_release_mutations import Watch
 from tests.mechanisms.world import make_data, make_study

@@ -20,10 +20,10 @@ import pytest
 from nilearn.maskers import NiftiMasker
 
 from capedjica import CapeDJICA, CapePCA, private_mean
-from capedjica.algorithms.scan_length import TYPICAL_SCAN, longest_scan
+from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, longest_scan
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 from capedjica.errors import InputError, ProtocolError
-from capedjica.mechanisms import site as site_module
+from capedjica.mechanisms.site import answering as site_module
 from capedjica.study import attending, running
 from capedjica.study.participation import approve
 from capedjica.study.running import find_sites

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from capedjica.algorithms.single_subject import analyse_subject
+from capedjica.algorithms.ica.single_subject import analyse_subject
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.study import attending, running
 from capedjica.study.site_people import enrol, open_people

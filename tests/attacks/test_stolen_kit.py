@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from capedjica.engines.inprocess import InProcessEngine
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.messages import Ask, Begin
 from capedjica.study.attending import attending
 from capedjica.study.federated import processes

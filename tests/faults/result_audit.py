@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 from scipy.stats import chi2
 
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.reliability import stability
 from capedjica.algorithms.method import Released, Replay
-from capedjica.algorithms.reliability import stability
 from capedjica.mechanisms.messages import Answer, Ask, publication_hash
 from capedjica.mechanisms.release import ReleasePlan, plan_release
-from capedjica.mechanisms.site import Statistics
-from capedjica.mechanisms.subjects import sum_subjects
+from capedjica.mechanisms.site.answering import Statistics
+from capedjica.mechanisms.site.clipping import sum_subjects
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.study.journal import read_journal
 from capedjica.study.results import BUNDLE, reliability_json, result_names

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.site import Site
+from capedjica.mechanisms.site.answering import Site
 from capedjica.privacy.ledger import Cap, Ledger, Policy
 from capedjica.securesum import Identity
 from capedjica.securesum.noise import NoiseSource

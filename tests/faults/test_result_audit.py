@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.method import Replay
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.study.journal import Journal, read_journal

@@ -3,7 +3,7 @@
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Event
+from capedjica.mechanisms.aggregator.driving import Event
 from capedjica.study.federated import progress
 from capedjica.study.federated.progress import Reporter, read_progress
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import Answer, Refusal, Status, SumAnswer
-from capedjica.mechanisms.site import Site
+from capedjica.mechanisms.site.answering import Site
 from capedjica.privacy.ledger import Cap, Ledger, Policy
 from capedjica.securesum import Identity, Roster
 from capedjica.securesum.noise import NoiseSource

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.single_subject import analyse_subject
+from capedjica.algorithms.ica.single_subject import analyse_subject
 from capedjica.cli import app
 from capedjica.errors import InputError
 from capedjica.privacy.statement import round_up

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.capedjica import PaperMethod
-from capedjica.algorithms.subject import SubjectMethod
+from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.subject import SubjectMethod
 from capedjica.privacy.statement import round_up
 from capedjica.study.describe import MEANINGS, describe, show_facts, show_study
 from capedjica.study.plan_text import show_plan

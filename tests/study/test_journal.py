@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Release
+from capedjica.mechanisms.aggregator.driving import Release
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.securesum import Identity, Roster
 from capedjica.study.journal import Journal, MeanRecord

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.ica.paper import PaperMethod
 from capedjica.algorithms.pca import PSD_SPREAD
 from capedjica.errors import InputError
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper

@@ -153,7 +153,7 @@ def _number_or_word(text: str | None) -> int | str | None:
 
 
 def _study_of_flags(flags: dict[str, Any]) -> Study:
-    from capedjica.algorithms.scan_length import TYPICAL_SCAN
+    from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
     from capedjica.study.planning import sketch, spread_subjects
     from capedjica.study.study_file import AnalysisTable, PrivacyTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from capedjica.mechanisms.aggregator import Release
+from capedjica.mechanisms.aggregator.driving import Release
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import Charge, PrivacyStatement
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
-from capedjica.mechanisms.site import Site
+from capedjica.mechanisms.site.answering import Site
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.consents import Consenting
 from capedjica.study.log_files import logged

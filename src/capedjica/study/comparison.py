@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.maps import pseudo_inverse
+from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.study.run_folder import RunFolder, read_matrix

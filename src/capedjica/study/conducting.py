@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 
-from capedjica.algorithms.reliability import stability
+from capedjica.algorithms.ica.reliability import stability
 from capedjica.errors import BudgetExceededError
-from capedjica.mechanisms.aggregator import Aggregator, Exchange
+from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
 from capedjica.mechanisms.statement import privacy_statement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.journal import Journal, JournaledMeans

@@ -23,8 +23,8 @@ from capedjica.data.cache import SeriesCache
 from capedjica.data.people import People
 from capedjica.data.scans import Features, Person
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.site import Statistics
-from capedjica.mechanisms.subjects import Vectors
+from capedjica.mechanisms.site.answering import Statistics
+from capedjica.mechanisms.site.clipping import Vectors
 from capedjica.privacy.ledger import Ledger
 from capedjica.study.locks import BusyError, locked
 from capedjica.study.private_files import write_private

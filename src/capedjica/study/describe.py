@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from capedjica.mechanisms.aggregator import BLOCK_WORDS
+from capedjica.mechanisms.aggregator.driving import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.neighbour import ProtectedUnit

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.method import Released
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Aggregator, Release
+from capedjica.mechanisms.aggregator.driving import Aggregator, Release
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.ledger.head import sync_folder
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.maps import mixing_of
+from capedjica.algorithms.ica.maps import mixing_of
 from capedjica.errors import InputError
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page

@@ -8,8 +8,8 @@ from typing import Final
 
 from scipy.optimize import brentq
 
-from capedjica.algorithms.capedjica import DESCENT, PCA, PaperMethod
-from capedjica.algorithms.infomax import default_learning_rate
+from capedjica.algorithms.ica.infomax import default_learning_rate
+from capedjica.algorithms.ica.paper import DESCENT, PCA, PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract

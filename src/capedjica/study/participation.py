@@ -11,7 +11,7 @@ from typing import Final
 from capedjica.data.finding import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.site import Site, SitePolicy, Statistics
+from capedjica.mechanisms.site.answering import Site, SitePolicy, Statistics
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger, Spent
 from capedjica.securesum.noise import NoiseSource

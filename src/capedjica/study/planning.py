@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
-from capedjica.algorithms.capedjica import DESCENT, PaperMethod
+from capedjica.algorithms.ica.paper import DESCENT, PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Stage

@@ -36,10 +36,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.basis import low_pass
 from capedjica.algorithms.compiled import one_thread
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.subject import SUBSPACE, SubjectMethod
+from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod
 from capedjica.data.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.ica.paper import PaperMethod
 from capedjica.algorithms.method import Released
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica import __version__
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.reliability import STABLE
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, slices_figure, write_peaks

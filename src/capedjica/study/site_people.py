@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from capedjica.algorithms.scan_length import longest_scan
+from capedjica.algorithms.ica.scan_length import longest_scan
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.finding import Found, check_folder, find_people, is_image
 from capedjica.data.images import repetition_time

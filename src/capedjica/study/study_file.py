@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from capedjica.algorithms.basis import KEPT, low_pass
-from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.ica.basis import KEPT, low_pass
+from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
+from capedjica.algorithms.ica.subject import SubjectMethod
 from capedjica.algorithms.method import Method
-from capedjica.algorithms.scan_length import LONGEST_SCAN
-from capedjica.algorithms.subject import SubjectMethod
 from capedjica.data.features import FeatureTable, feature_problems, open_features
 from capedjica.data.scans import Features
 from capedjica.errors import CapedjicaError, InputError

@@ -3,7 +3,7 @@
 What was released stays released; it says at most (epsilon, delta) about anybody. The person stays counted in
 the studies that were agreed on: the number of people is public and fixed, and each of them may contribute
 anything within the clip, also zero. So nothing that follows costs more, and no message tells of it: the
-ledger, which notes a withdrawal, shows nobody how long it is (:mod:`capedjica.mechanisms.head_seal`).
+ledger, which notes a withdrawal, shows nobody how long it is (:mod:`capedjica.mechanisms.site.head_seal`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Event
+from capedjica.mechanisms.aggregator.driving import Event
 from capedjica.privacy.statement import round_up
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Step, Watcher

@@ -24,7 +24,7 @@ from capedjica import __version__
 from capedjica.engines.flare import COORDINATOR
 from capedjica.engines.flare.carriage import MAX_MESSAGE
 from capedjica.errors import InputError
-from capedjica.mechanisms.sizes import largest_message
+from capedjica.mechanisms.message_sizes import largest_message
 from capedjica.study.federated import processes
 from capedjica.study.federated.federation import (
     AGGREGATOR_CLASS,

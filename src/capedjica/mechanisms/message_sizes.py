@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from capedjica.mechanisms.aggregator import BLOCK_WORDS
+from capedjica.mechanisms.aggregator.driving import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import MAX_SLOTS
 from capedjica.securesum import SumParameters

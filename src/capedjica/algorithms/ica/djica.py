@@ -14,8 +14,8 @@ site has no partner, sit out this pass. For block after block
 with :math:`Z_s = W \tilde X_s + b 1'` and :math:`\hat Y_s = 1 - 2 \sigma(Z_s) = -\tanh(Z_s / 2)`. The sum
 over sites of their gradients is the gradient over their blocks side by side, and is computed as such.
 
-**Safeguards** are those of :mod:`capedjica.algorithms.infomax`, applied to the change of W over a whole pass;
-W is also watched after every block, so that a pass that runs away ends early.
+**Safeguards** are those of :mod:`capedjica.algorithms.ica.infomax`, applied to the change of W over a whole
+pass; W is also watched after every block, so that a pass that runs away ends early.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.infomax import MAX_WEIGHT, Infomax, default_learning_rate
+from capedjica.algorithms.ica.infomax import MAX_WEIGHT, Infomax, default_learning_rate
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 

@@ -27,8 +27,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.rows import FloatArray, batches, clip_rows, public_array
 from capedjica.algorithms.state import pack
+from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
 from capedjica.mechanisms.contract import Query
 
 # sqrt(2), and room for the rounding of clipped points in double precision.

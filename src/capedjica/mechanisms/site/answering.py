@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
 from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract, Query
-from capedjica.mechanisms.head_seal import HeadSeal
 from capedjica.mechanisms.messages import (
     MAX_AHEAD,
     VERSION,
@@ -42,7 +41,8 @@ from capedjica.mechanisms.messages import (
     read_question,
 )
 from capedjica.mechanisms.release import HEADROOM, MAX_BLOCK_WORDS, ReleasePlan
-from capedjica.mechanisms.subjects import Vectors, sum_subjects
+from capedjica.mechanisms.site.clipping import Vectors, sum_subjects
+from capedjica.mechanisms.site.head_seal import HeadSeal
 from capedjica.privacy.ledger import SlotBurntError, Summary, Totals
 from capedjica.securesum import Identity, SiteSum, SumParameters
 from capedjica.securesum.noise import NoiseSource
@@ -137,7 +137,7 @@ class Site:
         Where everything is recorded; the contract must be registered there, with its ``cap`` or less.
     statistics : callable
         ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time, as
-        :func:`capedjica.mechanisms.subjects.sum_subjects` wants them.
+        :func:`capedjica.mechanisms.site.clipping.sum_subjects` wants them.
     noise : NoiseSource
         Of the private noise; the masks come from a branch of it.
     policy : SitePolicy

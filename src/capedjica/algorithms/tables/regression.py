@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import expit
 
-from capedjica.algorithms.rows import FloatArray, batches, clip_rows, public_array
 from capedjica.algorithms.state import pack
+from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
 from capedjica.mechanisms.contract import Query
 
 

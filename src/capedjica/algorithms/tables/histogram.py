@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.rows import FloatArray, batches
+from capedjica.algorithms.tables.rows import FloatArray, batches
 from capedjica.mechanisms.contract import Query
 
 

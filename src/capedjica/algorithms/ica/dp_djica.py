@@ -50,8 +50,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.infomax import Infomax, default_learning_rate, descend
-from capedjica.algorithms.scan_length import check_scan_length
+from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate, descend
+from capedjica.algorithms.ica.scan_length import check_scan_length
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit

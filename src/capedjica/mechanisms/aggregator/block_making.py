@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import ProtocolError
+from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
 from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.conversation import Conversation, Exchange
 from capedjica.mechanisms.messages import VERSION, Begin, Question, SlotPlan, Sum, SumAnswer
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.securesum import AggregatorSum, SumParameters

@@ -18,11 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
+from capedjica.mechanisms.aggregator.block_making import BlockMaking, OpenBlock
+from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
+from capedjica.mechanisms.aggregator.lost_sites import (
+    MAX_ATTEMPTS,
+    PATIENCE,
+    REPEATS,
+    far_ahead,
+    planned_share,
+    recalibrated,
+)
 from capedjica.mechanisms.contract import Contract, Query
-from capedjica.mechanisms.conversation import Conversation, Exchange
-from capedjica.mechanisms.making import BlockMaking, OpenBlock
 from capedjica.mechanisms.messages import (
-    MAX_AHEAD,
     MAX_SLOTS,
     VERSION,
     Answer,
@@ -33,7 +40,7 @@ from capedjica.mechanisms.messages import (
     Status,
     publication_hash,
 )
-from capedjica.mechanisms.release import HEADROOM, ReleasePlan
+from capedjica.mechanisms.release import ReleasePlan
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
 
@@ -41,17 +48,6 @@ __all__ = ["BLOCK_WORDS", "Aggregator", "Event", "Exchange", "Release"]
 
 # Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
 BLOCK_WORDS: Final = 1 << 21
-# A release is not made with less than this part of the budget that was planned for it.
-LEAST_SHRINK: Final = 0.01
-# What the headroom of earlier releases leaves over, at most, as part of the budget of a release.
-ROUNDING: Final = 1e-6
-# How often those are asked again whose answer to a release did not arrive.
-# defence: a-late-answer
-REPEATS: Final = 1
-# How often a release is tried again after sites were lost.
-MAX_ATTEMPTS: Final = 20
-# How often a site that was there may fail the others, at their cost, before it is left out for good.
-PATIENCE: Final = 2
 
 
 @dataclass(frozen=True)
@@ -260,8 +256,7 @@ class Aggregator:
 
     def _near_each_other(self, present: dict[str, Status]) -> dict[str, Status]:
         """Leave out sites whose last block is so far ahead that the others would refuse the next one."""
-        least = min((status.block for status in present.values()), default=-1)
-        runaways = {name for name, status in present.items() if status.block > least + MAX_AHEAD}
+        runaways = far_ahead(present)
         self._failures.update(runaways)
         self.refusals.update(
             dict.fromkeys(runaways, "it says that it claimed a block far ahead of the others'")
@@ -294,7 +289,8 @@ class Aggregator:
     def _open_block(self, stage: int) -> OpenBlock | None:
         """Make a block for the coming releases; None if sites were lost on the way: try again."""
         present = self._greet()
-        self._calibrate(max(status.spent for status in present.values()))
+        spent = max(status.spent for status in present.values())
+        self._shrink = recalibrated(self.contract, self._done, spent, self._shrink)
         slots = self._coming_slots(stage)
         invited = self.contract.roster.in_order(present)
         begin = Begin(
@@ -348,34 +344,11 @@ class Aggregator:
             self._next.abandon()
             self._next = None
 
-    def _calibrate(self, spent: float) -> None:
-        """Spread what is left of the budget over the releases that are left."""
-        left = math.fsum(
-            (agreed.count - done) * self._share(stage)
-            for stage, (agreed, done) in enumerate(zip(self.contract.stages, self._done, strict=True))
-        )
-        # defence: what-is-left-of-the-budget
-        shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / left)
-        if shrink < LEAST_SHRINK:
-            n_left = sum(agreed.count for agreed in self.contract.stages) - sum(self._done)
-            raise BudgetExceededError(
-                f"only {max(0.0, 1 - spent):.2g} of the budget is left for {n_left} releases, because "
-                "others were given up when sites were lost: noise would swallow them, so they are not made"
-            )
-        # A gain by rounding is left alone: seeded noise must not depend on how releases are cut into blocks.
-        if not self._shrink <= shrink <= self._shrink * (1 + ROUNDING):
-            self._shrink = shrink
-
-    def _share(self, stage: int) -> float:
-        """Part of the budget that was planned for one release of a stage."""
-        agreed = self.contract.stages[stage]
-        return agreed.share / agreed.count * (1 - self.contract.reserve)
-
     def _coming_slots(self, stage: int, held: Sequence[SlotPlan] = ()) -> list[SlotPlan]:
         """Return slots for this stage and those after it, as many as fit a block, without those held."""
         n_held = Counter(slot.stage for slot in held)
         coming = (
-            SlotPlan(index, self._share(index) * self._shrink)
+            SlotPlan(index, planned_share(self.contract, index) * self._shrink)
             for index, agreed in enumerate(self.contract.stages[stage:], start=stage)
             for _ in range(agreed.count - self._done[index] - n_held[index])
         )

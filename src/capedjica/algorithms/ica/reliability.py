@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.compiled import one_thread
-from capedjica.algorithms.maps import peak_order, pseudo_inverse
+from capedjica.algorithms.ica.maps import peak_order, pseudo_inverse
 from capedjica.algorithms.method import Method, Released
 
 FloatArray = NDArray[np.float64]
@@ -26,7 +26,7 @@ STABLE: Final = 0.8
 
 
 def stability(method: Method, unmixing: FloatArray, released: Sequence[Released]) -> FloatArray | None:
-    """Return the stability of each map of :func:`capedjica.algorithms.maps.mixing_of`, between 0 and 1.
+    """Return the stability of each map of :func:`capedjica.algorithms.ica.maps.mixing_of`, between 0 and 1.
 
     Parameters
     ----------

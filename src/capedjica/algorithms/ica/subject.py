@@ -8,11 +8,12 @@ The model is the paper's, x = A s. What differs is what is asked of a subject: w
 2. *Whitening, twice.* The logarithm of the subject's covariance in that subspace, without its trace: first
    as it is, then after whitening by what the first mean says. The second is short, because all that subjects
    have in common is gone, so it can be clipped closely and has little noise.
-3. *Rotation.* W stays orthogonal. The start is free (:mod:`capedjica.algorithms.varimax`). The statistic is
-   the skew part of E[psi(z) z'] for z = W x, R(R-1)/2 numbers, where psi divides a source by its own local
-   variance (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are independent,
-   and says more about the angle still to be turned, for its length, than that of tanh. Each iteration turns
-   by the mean over a curvature, and by less and less in the second half, which averages the noise.
+3. *Rotation.* W stays orthogonal. The start is free (:mod:`capedjica.algorithms.ica.varimax_start`). The
+   statistic is the skew part of E[psi(z) z'] for z = W x, R(R-1)/2 numbers, where psi divides a source by its
+   own local variance (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are
+   independent, and says more about the angle still to be turned, for its length, than that of tanh. Each
+   iteration turns by the mean over a curvature, and by less and less in the second half, which averages the
+   noise.
 
 Clips, shares, the number of iterations and the curvature are fixed by public quantities: R, the length of a
 scan, the features and the noise that the budget implies. They were chosen by looking at scores on synthetic
@@ -35,13 +36,19 @@ from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.compiled import InParallel, compiled, one_thread
+from capedjica.algorithms.ica.scan_length import (
+    TYPICAL_SCAN,
+    CutScans,
+    check_scan_length,
+    longest_scan,
+    reserve,
+)
+from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
-from capedjica.algorithms.scan_length import TYPICAL_SCAN, CutScans, check_scan_length, longest_scan, reserve
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.symmetric import svec, svec_size, unsvec
-from capedjica.algorithms.varimax import nearest_rotation, varimax
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 

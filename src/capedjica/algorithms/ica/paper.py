@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.infomax import (
+from capedjica.algorithms.ica.infomax import (
     B_G,
     B_H,
     TOLERANCE,
@@ -20,16 +20,16 @@ from capedjica.algorithms.infomax import (
     gradient_query,
     subject_gradients,
 )
-from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.method import Means, Progress, Released, Subject
-from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
-from capedjica.algorithms.scan_length import (
+from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
     check_scan_length,
     longest_scan,
     reserve,
 )
+from capedjica.algorithms.kernels import PackedSubjects
+from capedjica.algorithms.method import Means, Progress, Released, Subject
+from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
