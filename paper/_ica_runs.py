@@ -52,7 +52,7 @@ from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query
 from capedjica.algorithms.state import read_arrays
 from capedjica.algorithms.symmetric import svec
-from capedjica.data.synthetic import SyntheticModel
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName, Stage
 from capedjica.mechanisms.site.answering import Statistics

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
 from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod, SubjectSite
-from capedjica.data.synthetic import SyntheticModel
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.mechanisms.variance import mean_noise

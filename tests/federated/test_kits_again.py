@@ -18,10 +18,10 @@ from capedjica.study.federated.parties import SiteParty
 from capedjica.study.federated.provisioning import provision_again
 from capedjica.study.federated.status import look
 from capedjica.study.key_rotation import rotate_key
-from capedjica.study.locks import locked
 from capedjica.study.participation import problems
 from capedjica.study.running import find_sites, run_study
 from capedjica.study.site_home import SiteHome
+from capedjica.tools.locks import locked
 from tests.federated.consortium import consortium
 from tests.federated.sealed import certificate, days_from_now, unzip
 from tests.in_process import run_main

@@ -7,7 +7,7 @@ import pytest
 from capedjica.errors import InputError
 from capedjica.study.drafts import add_site
 from capedjica.study.study_file import SiteTable, Study, StudyFile, write_study
-from capedjica.study.toml import read_toml
+from capedjica.tools.toml import read_toml
 from tests.study.drafts import card, draft
 
 

@@ -17,7 +17,7 @@ from capedjica.study.describe import MEANINGS, describe, show_facts, show_study
 from capedjica.study.plan_text import show_plan
 from capedjica.study.planning import plan_study
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable, show_table
+from capedjica.tools.text import printable, show_table
 from tests.study.drafts import draft
 
 

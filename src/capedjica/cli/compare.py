@@ -32,7 +32,7 @@ def compare(
     """
     from capedjica.privacy.statement import round_up
     from capedjica.study.comparison import compare_runs
-    from capedjica.study.text import show_paragraph, show_table
+    from capedjica.tools.text import show_paragraph, show_table
 
     rows = compare_runs(runs, truth)
     if html is not None:

@@ -84,7 +84,7 @@ def start(
     from capedjica.study.federated import kits, processes
     from capedjica.study.participation import problems
     from capedjica.study.site_home import SiteHome
-    from capedjica.study.toml import listed
+    from capedjica.tools.toml import listed
 
     home = SiteHome.load(site)
     kit = kits.find_kit(home, study)

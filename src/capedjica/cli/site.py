@@ -48,7 +48,7 @@ def init(
     abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
 ) -> None:
     """Make a site: a private key that never leaves, a site.toml with its limits, and a card for its peers."""
-    from capedjica.data.finding import data_kind
+    from capedjica.data.layouts import data_kind
     from capedjica.study.site_home import SiteHome
 
     home = SiteHome.create(
@@ -156,7 +156,7 @@ def rotate_key(
     """
     from capedjica.study import key_rotation
     from capedjica.study.site_home import SiteHome
-    from capedjica.study.text import printable
+    from capedjica.tools.text import printable
 
     home = SiteHome.load(site)
     for title in key_rotation.bound_studies(home):
@@ -185,7 +185,7 @@ def check(site: SiteArgument = Path("."), study: StudyOption = None, as_json: Js
     """
     from capedjica.errors import InputError
     from capedjica.study.site_report import show_site, site_report
-    from capedjica.study.toml import listed
+    from capedjica.tools.toml import listed
 
     home, given = _load(site, study)
     with _looking(home) as tick:

@@ -161,7 +161,7 @@ def add_site(
     from capedjica.study import drafts
     from capedjica.study.new_study import read_card
     from capedjica.study.study_file import SiteTable, study_path
-    from capedjica.study.toml import listed
+    from capedjica.tools.toml import listed
 
     site, file = read_card(card), study_path(study)
     table = SiteTable(name=site.name, subjects=subjects, card=site.card, epsilon=epsilon)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.basis import low_pass_within
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
-from capedjica.data.finding import entity_of
+from capedjica.data.layouts import entity_of
 from capedjica.data.scans import FloatArray, Problem, Recording, Scan
 
 if TYPE_CHECKING:

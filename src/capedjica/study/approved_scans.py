@@ -18,12 +18,12 @@ from typing import Final
 
 import msgspec
 
-from capedjica.data.finding import recordings_among
+from capedjica.data.layouts import recordings_among
 from capedjica.data.scans import Person
 from capedjica.study.private_files import write_private
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable
+from capedjica.tools.text import printable
 
 SCHEMA: Final = 1
 _UNREADABLE: Final = "unreadable"

@@ -13,12 +13,12 @@ from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.site.answering import Site
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.consents import Consenting
-from capedjica.study.log_files import logged
 from capedjica.study.participation import approve, open_site
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import open_people
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
+from capedjica.tools.log_files import logged
 
 
 def own_log(home: SiteHome) -> AbstractContextManager[None]:

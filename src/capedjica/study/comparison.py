@@ -14,7 +14,7 @@ from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.study.run_folder import RunFolder, read_matrix
-from capedjica.study.toml import listed
+from capedjica.tools.toml import listed
 
 FloatArray = NDArray[np.float64]
 

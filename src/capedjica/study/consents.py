@@ -26,10 +26,10 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site.answering import Statistics
 from capedjica.mechanisms.site.clipping import Vectors
 from capedjica.privacy.ledger import Ledger
-from capedjica.study.locks import BusyError, locked
 from capedjica.study.private_files import write_private
 from capedjica.study.site_home import SiteHome
-from capedjica.study.toml import read_toml, toml_value
+from capedjica.tools.locks import BusyError, locked
+from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
 NOTE: Final = "a participant withdrew consent"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from capedjica import __version__
 from capedjica.data import make_synthetic
-from capedjica.data.synthetic import SyntheticStudy
+from capedjica.data.simulated.synthetic import SyntheticStudy
 from capedjica.errors import InputError
 from capedjica.estimators import CapeDJICA
 from capedjica.estimators.djica import Method

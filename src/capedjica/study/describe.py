@@ -17,7 +17,7 @@ from capedjica.privacy.neighbour import ProtectedUnit
 from capedjica.privacy.statement import round_up
 from capedjica.study.releases import participants
 from capedjica.study.study_file import AnalysisTable, Study
-from capedjica.study.text import printable, show_heading, show_paragraph, show_table
+from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
 
 METHODS: Final = {
     "subject": "The default method (one short vector per person and release)",

@@ -11,7 +11,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.securesum import PublicIdentity
 from capedjica.study.study_file import SCHEMA, SiteTable, Study, StudyFile, site_block, study_path
-from capedjica.study.toml import listed, read_toml
+from capedjica.tools.toml import listed, read_toml
 
 
 def sealed_path(study: str | os.PathLike[str]) -> Path:

@@ -15,7 +15,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.study.private_files import write_private
 from capedjica.study.site_home import DataTable, SiteHome
-from capedjica.study.toml import read_toml, toml_value
+from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
 _HEADER: Final = """\

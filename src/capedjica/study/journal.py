@@ -23,7 +23,7 @@ from capedjica.algorithms.method import Released
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Release
 from capedjica.mechanisms.contract import Contract
-from capedjica.privacy.ledger.head import sync_folder
+from capedjica.tools.durable import sync_folder
 
 _MAGIC: Final = b"capedjica releases 1\n"
 _LENGTH_BYTES: Final = 8

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from capedjica.errors import InputError
 from capedjica.privacy.ledger import WrongKeyError
-from capedjica.privacy.ledger.head import sync_folder
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.participation import approved
 from capedjica.study.resting import resting
 from capedjica.study.site_home import SiteHome
+from capedjica.tools.durable import sync_folder
 
 
 @dataclass(frozen=True)

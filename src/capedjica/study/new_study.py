@@ -18,8 +18,8 @@ from capedjica.study.public_files import copy_file
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import call_roll
 from capedjica.study.study_file import SiteTable
-from capedjica.study.text import printable
-from capedjica.study.toml import listed, problems
+from capedjica.tools.text import printable
+from capedjica.tools.toml import listed, problems
 
 SITE_FORMS: Final = (
     "CARD:SUBJECTS (a card or its file), or a site's folder (its scans are counted), or FOLDER:SUBJECTS"

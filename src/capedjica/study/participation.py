@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
-from capedjica.data.finding import check_folder
+from capedjica.data.layouts import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.site.answering import Site, SitePolicy, Statistics
@@ -24,12 +24,12 @@ from capedjica.study.approved_scans import (
     write_record,
 )
 from capedjica.study.enrolment import Enrolment, read_enrolment
-from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import Roll, Tick, call_roll, look
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
-from capedjica.study.text import printable
-from capedjica.study.toml import read_toml
+from capedjica.tools.locks import locked
+from capedjica.tools.text import printable
+from capedjica.tools.toml import read_toml
 
 _UNLESS_BEGUN: Final = ". If it has begun, it goes on with those for whom it was approved"
 

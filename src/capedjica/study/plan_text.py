@@ -12,7 +12,7 @@ from capedjica.privacy.statement import round_up
 from capedjica.study.describe import METHODS
 from capedjica.study.planning import Plan
 from capedjica.study.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
-from capedjica.study.text import printable, show_heading, show_paragraph, show_table
+from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
 
 ACCOUNTANTS: Final = {
     "exact": "exact",

@@ -32,8 +32,8 @@ from capedjica.privacy.adversary import curious_site_epsilon
 from capedjica.study.paper_accounts import paper_noise, paper_says
 from capedjica.study.releases import planned_releases, spendable_delta
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile
-from capedjica.study.toml import listed
 from capedjica.study.what_if import colluding, comparison, nobody, one_more_site, subjects_needed
+from capedjica.tools.toml import listed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 r"""How good the maps of a planned study will be: predicted by simulation, from public quantities alone.
 
-The method's own code analyses simulated subjects (:mod:`capedjica.data.synthetic`), and the means it asks for
-get Gaussian noise of exactly the standard deviation that each release of the plan will have
+The method's own code analyses simulated subjects (:mod:`capedjica.data.simulated.synthetic`), and the means
+it asks for get Gaussian noise of exactly the standard deviation that each release of the plan will have
 (:mod:`capedjica.study.releases`). No scan is looked at, so a prediction costs no privacy, and it follows the
 method when that changes. Three things make it quick.
 
@@ -40,7 +40,7 @@ from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod
-from capedjica.data.synthetic import SyntheticStudy, make_synthetic
+from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
 from capedjica.study.releases import participants, planned_releases

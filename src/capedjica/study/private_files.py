@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from capedjica.errors import InputError
-from capedjica.privacy.ledger.head import sync_folder
+from capedjica.tools.durable import sync_folder
 
 
 def write_private(file: Path, content: bytes) -> None:

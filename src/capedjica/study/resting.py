@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from capedjica.errors import InputError
-from capedjica.study.locks import locked
 from capedjica.study.site_home import SiteHome
+from capedjica.tools.locks import locked
 
 
 @contextmanager

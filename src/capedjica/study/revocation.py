@@ -15,7 +15,7 @@ from capedjica.errors import InputError
 from capedjica.privacy.ledger import Spent
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable
+from capedjica.tools.text import printable
 
 _REASON: Final = "revoked by the site"
 

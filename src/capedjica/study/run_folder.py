@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from capedjica import __version__
 from capedjica.errors import InputError
-from capedjica.privacy.ledger.head import sync_folder
-from capedjica.study.locks import locked
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
-from capedjica.study.text import printable
-from capedjica.study.toml import read_toml
+from capedjica.tools.durable import sync_folder
+from capedjica.tools.locks import locked
+from capedjica.tools.text import printable
+from capedjica.tools.toml import read_toml
 
 SCHEMA: Final = 1
 _Content = TypeVar("_Content", bound=msgspec.Struct)

@@ -11,14 +11,14 @@ from capedjica.errors import BudgetExceededError, InputError
 from capedjica.privacy.statement import round_up
 from capedjica.study.attending import attending
 from capedjica.study.conducting import conduct
-from capedjica.study.log_files import logged
 from capedjica.study.participation import problems, taking_part
 from capedjica.study.results import result_names
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.study.toml import listed
 from capedjica.study.watching import Watcher
+from capedjica.tools.log_files import logged
+from capedjica.tools.toml import listed
 
 
 def run_study(

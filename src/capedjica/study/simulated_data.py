@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from capedjica.data.brain import SPACE, Brain, BrainModel, mni_brain
-from capedjica.data.brain_files import BidsFolder, NiftiFolder
 from capedjica.data.features import FeatureTable
-from capedjica.data.finding import DataKind
-from capedjica.data.synthetic import SyntheticModel
+from capedjica.data.layouts import DataKind
+from capedjica.data.simulated.brain import SPACE, Brain, BrainModel, mni_brain
+from capedjica.data.simulated.brain_files import BidsFolder, NiftiFolder
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.data.timeseries import write_scan
 from capedjica.study.study_file import AnalysisTable
 
@@ -45,7 +45,7 @@ _BRAIN_MAPS: Final = """\
 maps.nii.gz the same maps as images in MNI space, one per component, in per cent of the mean image.
 
 The features are the voxels of ../mask.nii.gz in row-major order. The scans also hold what disturbs real ones,
-multiplied by the gain of their site's scanner; see capedjica.data.brain."""
+multiplied by the gain of their site's scanner; see capedjica.data.simulated.brain."""
 
 
 class SimulatedData(Protocol):

@@ -10,12 +10,12 @@ from typing import Final
 
 import msgspec
 
-from capedjica.data.finding import DataKind
+from capedjica.data.layouts import DataKind
 from capedjica.errors import InputError
 from capedjica.privacy.ledger import Cap, Ledger, Policy, Totals, WrongKeyError
 from capedjica.securesum import Identity
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.study.toml import read_toml, toml_value
+from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
 _TEMPLATE: Final = """\

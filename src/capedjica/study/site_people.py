@@ -13,8 +13,8 @@ import msgspec
 
 from capedjica.algorithms.ica.scan_length import longest_scan
 from capedjica.data.features import FeatureTable, open_features
-from capedjica.data.finding import Found, check_folder, find_people, is_image
 from capedjica.data.images import repetition_time
+from capedjica.data.layouts import Found, check_folder, find_people, is_image
 from capedjica.data.people import People
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan

@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from capedjica.data.finding import check_folder
+from capedjica.data.layouts import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy import gaussian_epsilon
@@ -37,7 +37,7 @@ from capedjica.study.participation import (
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import Roll, Tick, call_roll, look, measure
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable, show_heading, show_paragraph
+from capedjica.tools.text import printable, show_heading, show_paragraph
 
 KINDS: Final = {
     "files": "tables of region time series, one per person",

@@ -31,7 +31,7 @@ from capedjica.securesum import PublicIdentity, Roster
 from capedjica.securesum.parameters import default_threshold
 from capedjica.study.public_files import file_problems, with_hashes
 from capedjica.study.releases import planned_releases
-from capedjica.study.toml import listed, problems, read_toml, toml_value
+from capedjica.tools.toml import listed, problems, read_toml, toml_value
 
 SCHEMA: Final = 1
 MethodName = Literal["subject", "paper"]

@@ -36,7 +36,7 @@ from capedjica.study.resting import is_resting
 from capedjica.study.site_home import SiteHome
 from capedjica.study.site_people import find
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable
+from capedjica.tools.text import printable
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ The model is the paper's, x = A s. What differs is what is asked of a subject: w
 
 Clips, shares, the number of iterations and the curvature are fixed by public quantities: R, the length of a
 scan, the features and the noise that the budget implies. They were chosen by looking at scores on synthetic
-data of the paper's model (:mod:`capedjica.data.synthetic`) and on ABIDE (docs/research-notes.md), never on
-the data at hand.
+data of the paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/research-notes.md),
+never on the data at hand.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from capedjica.errors import InputError
 from capedjica.study.federated.site_settings import STARTUP, connection, is_host, write_settings
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable
+from capedjica.tools.text import printable
 
 # A kit holds certificates, settings and an atlas.
 _MOST_FILES: Final = 200

@@ -21,8 +21,6 @@ from capedjica.study.conducting import conduct
 from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.federated.kits import Kit
 from capedjica.study.federated.progress import Reporter
-from capedjica.study.locks import BusyError
-from capedjica.study.log_files import logged
 from capedjica.study.participation import (
     budget_problems,
     changed_since_approval,
@@ -33,6 +31,8 @@ from capedjica.study.run_folder import RunFolder
 from capedjica.study.site_home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
+from capedjica.tools.locks import BusyError
+from capedjica.tools.log_files import logged
 
 # How long a site or a run's folder may still be held by an earlier job of the same study.
 _LET_GO_SECONDS: Final = 60.0

@@ -24,7 +24,7 @@ import psutil
 
 from capedjica.errors import InputError
 from capedjica.study.federated.federation import ORGANISATION
-from capedjica.study.locks import locked
+from capedjica.tools.locks import locked
 
 Role = Literal["server", "client"]
 _MODULE: Final = "capedjica.study.federated.processes"

@@ -45,9 +45,9 @@ from capedjica.study.federated.site_settings import (
     is_host,
     project,
 )
-from capedjica.study.locks import locked
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
+from capedjica.tools.locks import locked
 
 DEFAULT_PORT: Final = 8002
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"

@@ -18,11 +18,11 @@ from capedjica.study.federated.jobs import Session, session
 from capedjica.study.federated.kits import check_certificates
 from capedjica.study.federated.progress import Progress, read_progress
 from capedjica.study.federated.provisioning import check_sizes, settle
-from capedjica.study.locks import locked
 from capedjica.study.results import result_names
 from capedjica.study.run_folder import RunFolder, RunState
 from capedjica.study.running import check_seed
 from capedjica.study.study_file import Study
+from capedjica.tools.locks import locked
 
 # How long the server may take until it can be talked to.
 _SERVER_SECONDS: Final = 60.0

@@ -4,8 +4,8 @@ A volume of a run is, in every voxel of the brain,
 
 .. math:: y_t = g \, [\, 100\, b + A s_t + D d_t + P p_t - \nabla b' m_t + n_t \,],        (1)
 
-with the sources s of :mod:`capedjica.data.synthetic` (so that a signal of 1 is one per cent of the baseline
-b), and
+with the sources s of :mod:`capedjica.data.simulated.synthetic` (so that a signal of 1 is one per cent of the
+baseline b), and
 
 - A, the maps: networks of one to three Gaussian blobs, many of them bilateral. Centres are
   those of equal parts of the left half of the brain (k-means); a network of one side may be in either half;
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.cluster.vq import kmeans2
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from capedjica.data.synthetic import BATCH, SyntheticModel
+from capedjica.data.simulated.synthetic import BATCH, SyntheticModel
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 

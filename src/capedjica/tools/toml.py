@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from capedjica.errors import InputError
-from capedjica.study.text import printable
+from capedjica.tools.text import printable
 
 _PLAIN: Final = {
     "str": "text",

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.data.brain import MOTION, SPACE, Brain, Confounds, Run
+from capedjica.data.simulated.brain import MOTION, SPACE, Brain, Confounds, Run
 
 TASK: Final = "rest"
 _BIDS_VERSION: Final = "1.9.0"
