@@ -55,7 +55,7 @@ from capedjica.algorithms.symmetric import svec
 from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName, Stage
-from capedjica.mechanisms.site.answering import Statistics
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.metrics import matched_map_correlation
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau

@@ -22,7 +22,8 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
-from capedjica.securesum import Identity, Roster
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster
 
 D, T, R = 8, 5, 2
 STEPS = 150

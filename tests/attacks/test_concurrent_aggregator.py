@@ -118,7 +118,7 @@ def words_of(watch):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_threads_get_one_message_for_one_mask_and_nothing_uncharged(seed, caplog):
-    caplog.set_level(logging.ERROR, logger="capedjica.site")
+    caplog.set_level(logging.ERROR, logger="capedjica-site")
     aggregators = Aggregators(seed)
     aggregators.run()
     for watch in aggregators.watches.values():

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from capedjica.coordinator.run.journal import Journal
 from capedjica.errors import InputError
-from capedjica.study.journal import Journal
-from capedjica.study.running import find_sites, run_study
+from capedjica.one_machine.local_run import find_sites, run_study
 from tests.faults.test_ledger_storage import file_size_limit
 from tests.faults.test_run_kill import check, complete
 from tests.study.small_study import make_study

@@ -28,7 +28,8 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.privacy import gaussian_delta
-from capedjica.privacy.ledger import Cap, Summary
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Summary
 from capedjica.privacy.reserve import RESERVED_DELTA
 from capedjica.securesum.noise import NoiseSource
 from tests.mechanisms.consortium import DATA, SIZES, Consortium, reply

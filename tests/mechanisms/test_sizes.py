@@ -12,7 +12,8 @@ from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.mechanisms.message_sizes import largest_message
 from capedjica.mechanisms.messages import MAX_SLOTS, Begin, Refusal, SlotPlan, encode
-from capedjica.securesum import Identity, Roster
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster
 from tests.mechanisms.world import make_data
 
 SIZES = (12, 9, 15, 8)

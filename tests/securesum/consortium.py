@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from capedjica.securesum import Identity, MemoryBlockRegister, Roster, SiteSum, SumParameters
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster, SumParameters
+from capedjica.securesum.register import MemoryBlockRegister
+from capedjica.securesum.site import SiteSum
 
 STUDY = bytes(range(32))
 ROUNDS = 5

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from capedjica.errors import ProtocolError
-from capedjica.securesum import MemoryBlockRegister
+from capedjica.securesum.register import MemoryBlockRegister
 
 STUDY = bytes(32)
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError, ProtocolError
-from capedjica.securesum import AggregatorSum, Identity, MemoryBlockRegister, SiteSum, shamir
+from capedjica.securesum import shamir
 from capedjica.securesum import site as site_module
-from capedjica.securesum.identity import AGGREGATOR
+from capedjica.securesum.aggregator import AggregatorSum
+from capedjica.securesum.identity import AGGREGATOR, Identity
 from capedjica.securesum.messages import (
     Advertisement,
     Agreement,
@@ -30,6 +31,8 @@ from capedjica.securesum.messages import (
     read_site_message,
     sign,
 )
+from capedjica.securesum.register import MemoryBlockRegister
+from capedjica.securesum.site import SiteSum
 from tests.securesum.consortium import Consortium, carry
 
 KINDS = [KeyList, ShareList, SurvivorList, AgreementList]

@@ -30,7 +30,7 @@ from capedjica.estimators.images import Extractor, ImageOptions, is_image, serie
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.estimators.reporting import Record, estimator_report
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
-from capedjica.mechanisms.site.answering import Statistics
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, pure_mu, validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from capedjica.mechanisms.aggregator.driving import BLOCK_WORDS
+from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import MAX_SLOTS
-from capedjica.securesum import SumParameters
 from capedjica.securesum.messages import size_limit
-from capedjica.securesum.parameters import HASH_BYTES
+from capedjica.securesum.parameters import HASH_BYTES, SumParameters
 
 # More than any message holds besides what grows with the contract: a refusal of 1000 characters of 4 bytes.
 _FRAME_BYTES: Final = 1 << 13

@@ -27,8 +27,8 @@ from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Sta
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, validate
-from capedjica.securesum import PublicIdentity, Roster
-from capedjica.securesum.parameters import default_threshold
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.securesum.parameters import Roster, default_threshold
 from capedjica.study.public_files import file_problems, with_hashes
 from capedjica.study.releases import planned_releases
 from capedjica.tools.toml import listed, problems, read_toml, toml_value

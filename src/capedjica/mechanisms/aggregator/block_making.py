@@ -16,7 +16,8 @@ from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import VERSION, Begin, Question, SlotPlan, Sum, SumAnswer
 from capedjica.mechanisms.release import ReleasePlan
-from capedjica.securesum import AggregatorSum, SumParameters
+from capedjica.securesum.aggregator import AggregatorSum
+from capedjica.securesum.parameters import SumParameters
 
 
 class OpenBlock:

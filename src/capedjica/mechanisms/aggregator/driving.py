@@ -10,9 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +26,9 @@ from capedjica.mechanisms.aggregator.lost_sites import (
     planned_share,
     recalibrated,
 )
+from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.history import Event, Release
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
     VERSION,
@@ -44,55 +44,7 @@ from capedjica.mechanisms.release import ReleasePlan
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
 
-__all__ = ["BLOCK_WORDS", "Aggregator", "Event", "Exchange", "Release"]
-
-# Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
-BLOCK_WORDS: Final = 1 << 21
-
-
-@dataclass(frozen=True)
-class Release:
-    """One release as it happened.
-
-    Attributes
-    ----------
-    label : str
-        Of the query.
-    mu : dict
-        What it cost one subject of each site that was asked: whether a site that is lost had answered
-        cannot be known, so it counts. A site that answers states its mu itself, and must agree.
-    participants : tuple of str
-        The sites it was meant for.
-    aborted : bool
-        Whether it was given up because a participant did not answer; it stays charged.
-    noise : float
-        Standard deviation of the noise on each number of the mean.
-    """
-
-    label: str
-    mu: Mapping[str, float]
-    participants: tuple[str, ...]
-    aborted: bool
-    noise: float
-
-
-@dataclass(frozen=True)
-class Event:
-    """What the aggregator is about to do, and with whom.
-
-    Attributes
-    ----------
-    doing : str
-        "greeting", "making masks", "making masks ahead", or "asking" and the label of the query.
-    present : tuple of str
-        The sites taking part; before a greeting, those that answered the last one.
-    lost : dict
-        Why each other site that was asked does not take part.
-    """
-
-    doing: str
-    present: tuple[str, ...]
-    lost: Mapping[str, str]
+__all__ = ["Aggregator", "Exchange"]
 
 
 class Aggregator:

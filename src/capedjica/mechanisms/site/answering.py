@@ -8,7 +8,6 @@ latter, because the secure sum that makes their masks is bound to it.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable, Iterable
@@ -41,13 +40,15 @@ from capedjica.mechanisms.messages import (
     read_question,
 )
 from capedjica.mechanisms.release import HEADROOM, MAX_BLOCK_WORDS, ReleasePlan
-from capedjica.mechanisms.site.clipping import Vectors, sum_subjects
+from capedjica.mechanisms.site.clipping import sum_subjects
 from capedjica.mechanisms.site.head_seal import HeadSeal
+from capedjica.mechanisms.site.private_log import private_log
+from capedjica.mechanisms.statistics import Statistics, Vectors
 from capedjica.privacy.ledger import SlotBurntError, Summary, Totals
-from capedjica.securesum import Identity, SiteSum, SumParameters
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
-
-Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
+from capedjica.securesum.parameters import SumParameters
+from capedjica.securesum.site import SiteSum
 
 
 class SiteLedger(Protocol):
@@ -172,7 +173,7 @@ class Site:
         self._seal = HeadSeal(identity, contract, name)
         # Apart from the noise: with a seed, the noise of a release must not depend on when masks are made.
         self._mask_source = noise.branch("masks")
-        self._log = logging.getLogger(f"capedjica.site.{name}")
+        self._log = private_log(name)
         self._block: _Block | None = None
         self._next: _Block | None = None
         # Held from the beginning of a release to its end; and, always after that one, by all who look at

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from capedjica.compiled import compiled
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.release import ReleasePlan
-
-Vectors = NDArray[np.floating]
+from capedjica.mechanisms.statistics import Vectors
 
 
 def sum_subjects(

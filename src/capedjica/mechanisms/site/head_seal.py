@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.ledger import TamperedError
-from capedjica.securesum import Identity
+from capedjica.securesum.identity import Identity
 
 _NONCE_BYTES: Final = 12
 _LABEL: Final = b"capedjica/head/1\0"
