@@ -9,7 +9,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 # Where the parties are that FLARE runs.
-PARTIES = "capedjica.study.federated.parties"
+AGGREGATOR = "capedjica.coordinator.flare.party"
+SITE = "capedjica.site.flare.party"
 
 
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.framework import Row, Section, amount_row, interleaved, timed
-from capedjica.algorithms.infomax import Infomax, gradient_query, subject_gradients
+from capedjica.algorithms.ica.infomax import Infomax, gradient_query, subject_gradients
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.state import unpack
 from capedjica.engines.embedded import EmbeddedStudy

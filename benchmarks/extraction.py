@@ -27,10 +27,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.subject import SubjectSite
+from capedjica.algorithms.ica.subject import SubjectSite
 from capedjica.data.cache import SeriesCache
 from capedjica.data.features import FeatureTable, open_features
-from capedjica.data.finding import find_people
+from capedjica.data.layouts import find_people
 from capedjica.data.people import People
 
 SHAPE: Final = (61, 73, 61)

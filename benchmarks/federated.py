@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.framework import EVIDENCE_WIDTH, ROOT, Row, Section, amount_row, show, write_evidence
-from benchmarks.timed_parties import PROBES, TIMES
+from benchmarks.timing import PROBES, TIMES
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.coordinator.flare.running import Terms, run_federated
 from capedjica.data import make_synthetic
-from capedjica.study.federated import kits
-from capedjica.study.federated.demo import free_port, running_sites
-from capedjica.study.federated.provisioning import provision
-from capedjica.study.federated.running import Terms, run_federated
-from capedjica.study.participation import approve
-from capedjica.study.site_home import SiteHome
+from capedjica.one_machine.flare_demo import free_port, running_sites
+from capedjica.site.approval.participation import approve
+from capedjica.site.flare import kits
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile, write_study
 
 AIM_MS: Final = 30.0

@@ -32,11 +32,10 @@ from numpy.typing import NDArray
 from benchmarks.utility.abide import Sites, everybody
 from benchmarks.utility.problems import DELTA, Problem, Scan
 from benchmarks.utility.runs import gain
-from capedjica.algorithms.basis import low_pass
-from capedjica.algorithms.capedjica import reduce, within_unit_ball
-from capedjica.algorithms.djica import djica
-from capedjica.algorithms.dp_djica import dp_djica
-from capedjica.algorithms.infomax import (
+from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.djica import djica
+from capedjica.algorithms.ica.dp_djica import dp_djica
+from capedjica.algorithms.ica.infomax import (
     B_G,
     B_H,
     BLOW_UP,
@@ -47,15 +46,16 @@ from capedjica.algorithms.infomax import (
     gradient_query,
     subject_gradients,
 )
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.paper import reduce, within_unit_ball
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query
 from capedjica.algorithms.state import read_arrays
 from capedjica.algorithms.symmetric import svec
-from capedjica.data.synthetic import SyntheticModel
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName, Stage
-from capedjica.mechanisms.site import Statistics
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.metrics import matched_map_correlation
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau

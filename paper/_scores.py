@@ -32,7 +32,7 @@ from scipy.stats import t as student
 
 from benchmarks.utility.figures import USABLE
 from benchmarks.utility.runs import standard_error
-from capedjica.algorithms.infomax import B_G
+from capedjica.algorithms.ica.infomax import B_G
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.accountants import RdpAccountant, Release
 from capedjica.privacy.paper import gaussian_mechanism_tau

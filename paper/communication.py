@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from benchmarks.sum_in_process import SumInProcess
-from capedjica.algorithms.infomax import Infomax, default_learning_rate
+from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.engines.inprocess import Letter
 from capedjica.mechanisms.contract import Query, Stage

@@ -26,7 +26,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
-from capedjica.algorithms.infomax import B_G, B_H, default_learning_rate
+from capedjica.algorithms.ica.infomax import B_G, B_H, default_learning_rate
 from capedjica.privacy import Cape, gaussian_delta, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.accountants import Release, accountant
 from capedjica.report.figures import COLOURS

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from benchmarks.utility.figures import USABLE
-from capedjica.algorithms.infomax import B_G
+from capedjica.algorithms.ica.infomax import B_G
 from paper._common import Experiment, Finding, Holds, Options, Shared
 from paper._ica_runs import (
     PAPER,

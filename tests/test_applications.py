@@ -10,8 +10,8 @@ from scipy.special import expit
 from scipy.stats import chi2, kstest
 from scipy.stats import norm as normal
 
-from capedjica.algorithms.kmeans import Lloyd
-from capedjica.algorithms.regression import largest_gradient
+from capedjica.algorithms.tables.kmeans import Lloyd
+from capedjica.algorithms.tables.regression import largest_gradient
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import MECHANISMS

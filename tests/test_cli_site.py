@@ -7,8 +7,9 @@ import sqlite3
 import numpy as np
 import pytest
 
-from capedjica.privacy.ledger import Cap, Summary
-from capedjica.study.site_home import SiteHome
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Summary
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from tests.study.small_study import SIDE, make_study
 from tests.terminal import Terminal

@@ -8,11 +8,12 @@ import nibabel
 import numpy as np
 import pytest
 
+from capedjica.coordinator.new_study import read_site, read_site_file
+from capedjica.coordinator.planning.plan import plan_study
+from capedjica.one_machine.site_folders import site_of_folder
 from capedjica.privacy.statement import round_up
-from capedjica.securesum import PublicIdentity
-from capedjica.study.new_study import read_site, read_site_file
-from capedjica.study.planning import plan_study
-from capedjica.study.site_home import SiteHome
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study, write_study
 from tests.in_process import run_main
 from tests.study.drafts import card, draft
@@ -246,7 +247,7 @@ def test_new_counts_the_scans_of_a_folder(tmp_path):
         f"{home.folder}:40": 40,
         f"{home.folder}, 40": 40,
     }.items():
-        site = read_site(text)
+        site = read_site(text, site_of_folder)
         assert (site.name, site.subjects, site.card) == ("east", subjects, home.card().card)
 
 
@@ -255,7 +256,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
     listed.write_text(
         f"# who takes part\n{card('north')}:20  # the first\n\n{card('south')} 30\n{card('west')},25\n"
     )
-    assert [(site.name, site.subjects) for site in read_site_file(listed)] == [
+    assert [(site.name, site.subjects) for site in read_site_file(listed, site_of_folder)] == [
         ("north", 20),
         ("south", 30),
         ("west", 25),

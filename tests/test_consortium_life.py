@@ -7,9 +7,9 @@ import sqlite3
 import pytest
 
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
-from capedjica.securesum import Identity
-from capedjica.study.enrolment import read_enrolment
-from capedjica.study.site_home import SiteHome
+from capedjica.securesum.identity import Identity
+from capedjica.site.home import SiteHome
+from capedjica.site.people.enrolment import read_enrolment
 from tests.command_lines import command_lines, parse
 from tests.shell import run_script
 from tests.test_docs import ROOT

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.after_import import PARTIES, after_import
+from benchmarks.after_import import AGGREGATOR, SITE, after_import
 
 
-def _time(parties: ModuleType) -> None:
-    from benchmarks.timed_parties import TimedAggregator, TimedSite
+def _time_aggregator(party: ModuleType) -> None:
+    from benchmarks.timed_aggregator import TimedAggregator
 
-    parties.AggregatorParty, parties.SiteParty = TimedAggregator, TimedSite  # type: ignore[attr-defined]
+    party.AggregatorParty = TimedAggregator  # type: ignore[attr-defined]
 
 
-after_import(PARTIES, _time)
+def _time_site(party: ModuleType) -> None:
+    from benchmarks.timed_site import TimedSite
+
+    party.SiteParty = TimedSite  # type: ignore[attr-defined]
+
+
+after_import(AGGREGATOR, _time_aggregator)
+after_import(SITE, _time_site)

@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.basis import low_pass
-from capedjica.algorithms.scan_length import TYPICAL_SCAN
-from capedjica.algorithms.subject import SUBSPACE, SubjectMethod, SubjectSite
-from capedjica.data.synthetic import SyntheticModel
+from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
+from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod, SubjectSite
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.mechanisms.variance import mean_noise

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.utility.problems import FloatArray, Problem
-from capedjica.algorithms.maps import mixing_of
-from capedjica.algorithms.subject import SubjectMethod
+from capedjica.algorithms.ica.maps import mixing_of
+from capedjica.algorithms.ica.subject import SubjectMethod
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from capedjica.data.synthetic import make_synthetic
+from capedjica.data.simulated.synthetic import make_synthetic
 from capedjica.metrics import normalized_gain_index
 
 

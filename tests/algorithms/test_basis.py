@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from capedjica.algorithms.basis import MOST, low_pass_within
+from capedjica.algorithms.ica.basis import MOST, low_pass_within
 from capedjica.errors import InputError
 
 PLACES = np.indices((16, 18, 14)).reshape(3, -1).T - (7.5, 8.5, 6.5)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from capedjica.algorithms import djica as module
-from capedjica.algorithms.djica import djica
-from capedjica.algorithms.infomax import default_learning_rate
+from capedjica.algorithms.ica import djica as module
+from capedjica.algorithms.ica.djica import djica
+from capedjica.algorithms.ica.infomax import default_learning_rate
 from capedjica.errors import InputError
 from capedjica.metrics import normalized_gain_index
 from tests.algorithms import reference

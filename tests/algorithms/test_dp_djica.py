@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.integrate import quad
 from scipy.linalg import hadamard
 
-from capedjica.algorithms.dp_djica import NoisySite, dp_djica, laplace, sample_sensitivity
+from capedjica.algorithms.ica.dp_djica import NoisySite, dp_djica, laplace, sample_sensitivity
 from capedjica.errors import InputError
 from capedjica.metrics import normalized_gain_index
 from capedjica.securesum.noise import NoiseSource

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 
 from capedjica import CapePCA, private_mean
-from capedjica.algorithms.histogram import cell_query, person_cells
-from capedjica.algorithms.kmeans import cluster_query, person_clusters
+from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod, SubjectSite
 from capedjica.algorithms.pca import pca_query, sample_moments, subject_moments
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.subject import SUBSPACE, SubjectMethod, SubjectSite
+from capedjica.algorithms.tables.histogram import cell_query, person_cells
+from capedjica.algorithms.tables.kmeans import cluster_query, person_clusters
 from capedjica.applications import PrivateHistogram, PrivateKMeans
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import plan_release
-from capedjica.mechanisms.subjects import sum_subjects
-from capedjica.securesum import Identity, Roster
+from capedjica.mechanisms.site.clipping import sum_subjects
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster
 
 D, T, R = 8, 5, 2
 STEPS = 150

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from capedjica.algorithms.histogram import cell_query, density, nearest_distribution, person_cells
+from capedjica.algorithms.tables.histogram import cell_query, density, nearest_distribution, person_cells
 
 EDGES = (np.array([-1.0, 0.0, 0.5, 2.0]), np.array([0.0, 1.0, 3.0]))
 RNG = np.random.default_rng(0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from capedjica.algorithms.djica import djica
-from capedjica.algorithms.infomax import (
+from capedjica.algorithms.ica.djica import djica
+from capedjica.algorithms.ica.infomax import (
     B_G,
     B_H,
     Infomax,

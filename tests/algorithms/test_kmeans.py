@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capedjica.algorithms.kmeans import Lloyd, cluster_query, distances, person_clusters
 from capedjica.algorithms.state import pack
+from capedjica.algorithms.tables.kmeans import Lloyd, cluster_query, distances, person_clusters
 from capedjica.errors import ProtocolError
 
 K, D, RADIUS = 4, 3, 2.0

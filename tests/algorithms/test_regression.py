@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from capedjica.algorithms.regression import (
+from capedjica.algorithms.state import pack
+from capedjica.algorithms.tables.regression import (
     LogisticDescent,
     default_clip,
     default_learning_rate,
@@ -14,7 +15,6 @@ from capedjica.algorithms.regression import (
     largest_gradient,
     person_gradients,
 )
-from capedjica.algorithms.state import pack
 from capedjica.errors import ProtocolError
 
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.capedjica import PaperSite
-from capedjica.algorithms.scan_length import (
+from capedjica.algorithms.ica.paper import PaperSite
+from capedjica.algorithms.ica.scan_length import (
     LONGEST_SCAN,
     TYPICAL_SCAN,
     CutScans,
@@ -19,8 +19,8 @@ from capedjica.algorithms.scan_length import (
     longest_scan,
     reserve,
 )
+from capedjica.algorithms.ica.subject import SubjectMethod, SubjectSite
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.subject import SubjectMethod, SubjectSite
 from capedjica.errors import InputError
 
 R, D = 3, 8
@@ -91,7 +91,7 @@ ALLOCATIONS = """
 import gc, sys, tracemalloc
 import numpy as np
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.subject import SubjectSite
+from capedjica.algorithms.ica.subject import SubjectSite
 from tests.algorithms.test_scan_length import D, R, rows_at_every_stage, scans
 
 rows_at_every_stage("subject", scans(30, 30), 4000)  # compile

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from capedjica.algorithms import subject
-from capedjica.algorithms.basis import low_pass
+from capedjica.algorithms.ica import subject
+from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.symmetric import svec
 from capedjica.data import make_synthetic
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.release import plan_release
-from capedjica.mechanisms.subjects import sum_subjects
+from capedjica.mechanisms.site.clipping import sum_subjects
 
 R, D, T = 4, 20, 60
 STAGES = subject.SubjectMethod(D, R, T, max_rotations=3).stages()

@@ -13,15 +13,15 @@ from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.message import Message
 from nvflare.private.defs import CellChannel
 
-from capedjica.engines.flare import party
-from capedjica.engines.flare.controller import CHANNEL
-from capedjica.study.federated.site_settings import COMMUNICATION
+from capedjica.flare.kit import COMMUNICATION
+from capedjica.flare.wire import CHANNEL
+from capedjica.site.flare import program
 
 SERVER, SITE = "server", "s1"
 
 
 def main(keys: Path, name: str, port: int, parent: str | None) -> None:
-    party.prepare("nvflare.private.fed.app.client.client_train")
+    program.prepare()
     flare_decomposers.register()
     CommConfigurator._configuration, CommConfigurator._config_loaded = COMMUNICATION, True
     cell = Cell(

@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from capedjica.errors import CapedjicaError
-from capedjica.mechanisms.aggregator import Aggregator, Exchange
+from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
 from capedjica.mechanisms.block import BlockLayout
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import (
@@ -33,9 +33,8 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.mechanisms.messages import _questions as questions_decoder
 from capedjica.mechanisms.messages import _replies as replies_decoder
-from capedjica.securesum import Identity, Roster, SumParameters
 from capedjica.securesum.commitments import survivors_hash
-from capedjica.securesum.identity import AGGREGATOR, SIGNATURE_BYTES
+from capedjica.securesum.identity import AGGREGATOR, SIGNATURE_BYTES, Identity
 from capedjica.securesum.messages import (
     Advertisement,
     AgreementList,
@@ -50,6 +49,7 @@ from capedjica.securesum.messages import (
     sign,
 )
 from capedjica.securesum.messages import encode as encode_round
+from capedjica.securesum.parameters import Roster, SumParameters
 
 replace = msgspec.structs.replace
 

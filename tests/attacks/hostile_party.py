@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from capedjica.engines.flare.carriage import Courier, Patience, Send
-from capedjica.engines.flare.controller import ConductingController
+from capedjica.coordinator.flare.controller import ConductingController
+from capedjica.flare.carriage import Courier, Patience, Send
+from capedjica.flare.kit import SETTINGS
 from capedjica.mechanisms.messages import VERSION, Ask, Begin, Hello, SlotPlan, encode, publication_hash
-from capedjica.study.federated.federation import SETTINGS
 from capedjica.study.study_file import Study
 from tests.attacks.hostile_messages import attack
 

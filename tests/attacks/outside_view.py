@@ -46,13 +46,12 @@ import numpy as np
 import pytest
 
 from capedjica.cli import main
+from capedjica.coordinator.run import run_folder
 from capedjica.engines.inprocess import InProcessEngine, Letter
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import Message, Sum, SumAnswer, read_question, read_reply
-from capedjica.securesum import Identity
-from capedjica.securesum.identity import SIGNATURE_BYTES
-from capedjica.study import run_folder
+from capedjica.securesum.identity import SIGNATURE_BYTES, Identity
 from tests.attacks.leaks import contents
 
 Array = np.ndarray
@@ -135,7 +134,7 @@ class _Lines(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.startswith("capedjica.site."):
+        if not record.name.startswith("capedjica-site."):
             self.lines.append(f"{record.name} {record.levelname} {record.getMessage()}")
 
     @contextlib.contextmanager

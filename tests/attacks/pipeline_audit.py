@@ -39,8 +39,8 @@ from scipy.special import ndtri
 from scipy.stats import beta
 
 from capedjica.algorithms.compiled import one_thread
+from capedjica.algorithms.ica.subject import SubjectMethod
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question, read_reply
 from capedjica.mechanisms.variance import mean_noise

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.mechanisms.making import BlockMaking
+from capedjica.mechanisms.aggregator.block_making import BlockMaking
 from capedjica.mechanisms.messages import Answer, Ask, Begin, Hello, SlotPlan, encode, publication_hash
 from tests.attacks.test_release_mutations import Watch
 from tests.mechanisms.world import make_data, make_study
@@ -118,7 +118,7 @@ def words_of(watch):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_threads_get_one_message_for_one_mask_and_nothing_uncharged(seed, caplog):
-    caplog.set_level(logging.ERROR, logger="capedjica.site")
+    caplog.set_level(logging.ERROR, logger="capedjica-site")
     aggregators = Aggregators(seed)
     aggregators.run()
     for watch in aggregators.watches.values():

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from capedjica.study.federated.jobs import session
+from capedjica.coordinator.flare.jobs import session
 from tests.attacks.test_flare_trust import client_context, start_server
 from tests.faults.flare_faults import Running, audit, gated
 from tests.federated.consortium import consortium

@@ -14,8 +14,8 @@ from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 from nvflare.private.defs import CellChannel
 
-from capedjica.engines.flare import limits
-from capedjica.engines.flare.controller import CHANNEL, TOPIC
+from capedjica.flare import connections
+from capedjica.flare.wire import CHANNEL, TOPIC
 from tests.attacks.false_server import FalseServer, context, make_keys, soon
 from tests.engines.test_flare_unpacking import SECRET, asking_for, wire
 
@@ -251,7 +251,7 @@ def test_a_greeting_is_short(keys):
     client = Cell(keys, SITE, server.port)
     try:
         line = server.line(SITE)
-        line.greet("server", properties="x" * (2 * limits.MAX_GREETING))
+        line.greet("server", properties="x" * (2 * connections.MAX_GREETING))
         assert line.closed.wait(30)
     finally:
         client.end()
@@ -262,7 +262,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(keys, monkeypatch):
     """FLARE's listener would wait for the first of them for ever."""
     for name in ("__init__", "finish_request"):
         monkeypatch.setattr(TcpStreamServer, name, getattr(TcpStreamServer, name))
-    limits._wait_for_each_apart(TcpStreamServer)
+    connections._wait_for_each_apart(TcpStreamServer)
     with socket.create_server(("localhost", 0)) as probe:
         port = probe.getsockname()[1]
 
@@ -297,7 +297,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(keys, monkeypatch):
         plain = socket.create_connection(("localhost", port), timeout=30)
         with context(keys, SITE, ssl.Purpose.SERVER_AUTH).wrap_socket(plain):
             soon(lambda: driver.served)
-        monkeypatch.setattr(limits, "PATIENCE", 0.2)
+        monkeypatch.setattr(connections, "PATIENCE", 0.2)
         late = socket.create_connection(("localhost", port), timeout=30)
         assert late.recv(1) == b""  # not waited for
         late.close()

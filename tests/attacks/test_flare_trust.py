@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from nvflare.fuel.f3.cellnet.defs import ReturnCode
 
-from capedjica.study.federated import jobs, processes
-from capedjica.study.federated.federation import SETTINGS, write_json
-from capedjica.study.federated.jobs import session
-from capedjica.study.federated.provisioning import settle
+from capedjica.coordinator.flare import jobs
+from capedjica.coordinator.flare.jobs import session
+from capedjica.coordinator.flare.provisioning import settle
+from capedjica.flare import processes
+from capedjica.flare.kit import SETTINGS, write_json
 from tests.attacks.test_hostile_messages import check
 from tests.federated.consortium import Consortium, consortium
 from tests.study.small_study import make_study

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 import pytest
 
 from capedjica.engines.inprocess import InProcessEngine
-from capedjica.study.attending import attending
-from capedjica.study.participation import taking_part
-from capedjica.study.running import find_sites
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.approval.participation import taking_part
+from capedjica.site.run import attending
 from capedjica.study.watching import Watcher
 from tests.attacks.hostile_messages import attack
 from tests.study.small_study import make_study

@@ -20,14 +20,15 @@ import pytest
 from nilearn.maskers import NiftiMasker
 
 from capedjica import CapeDJICA, CapePCA, private_mean
-from capedjica.algorithms.scan_length import TYPICAL_SCAN, longest_scan
+from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, longest_scan
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 from capedjica.errors import InputError, ProtocolError
-from capedjica.mechanisms import site as site_module
-from capedjica.study import attending, running
-from capedjica.study.participation import approve
-from capedjica.study.running import find_sites
-from capedjica.study.site_people import enrol
+from capedjica.mechanisms.site import answering as site_module
+from capedjica.one_machine import local_run
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site import run
+from capedjica.site.approval.participation import approve
+from capedjica.site.people.roll import enrol
 from capedjica.study.study_file import Study, write_study
 from tests.attacks.outside_view import Trial, observe
 from tests.data.scanner import INSIDE, SHAPE, image, save
@@ -427,7 +428,7 @@ def test_studies(trial, first_run, name):
 @pytest.mark.parametrize("name", FILES)
 def test_studies_whose_masks_are_made_ahead(trial, monkeypatch, name):
     """As between machines: blocks are made in another thread, so the order of letters is left to chance."""
-    monkeypatch.setattr(running, "conduct", partial(running.conduct, ahead=True))
+    monkeypatch.setattr(local_run, "conduct", partial(local_run.conduct, ahead=True))
     first = completed(trial.run(approved()))
     second = trial.run(approved(FILES[name]), first)
     assert set(first.differs_from(second)) <= {"wire"}
@@ -669,7 +670,7 @@ def careless(site, people):
 
 
 def test_leaks_of_a_study_are_seen(trial, monkeypatch):
-    monkeypatch.setattr(attending, "_log_unreadable", careless)
+    monkeypatch.setattr(run, "_log_unreadable", careless)
     first = completed(trial.run(approved()))
     second = trial.run(approved(FILES["damaged"]), first)
     assert first.differs_from(second) == ["file log.txt", "terminal"]

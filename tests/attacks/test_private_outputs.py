@@ -6,10 +6,11 @@ import logging
 import numpy as np
 import pytest
 
-from capedjica.algorithms.single_subject import analyse_subject
+from capedjica.algorithms.ica.single_subject import analyse_subject
 from capedjica.engines.inprocess import InProcessEngine
-from capedjica.study import attending, running
-from capedjica.study.site_people import enrol, open_people
+from capedjica.one_machine import local_run
+from capedjica.site import run
+from capedjica.site.people.roll import enrol, open_people
 from tests.attacks.leaks import Needles, contents, unpacked
 from tests.study.small_scans import atlas_study, make_scans
 from tests.study.small_study import make_study
@@ -30,8 +31,8 @@ class Recorder(InProcessEngine):
 def run_recorded(study, folder, monkeypatch):
     """Run a study and return all that the aggregator received and wrote."""
     with monkeypatch.context() as patch:
-        patch.setattr(running, "InProcessEngine", Recorder)
-        running.run_study(study, running.find_sites(study, folder / "sites"), folder / "run")
+        patch.setattr(local_run, "InProcessEngine", Recorder)
+        local_run.run_study(study, local_run.find_sites(study, folder / "sites"), folder / "run")
     letters = [letter for letter in Recorder.last.transcript if letter.direction == "answer"]
     assert len(letters) > 20
     return [(f"message {n} of {letter.site}", letter.data) for n, letter in enumerate(letters)]
@@ -66,7 +67,7 @@ def tables(tmp_path_factory):
     """A study of tables whose people have unmistakable names and numbers; some files were damaged since."""
     folder = tmp_path_factory.mktemp("unmistakable-place")
     study = make_study(folder)
-    homes = running.find_sites(study, folder / "sites")
+    homes = local_run.find_sites(study, folder / "sites")
     for number, home in enumerate(homes):
         for index, file in enumerate(sorted(home.data_path.iterdir())):
             np.save(file, np.load(file).astype(np.float64) * np.pi + 0.123456789 * index)
@@ -138,14 +139,14 @@ def test_numbers_that_chance_makes_of_random_bytes_neither_stop_the_search_nor_h
 def test_a_real_leak_is_found(tables, tmp_path, monkeypatch):
     """A log of the run that names a scan, as a careless programmer would write it."""
     study = make_study(tmp_path)
-    homes = running.find_sites(study, tmp_path / "sites")
-    careless = attending._log_unreadable
+    homes = local_run.find_sites(study, tmp_path / "sites")
+    careless = run._log_unreadable
 
     def log(site, people):
         logging.getLogger("capedjica.run").info("site %s has read %s", site, people.names[0])
         careless(site, people)
 
-    monkeypatch.setattr(attending, "_log_unreadable", log)
+    monkeypatch.setattr(run, "_log_unreadable", log)
     messages = run_recorded(study, tmp_path, monkeypatch)
     found = needles_of(homes, study, tmp_path).search([*messages, *contents(tmp_path / "run")])
     assert set(found) == {"sub-00 in log.txt"}
@@ -155,7 +156,7 @@ def test_nobody_is_in_the_results_of_images(tmp_path, monkeypatch):
     """The same for images: the atlas and the maps are public, the people are not."""
     study = atlas_study(make_scans(tmp_path / "trial"))
     messages = run_recorded(study, study.folder, monkeypatch)
-    homes = running.find_sites(study, study.folder / "sites")
+    homes = local_run.find_sites(study, study.folder / "sites")
     needles = needles_of(homes, study, study.folder)
     written = list(contents(study.folder / "run"))
     assert {"maps.nii.gz unpacked", "results.zip/atlas.nii.gz unpacked"} <= {name for name, _ in written}

@@ -134,7 +134,7 @@ class Bombardment:
 
 def survive(count, seed, caplog, **options):
     """Fire ``count`` mutants; return how often a site answered them with what."""
-    caplog.set_level(logging.ERROR, logger="capedjica.site")
+    caplog.set_level(logging.ERROR, logger="capedjica-site")
     kinds = Bombardment(count, seed, **options).kinds
     assert not [record for record in caplog.records if record.message == "unexpected error"]
     return kinds

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import ProtocolError
-from capedjica.securesum import AggregatorSum
+from capedjica.securesum.aggregator import AggregatorSum
 from capedjica.securesum.messages import _aggregator_decoder, sign
 from tests.attacks.party_state import aggregator_state, site_state
 from tests.securesum.consortium import Consortium

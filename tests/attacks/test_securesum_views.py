@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from capedjica.securesum import Roster, SiteSum, SumParameters
+from capedjica.securesum.parameters import Roster, SumParameters
+from capedjica.securesum.site import SiteSum
 from tests.attacks.hostile_aggregator import HostileAggregator
 from tests.securesum.consortium import Consortium
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.journal import Journal
 from capedjica.engines.inprocess import InProcessEngine
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.flare import processes
+from capedjica.flare.kit import SETTINGS, write_json
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.messages import Ask, Begin
-from capedjica.study.attending import attending
-from capedjica.study.federated import processes
-from capedjica.study.federated.federation import SETTINGS, write_json
-from capedjica.study.journal import Journal
-from capedjica.study.participation import taking_part
-from capedjica.study.running import find_sites
-from capedjica.study.site_home import SiteHome
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.approval.participation import taking_part
+from capedjica.site.home import SiteHome
+from capedjica.site.run import attending
 from capedjica.study.watching import Watcher
 from tests.attacks.hostile_messages import Relay, Views, Wire
 from tests.federated.consortium import consortium
@@ -51,7 +51,7 @@ def parties(tmp_path, monkeypatch):
     study = make_study(tmp_path, iterations=3)
     homes = {home.settings.name: home for home in find_sites(study, tmp_path / "sites")}
     thief = make_thief(tmp_path / "thief")
-    monkeypatch.setattr("capedjica.study.participation.terms_problems", lambda home, study: [])
+    monkeypatch.setattr("capedjica.site.approval.participation.terms_problems", lambda home, study: [])
     monkeypatch.setattr("capedjica.securesum.site._check_membership", lambda *_: None)
     with ExitStack() as held:
         sites = {}

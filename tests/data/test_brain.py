@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.ndimage import gaussian_filter, label, shift
 
-from capedjica.data.brain import BASELINE, MOTION, SPACE, BrainModel, mni_brain
-from capedjica.data.brain_files import BidsFolder, NiftiFolder
+from capedjica.data.simulated.brain import BASELINE, MOTION, SPACE, BrainModel, mni_brain
+from capedjica.data.simulated.brain_files import BidsFolder, NiftiFolder
 from capedjica.errors import InputError
 
 SITES, R, VOLUMES, SIZE = (3, 4, 3), 4, (60, 90), 12.0

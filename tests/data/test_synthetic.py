@@ -10,7 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.fft import dctn
 from scipy.stats import chisquare
 
-from capedjica.data import make_synthetic, synthetic
+from capedjica.data import make_synthetic
+from capedjica.data.simulated import synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import normalized_gain_index
 

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_array_equal
 from scipy.io import savemat
 
-from capedjica.algorithms.scan_length import LONGEST_SCAN
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data import FeatureTable, People, find_people, open_features
 from capedjica.errors import InputError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from capedjica.engines.flare.carriage import VERSION, Desk, Parcel, Slip
+from capedjica.flare.carriage import VERSION, Desk, Parcel, Slip
 from capedjica.mechanisms.messages import Ask, Begin, Hello, SlotPlan, Sum, encode
 
 HASH = bytes(32)

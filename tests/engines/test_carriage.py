@@ -10,18 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capedjica.engines.flare import carriage
-from capedjica.engines.flare.carriage import (
-    MAX_MESSAGE,
-    VERSION,
-    Courier,
-    Desk,
-    Parcel,
-    Patience,
-    Revocable,
-    Slip,
-)
 from capedjica.errors import ProtocolError
+from capedjica.flare import carriage
+from capedjica.flare.carriage import VERSION, Courier, Desk, Parcel, Patience, Revocable, Slip
+from capedjica.flare.limits import MAX_MESSAGE
 from tests.engines.carriers import ASK, BEGIN, HELLO, SUM, Clock, Faulty, Network, Worker, read, slip
 
 PATIENCE = Patience()

@@ -10,9 +10,10 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.utils import make_reply as cell_reply
 from nvflare.fuel.f3.message import Message
 
-from capedjica.engines.flare.carriage import Desk
-from capedjica.engines.flare.controller import LARGE, PARCEL, _sender
-from capedjica.engines.flare.executor import AnsweringExecutor
+from capedjica.coordinator.flare.controller import _sender
+from capedjica.flare.carriage import Desk
+from capedjica.flare.wire import LARGE, PARCEL
+from capedjica.site.flare.executor import AnsweringExecutor
 from tests.engines.carriers import ASK
 from tests.engines.test_carriage import answered, parcel
 

@@ -9,7 +9,7 @@ from nvflare.private.fed import authenticator
 from nvflare.private.fed.client import client_runner
 from nvflare.private.fed.client.admin import FedAdminAgent
 
-from capedjica.engines.flare import discretion
+from capedjica.site.flare import discretion
 
 PATH = "/home/hospital/sites/s1/kits/app_s1"
 

@@ -32,11 +32,10 @@ from nvflare.private.fed.client.client_runner import ClientRunner
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from capedjica.engines.flare import guard
-from capedjica.engines.flare.controller import CHANNEL, TOPIC
-from capedjica.study.federated import jobs
-from capedjica.study.federated.federation import SITE_CLASS
-from capedjica.study.federated.site_settings import COMMUNICATION
+from capedjica.coordinator.flare import jobs
+from capedjica.flare.kit import COMMUNICATION, SITE_CLASS
+from capedjica.flare.wire import CHANNEL, TOPIC
+from capedjica.site.flare import guard
 
 CLIENT, JOB = "s1", "s1.j1"
 AUX, ADMIN, REPLY = CellChannel.AUX_COMMUNICATION, CellChannel.CLIENT_MAIN, CellChannel.RETURN_ONLY
@@ -400,8 +399,8 @@ def test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused(job
     [
         # Code of FLARE that runs a program, and code of ours that is not for sites.
         "nvflare.app_common.executors.client_api_launcher_executor.ClientAPILauncherExecutor",
-        "capedjica.study.federated.parties.AggregatorParty",
-        "capedjica.study.federated.parties.siteparty",
+        "capedjica.coordinator.flare.party.AggregatorParty",
+        "capedjica.site.flare.party.siteparty",
         f"{SITE_CLASS}.open",
         f"{SITE_CLASS} ",
         f"x.{SITE_CLASS}",

@@ -12,8 +12,11 @@ from nvflare.fuel.utils.fobs import lobs
 from nvflare.fuel.utils.fobs.datum import DatumManager
 from nvflare.fuel.utils.fobs.fobs import Packer
 
-from capedjica.engines.flare import guard, origins, party
-from capedjica.engines.flare.carriage import MAX_FRAME
+from capedjica.coordinator.flare import origins
+from capedjica.coordinator.flare import program as server_program
+from capedjica.flare.limits import MAX_FRAME
+from capedjica.site.flare import guard
+from capedjica.site.flare import program as site_program
 
 PATCHED = (
     (socket_conn, "MAX_FRAME_SIZE"),
@@ -35,14 +38,14 @@ def test_every_party_is_limited_and_sites_and_server_choose_to_whom_they_listen(
     for owner, name in PATCHED:
         monkeypatch.setattr(owner, name, getattr(owner, name))
     before = [getattr(owner, name) for owner, name in PATCHED]
-    chosen, ran = [], []
+    chosen, ran, programs = [], [], {"client": site_program, "server": server_program}
     monkeypatch.setattr(guard, "install", lambda: chosen.append("client"))
     monkeypatch.setattr(origins, "install", lambda: chosen.append("server"))
     monkeypatch.setattr(sys, "argv", ["party", f"nvflare.private.fed.app.{role}", "-m", "kit"])
     monkeypatch.setattr(
         runpy, "run_module", lambda module, **_: ran.append((module, sys.argv[1:], list(chosen)))
     )
-    party.main()
+    programs[role.partition(".")[0]].main()
     assert ran == [(f"nvflare.private.fed.app.{role}", ["-m", "kit"], [role.partition(".")[0]])]
     assert socket_conn.MAX_FRAME_SIZE == MAX_FRAME
     assert all(getattr(owner, name) != old for (owner, name), old in zip(PATCHED, before, strict=True))

@@ -17,7 +17,7 @@ from nvflare.fuel.utils.fobs.fobs import Packer
 from nvflare.private.admin_defs import Message as Command
 from nvflare.private.aux_runner import AuxRunner
 
-from capedjica.engines.flare import unpacking
+from capedjica.flare import unpacking
 
 HEADER = struct.Struct(">BBQ")
 MAIN, BLOB, FILE = 100, 102, 103

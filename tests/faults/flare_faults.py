@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from capedjica.flare import processes
 from capedjica.privacy import gaussian_epsilon
-from capedjica.study.federated import processes
 from tests.faults.result_audit import check_result, releases_of
 from tests.federated.consortium import CALM, Consortium, consortium
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from types import FrameType
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, ProtocolError
-from capedjica.privacy.ledger import Cap, Ledger, Policy
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Ledger, Policy
 from tests.privacy.ledger_site import DELTA, STUDY, Site, ask, begin, digest
 
 STUDY_CAP = Cap(1.0, DELTA)

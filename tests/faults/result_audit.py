@@ -19,19 +19,19 @@ import msgspec
 import numpy as np
 from scipy.stats import chi2
 
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.reliability import stability
 from capedjica.algorithms.method import Released, Replay
-from capedjica.algorithms.reliability import stability
+from capedjica.coordinator.run.journal import read_journal
+from capedjica.coordinator.run.results import BUNDLE, reliability_json, result_names
+from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.mechanisms.messages import Answer, Ask, publication_hash
 from capedjica.mechanisms.release import ReleasePlan, plan_release
-from capedjica.mechanisms.site import Statistics
-from capedjica.mechanisms.subjects import sum_subjects
+from capedjica.mechanisms.site.clipping import sum_subjects
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy.ledger.entry import Entry
-from capedjica.study.journal import read_journal
-from capedjica.study.results import BUNDLE, reliability_json, result_names
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import open_people
+from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
 
 # How seldom noise of the right size is taken for noise of another.

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from capedjica.study import key_rotation
-from capedjica.study.site_home import SiteHome
+from capedjica.site import key_rotation
+from capedjica.site.home import SiteHome
 
 CODE = tuple(
     str(Path("capedjica", *parts))

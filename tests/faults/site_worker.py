@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.site import Site
-from capedjica.privacy.ledger import Cap, Ledger, Policy
-from capedjica.securesum import Identity
+from capedjica.mechanisms.site.answering import Site
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Ledger, Policy
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 
 NAME = "s0"

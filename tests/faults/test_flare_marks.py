@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import psutil
 
-from capedjica.study.federated.processes import Mark
+from capedjica.flare.processes import Mark
 
 
 def test_a_process_is_known_by_its_mark_also_after_the_clock_was_set(monkeypatch):
@@ -26,7 +26,7 @@ def test_another_process_of_the_same_number_is_another():
 
 
 def test_a_process_that_ended_is_not_alive_before_it_is_waited_for_and_after():
-    program = "from capedjica.study.federated.processes import Mark; print(Mark.own(), flush=True); input()"
+    program = "from capedjica.flare.processes import Mark; print(Mark.own(), flush=True); input()"
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

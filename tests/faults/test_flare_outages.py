@@ -115,7 +115,7 @@ def test_a_cut_of_20_seconds_is_bridged(tmp_path):
         gated(tmp_path, host=host, started=False) as parties,
     ):
         parties.start(*OTHERS)
-        module = "capedjica.study.federated.processes"
+        module = "capedjica.flare.processes"
         inside = [sys.executable, "-m", module, str(parties.kit("s2").absolute()), "client", "s2", "detached"]
         must("ip", "netns", "exec", space, *inside)
         parties.hold("s2", "Ask-1")

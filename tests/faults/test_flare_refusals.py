@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.study.federated import processes
+from capedjica.flare import processes
 from tests.federated.consortium import consortium
 
 

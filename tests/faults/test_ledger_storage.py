@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from capedjica.errors import InputError
+from capedjica.privacy.cap import charge
 from capedjica.privacy.ledger import LedgerError, SlotBurntError, StorageError
-from capedjica.privacy.ledger.policy import charge
 from tests.privacy.ledger_site import STUDY, Site, ask, begin, refuse_to_make
 
 ROOT = Path(__file__).parents[2]

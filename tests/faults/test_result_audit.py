@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.method import Replay
+from capedjica.coordinator.run.journal import Journal, read_journal
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger.entry import Entry
-from capedjica.study.journal import Journal, read_journal
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import open_people
+from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
 from tests.faults.gates.keeping import keep
 from tests.faults.result_audit import Part, check_data, check_result, releases_of, sent_parts

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from capedjica.privacy.ledger import WrongKeyError
-from capedjica.study.key_rotation import rotate_key
-from capedjica.study.site_home import SiteHome
+from capedjica.site.home import SiteHome
+from capedjica.site.key_rotation import rotate_key
 from tests.privacy.ledger_site import ask, begin
 
 ROOT = Path(__file__).parents[2]

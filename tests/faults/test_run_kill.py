@@ -12,9 +12,9 @@ import time
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.one_machine.local_run import find_sites
 from capedjica.privacy import gaussian_epsilon
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites
 from tests.study.small_study import COMPONENTS, SIDE, make_study
 
 ITERATIONS = 20

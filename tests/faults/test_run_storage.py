@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from capedjica.coordinator.run.journal import Journal
 from capedjica.errors import InputError
-from capedjica.study.journal import Journal
-from capedjica.study.running import find_sites, run_study
+from capedjica.one_machine.local_run import find_sites, run_study
 from tests.faults.test_ledger_storage import file_size_limit
 from tests.faults.test_run_kill import check, complete
 from tests.study.small_study import make_study
@@ -71,7 +71,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path, capfd):
     (tmp_path / "sites" / "s1" / "site.log").symlink_to("/dev/full")
     homes = find_sites(study, tmp_path / "sites")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("capedjica.study.log_files._make_private", lambda path: None)
+        patch.setattr("capedjica.tools.log_files._make_private", lambda path: None)
         assert run_study(study, homes, tmp_path / "run").complete
     assert capfd.readouterr().err == ""
 

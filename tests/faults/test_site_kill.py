@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import Answer
-from capedjica.mechanisms.site import Site
+from capedjica.mechanisms.site.answering import Site
 from capedjica.privacy.ledger.memory import memory_ledger
-from capedjica.securesum import Identity, Roster
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
+from capedjica.securesum.parameters import Roster
 from tests.faults.site_worker import NAME, POLICY, open_ledger
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from capedjica.study.federated.progress import Progress
-from capedjica.study.federated.running import Follower
-from capedjica.study.running import find_sites, run_study
+from capedjica.coordinator.flare.progress import Progress
+from capedjica.coordinator.flare.running import Follower
+from capedjica.one_machine.local_run import find_sites, run_study
 from tests.federated.consortium import CALM, Consortium, consortium
 from tests.study.small_study import make_study
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from capedjica.study.consents import Consenting
-from capedjica.study.participation import approve, problems
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import open_people
-from capedjica.study.withdrawal import withdraw
+from capedjica.site.approval.participation import approve, problems
+from capedjica.site.consent.consents import Consenting
+from capedjica.site.consent.withdrawal import withdraw
+from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import open_people
 from tests.study.small_study import make_study
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from capedjica.data.people import People
-from capedjica.study.consents import Consenting
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import open_people
+from capedjica.site.consent.consents import Consenting
+from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
 
 

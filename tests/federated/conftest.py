@@ -2,11 +2,11 @@
 
 import pytest
 
-from capedjica.study.federated import kits
-from capedjica.study.federated.provisioning import provision
-from capedjica.study.participation import approve
-from capedjica.study.running import find_sites
-from capedjica.study.site_home import SiteHome
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.approval.participation import approve
+from capedjica.site.flare import kits
+from capedjica.site.home import SiteHome
 from tests.study.small_study import make_study
 
 

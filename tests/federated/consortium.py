@@ -13,16 +13,17 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from capedjica.engines.flare.carriage import Patience
-from capedjica.study.federated import kits, processes
-from capedjica.study.federated.federation import Federation
-from capedjica.study.federated.progress import Progress, read_progress
-from capedjica.study.federated.provisioning import provision
-from capedjica.study.federated.running import Follower, Terms, run_federated
-from capedjica.study.participation import approve
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites
-from capedjica.study.site_home import SiteHome
+from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.progress import Progress, read_progress
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.coordinator.flare.running import Follower, Terms, run_federated
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.flare import processes
+from capedjica.flare.carriage import Patience
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.approval.participation import approve
+from capedjica.site.flare import kits
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from tests.study.small_study import make_study
 

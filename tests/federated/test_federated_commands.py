@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from capedjica.study.federated import kits, processes
-from capedjica.study.federated.provisioning import provision
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.flare import processes
+from capedjica.site.flare import kits
 from tests.federated.consortium import own_port
 from tests.federated.sealed import certificate, days_from_now
 from tests.in_process import run_main

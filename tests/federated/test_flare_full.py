@@ -9,10 +9,10 @@ import numpy as np
 import psutil
 import pytest
 
+from capedjica.coordinator.flare.running import Follower, Terms, run_federated
 from capedjica.data import make_synthetic
-from capedjica.study.federated.running import Follower, Terms, run_federated
-from capedjica.study.revocation import find_approval, revoke
-from capedjica.study.running import find_sites
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.study.study_file import Study, write_study
 from tests.federated.consortium import PATIENCE, Consortium, consortium
 from tests.study.small_study import make_study

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from capedjica.coordinator.flare import running, status
+from capedjica.coordinator.flare.progress import read_progress
+from capedjica.coordinator.flare.provisioning import settle
+from capedjica.coordinator.flare.running import Follower
 from capedjica.errors import CapedjicaError
+from capedjica.flare import processes
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.securesum.noise import NoiseSource
-from capedjica.study.federated import processes, running, status
-from capedjica.study.federated.progress import read_progress
-from capedjica.study.federated.provisioning import settle
-from capedjica.study.federated.running import Follower
-from capedjica.study.participation import approve
-from capedjica.study.running import find_sites, run_study
+from capedjica.site.approval.participation import approve
 from tests.attacks.leaks import Needles, contents
 from tests.federated.consortium import CALM, Consortium
 from tests.in_process import run_main

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from capedjica import __version__
 from capedjica.errors import InputError
-from capedjica.study.federated import kits, processes
-from capedjica.study.federated.site_settings import COMMUNICATION
-from capedjica.study.participation import approve
+from capedjica.flare import processes
+from capedjica.flare.certificates import certificates_end, check_certificates
+from capedjica.flare.kit import COMMUNICATION
+from capedjica.site.approval.participation import approve
+from capedjica.site.flare import kits
 from tests.federated.sealed import altered, certificate, days_from_now, lying_zip, rezip, unzip, with_member
 from tests.in_process import run_main
 
@@ -227,7 +229,7 @@ def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
     assert json.loads((local / "comm_config.json").read_text()) == COMMUNICATION
     resources = json.loads((local / "resources.json").read_text())
     assert resources["class_list_enforcement_mode"] == "enforce"
-    assert resources["class_allow_list"] == ["capedjica.study.federated.parties.SiteParty"]
+    assert resources["class_allow_list"] == ["capedjica.site.flare.party.SiteParty"]
     assert resources["allow_log_streaming"] is False
     assert not any("stream" in one["path"].lower() for one in resources["components"])
     allowed = json.loads((local / "authorization.json").read_text())["permissions"]
@@ -347,23 +349,23 @@ def test_a_kit_warns_in_its_last_month_and_not_before(site):
     home, file = site
     keep(home, file)
     kit = kits.find_kit(home)
-    end = kits.certificates_end(kit.path)
+    end = certificates_end(kit.path)
     day = days_from_now(1) - days_from_now(0)
     assert end > days_from_now(300)
-    assert kits.check_certificates(kit.path) is None
-    assert kits.check_certificates(kit.path, end - 31 * day) is None
-    warning = kits.check_certificates(kit.path, end - 29.5 * day)
+    assert check_certificates(kit.path) is None
+    assert check_certificates(kit.path, end - 31 * day) is None
+    warning = check_certificates(kit.path, end - 29.5 * day)
     assert warning is not None
     assert warning.endswith("in 29 days")
     with pytest.raises(InputError, match="ended on"):
-        kits.check_certificates(kit.path, end)
+        check_certificates(kit.path, end)
 
 
 def test_a_kit_from_the_future_says_that_the_clock_is_slow(site):
     home, file = site
     keep(home, file)
     with pytest.raises(InputError, match=r"the clock of this machine says .* it is slow"):
-        kits.check_certificates(kits.find_kit(home).path, days_from_now(-1))
+        check_certificates(kits.find_kit(home).path, days_from_now(-1))
 
 
 # Commands at the site

@@ -11,17 +11,18 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from capedjica import __version__
+from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.provisioning import provision_again
+from capedjica.coordinator.flare.status import look
 from capedjica.errors import InputError, ProtocolError
-from capedjica.study.federated import kits, processes
-from capedjica.study.federated.federation import Federation
-from capedjica.study.federated.parties import SiteParty
-from capedjica.study.federated.provisioning import provision_again
-from capedjica.study.federated.status import look
-from capedjica.study.key_rotation import rotate_key
-from capedjica.study.locks import locked
-from capedjica.study.participation import problems
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
+from capedjica.flare import processes
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.approval.participation import problems
+from capedjica.site.flare import kits
+from capedjica.site.flare.party import SiteParty
+from capedjica.site.home import SiteHome
+from capedjica.site.key_rotation import rotate_key
+from capedjica.tools.locks import locked
 from tests.federated.consortium import consortium
 from tests.federated.sealed import certificate, days_from_now, unzip
 from tests.in_process import run_main
@@ -214,7 +215,7 @@ def test_the_coordinator_is_warned(study, monkeypatch, capsys):
     def stop_here(*_):
         raise InputError("far enough")
 
-    monkeypatch.setattr("capedjica.study.federated.running.run_federated", stop_here)
+    monkeypatch.setattr("capedjica.coordinator.flare.running.run_federated", stop_here)
     done = run_main(["run", str(study.folder), "--engine", "flare"], monkeypatch, capsys)
     assert "Warning: the certificates of" in re.sub(r"\s+", " ", done.stdout + done.stderr)
     assert "far enough" in done.stderr

@@ -2,10 +2,10 @@
 
 import pytest
 
+from capedjica.coordinator.flare import progress
+from capedjica.coordinator.flare.progress import Reporter, read_progress
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Event
-from capedjica.study.federated import progress
-from capedjica.study.federated.progress import Reporter, read_progress
+from capedjica.mechanisms.history import Event
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from capedjica import __version__
-from capedjica.engines.flare import COORDINATOR
-from capedjica.engines.flare.carriage import MAX_MESSAGE
+from capedjica.coordinator.flare import provisioning
+from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.provisioning import provision, settle
+from capedjica.coordinator.flare.running import Terms, run_federated
 from capedjica.errors import InputError
-from capedjica.study.federated import provisioning
-from capedjica.study.federated.federation import Federation
-from capedjica.study.federated.provisioning import provision, settle
-from capedjica.study.federated.running import Terms, run_federated
+from capedjica.flare.kit import COORDINATOR
+from capedjica.flare.limits import MAX_MESSAGE
 from capedjica.study.study_file import SiteTable, Study, write_study
 from tests.attacks.leaks import contents
 from tests.federated.sealed import unzip
@@ -231,7 +231,7 @@ def test_the_server_allows_our_components_only_and_no_commands_code_or_streams(s
     local = {path.name: json.loads(path.read_text()) for path in (federation.server_kit / "local").iterdir()}
     resources = local["resources.json"]
     assert resources["class_list_enforcement_mode"] == "enforce"
-    assert resources["class_allow_list"] == ["capedjica.study.federated.parties.AggregatorParty"]
+    assert resources["class_allow_list"] == ["capedjica.coordinator.flare.party.AggregatorParty"]
     assert not any("log" in one["id"] for one in resources["components"])
     allowed = local["authorization.json"]["permissions"]
     powers = {power for power, who in allowed["project_admin"].items() if who != "none"}

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from capedjica.engines.flare.carriage import VERSION, Desk, Parcel, Slip
+from capedjica.flare.carriage import VERSION, Desk, Parcel, Slip
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.mechanisms.messages import Hello, encode
-from capedjica.study.federated import kits
-from capedjica.study.federated.parties import SiteParty
-from capedjica.study.revocation import find_approval, revoke
-from capedjica.study.site_home import SiteHome
+from capedjica.site.approval.revocation import find_approval, revoke
+from capedjica.site.flare import kits
+from capedjica.site.flare.party import SiteParty
+from capedjica.site.home import SiteHome
 
 pytest.importorskip("nvflare")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from capedjica.errors import ProtocolError
-from capedjica.study.federated import kits
-from capedjica.study.federated.parties import SiteParty
+from capedjica.site.flare import kits
+from capedjica.site.flare.party import SiteParty
 
 pytest.importorskip("nvflare")
 
@@ -17,7 +17,7 @@ SPEAK = """
 import json, logging, sys, warnings
 from nvflare.fuel.utils.log_utils import apply_log_config
 apply_log_config(json.load(open(sys.argv[1])), ".")
-logging.getLogger("capedjica.site.s1").error("sub-0003 from a thread that outlived the log")
+logging.getLogger("capedjica-site.s1").error("sub-0003 from a thread that outlived the log")
 warnings.warn("loadtxt: input contained no data: sub-0003.tsv")
 logging.getLogger("SiteParty").error("a word of FLARE")
 """
@@ -51,7 +51,7 @@ def test_an_unexpected_error_is_in_the_sites_own_log_alone(ready, study, caplog,
     def fail(*_):
         raise OSError(f"{ready.data_path}/sub-03.npy is odd")
 
-    monkeypatch.setattr("capedjica.study.federated.parties.terms_problems", fail)
+    monkeypatch.setattr("capedjica.site.flare.party.terms_problems", fail)
     assert "sub-03" not in refused(ready, study, caplog)
     assert "sub-03.npy is odd" in (ready.folder / "site.log").read_text()
     assert "Traceback" in (ready.folder / "site.log").read_text()

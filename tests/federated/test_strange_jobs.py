@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
-from capedjica.engines.flare.carriage import VERSION, Parcel, Slip
+from capedjica.flare.carriage import VERSION, Parcel, Slip
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.mechanisms.messages import Hello, encode
-from capedjica.securesum import Identity
-from capedjica.study.federated import kits
-from capedjica.study.federated.parties import SiteParty
+from capedjica.securesum.identity import Identity
+from capedjica.site.flare import kits
+from capedjica.site.flare.party import SiteParty
 
 pytest.importorskip("nvflare")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import Answer, Refusal, Status, SumAnswer
-from capedjica.mechanisms.site import Site
-from capedjica.privacy.ledger import Cap, Ledger, Policy
-from capedjica.securesum import Identity, Roster
+from capedjica.mechanisms.site.answering import Site
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Ledger, Policy
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
+from capedjica.securesum.parameters import Roster
 from tests.mechanisms.world import make_data
 
 SIZES = (12, 9, 15, 8)

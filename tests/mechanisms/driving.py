@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from capedjica.mechanisms.making import BlockMaking
+from capedjica.mechanisms.aggregator.block_making import BlockMaking
 from capedjica.mechanisms.messages import Ask, Begin, SlotPlan, encode, publication_hash
 from tests.mechanisms.consortium import DATA
 

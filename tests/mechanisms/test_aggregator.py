@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
-from capedjica.mechanisms.aggregator import PATIENCE, Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
+from capedjica.mechanisms.aggregator.lost_sites import PATIENCE
 from capedjica.mechanisms.messages import Answer, Refusal, Status, SumAnswer, encode
 from capedjica.securesum.noise import NoiseSource
 from tests.mechanisms.world import clipped_mean, make_data, make_study

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from capedjica.engines.embedded import EmbeddedStudy
-from capedjica.mechanisms import aggregator as aggregator_module
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator import driving as aggregator_module
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Query, Stage
 from tests.mechanisms.driving import PATIENT
 from tests.mechanisms.world import clipped_mean, make_data, make_study

@@ -9,8 +9,8 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import ExactAccountant, Release
-from capedjica.securesum import Identity, Roster
-from capedjica.securesum.identity import PublicIdentity
+from capedjica.securesum.identity import Identity, PublicIdentity
+from capedjica.securesum.parameters import Roster
 
 ROSTER = Roster.of([Identity.generate().public(f"s{i}") for i in range(4)])
 BASE = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from capedjica.mechanisms.messages import Answer, Ask, Hello, Refusal, Status, Sum, SumAnswer, encode
-from capedjica.mechanisms.subjects import sum_subjects
+from capedjica.mechanisms.site.clipping import sum_subjects
 from tests.mechanisms.consortium import DATA, Consortium, reply
 from tests.mechanisms.driving import PATIENT, SlowStatistics, ask_of, begin_of, make_block
 from tests.mechanisms.world import clipped_mean
@@ -194,7 +194,7 @@ def test_what_is_published_just_before_the_statistic_is_too_late_for_it(world, m
         assert isinstance(reply(world.site.handle(world.hello(b"new"))), Status)
         return sum_subjects(vectors, *others)
 
-    monkeypatch.setattr("capedjica.mechanisms.site.sum_subjects", overtaken)
+    monkeypatch.setattr("capedjica.mechanisms.site.answering.sum_subjects", overtaken)
     world.slow.go.set()
     assert isinstance(reply(world.site.handle(ask_of(world.block, 0))), Answer)
     assert world.slow.calls == [(b"", b"")]

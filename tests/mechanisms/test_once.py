@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
@@ -26,9 +26,10 @@ from capedjica.mechanisms.messages import (
     encode,
     publication_hash,
 )
-from capedjica.mechanisms.site import Site, SitePolicy
+from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.privacy import gaussian_delta
-from capedjica.privacy.ledger import Cap, Summary
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Summary
 from capedjica.privacy.reserve import RESERVED_DELTA
 from capedjica.securesum.noise import NoiseSource
 from tests.mechanisms.consortium import DATA, SIZES, Consortium, reply

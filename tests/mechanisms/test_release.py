@@ -18,9 +18,10 @@ from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS, plan_release, stream_distance
 from capedjica.privacy import gaussian_mu
 from capedjica.privacy.reserve import RESERVED_DELTA
-from capedjica.securesum import Identity, Roster
 from capedjica.securesum.discrete_gaussian import grid_delta
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import MAX_SIGMA
+from capedjica.securesum.parameters import Roster
 
 NAMES = tuple(f"s{i}" for i in range(6))
 IDENTITIES = [Identity.generate().public(name) for name in NAMES]

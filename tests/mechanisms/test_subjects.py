@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.release import plan_release
-from capedjica.mechanisms.subjects import sum_subjects
+from capedjica.mechanisms.site.clipping import sum_subjects
 from tests.mechanisms.world import make_data, make_study
 
 

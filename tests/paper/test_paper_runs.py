@@ -125,7 +125,7 @@ def test_code_of_a_run_is_what_it_imports_and_no_figure():
     for expected in (
         "paper/_ica_runs.py",
         "paper/_runs.py",
-        "src/capedjica/algorithms/infomax.py",
+        "src/capedjica/algorithms/ica/infomax.py",
         "src/capedjica/algorithms/kernels.py",
         "src/capedjica/securesum/discrete_gaussian.py",
         "benchmarks/utility/problems.py",

@@ -13,7 +13,8 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from capedjica.privacy.ledger import Cap, Ledger, Policy, Summary
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Ledger, Policy, Summary
 from capedjica.privacy.ledger.log import _SCHEMA
 
 DELTA = 1e-5

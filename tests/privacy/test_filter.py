@@ -16,7 +16,8 @@ import pytest
 
 from capedjica.errors import BudgetExceededError
 from capedjica.privacy import gaussian_delta
-from capedjica.privacy.ledger import Cap, Policy
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Policy
 
 PARTS = 4
 CAP = Cap(1.0, 0.05)

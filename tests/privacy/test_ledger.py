@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
+from capedjica.privacy.cap import Cap, charge, epsilon_of
 from capedjica.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from capedjica.privacy.ledger import (
-    Cap,
     Ledger,
     LedgerError,
     NotApprovedError,
@@ -29,7 +29,6 @@ from capedjica.privacy.ledger import (
     Summary,
     WrongKeyError,
 )
-from capedjica.privacy.ledger.policy import charge, epsilon_of
 from capedjica.privacy.neighbour import ProtectedUnit
 from capedjica.privacy.statement import round_up
 from capedjica.securesum.identity import Identity

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from capedjica.errors import CapedjicaError
-from capedjica.privacy.ledger import Cap, Policy, StorageError
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Policy, StorageError
 from capedjica.privacy.ledger.memory import memory_ledger
 from tests.privacy.ledger_site import DELTA, POLICY, STUDY, Site, ask, begin, digest, refuse_to_make
 

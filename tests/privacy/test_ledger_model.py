@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from capedjica.errors import BudgetExceededError, ProtocolError
-from capedjica.privacy.ledger import Cap, Ledger, NotApprovedError, Policy, SlotBurntError, SlotUsedError
+from capedjica.privacy.cap import Cap
+from capedjica.privacy.ledger import Ledger, NotApprovedError, Policy, SlotBurntError, SlotUsedError
 from tests.privacy.ledger_site import DELTA, SITES, Site, ask, digest, refuse_to_make
 
 STUDIES = [digest("one"), digest("two")]

@@ -6,9 +6,9 @@ import os
 import msgspec
 import pytest
 
-from capedjica.study.local_reporting import write_local_report
-from capedjica.study.reporting import comparison_report, run_report
-from capedjica.study.running import find_sites, run_study
+from capedjica.coordinator.run.report import comparison_report, run_report
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study, write_study
 from tests.study.small_scans import make_scans
 from tests.study.small_study import changed, make_study

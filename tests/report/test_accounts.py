@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from capedjica.coordinator.run.report import run_findings
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import round_up
@@ -24,7 +25,6 @@ from capedjica.report.accounts import (
     site_rows,
 )
 from capedjica.report.group import group_page
-from capedjica.study.reporting import run_findings
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from capedjica.study.reporting import run_report
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.simulation import Simulation, simulate
+from capedjica.coordinator.run.report import run_report
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.one_machine.simulation import Simulation, simulate
 from capedjica.study.study_file import Study
 from tests.report.browser import AXE, ROOT, Browser, find_chromium
 from tests.report.conftest import KINDS

@@ -18,20 +18,20 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.single_subject import analyse_subject
+from capedjica.algorithms.ica.single_subject import analyse_subject
 from capedjica.cli import app
+from capedjica.coordinator.run.comparison import compare_runs
+from capedjica.coordinator.run.report import comparison_report, run_findings, run_report
 from capedjica.errors import InputError
+from capedjica.one_machine.local_run import find_sites
 from capedjica.privacy.statement import round_up
 from capedjica.report.group import group_page
 from capedjica.report.local import PersonResults, Spectrum, qualities
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.viewer import volumes
-from capedjica.study.comparison import compare_runs
-from capedjica.study.local_reporting import write_local_report
-from capedjica.study.reporting import comparison_report, run_findings, run_report
-from capedjica.study.running import find_sites
-from capedjica.study.site_people import open_people
+from capedjica.site.people.roll import open_people
+from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study
 from tests.attacks.leaks import Needles
 from tests.report.conftest import KINDS

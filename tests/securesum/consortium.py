@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from benchmarks.sum_in_process import MemoryBlockRegister
-from capedjica.securesum import Identity, Roster, SiteSum, SumParameters
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster, SumParameters
+from capedjica.securesum.site import SiteSum
 
 STUDY = bytes(range(32))
 ROUNDS = 5

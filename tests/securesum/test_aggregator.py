@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import ProtocolError
-from capedjica.securesum import AggregatorSum
+from capedjica.securesum.aggregator import AggregatorSum
 from capedjica.securesum.commitments import share_commitment
 from capedjica.securesum.messages import (
     Advertisement,

@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capedjica.errors import ProtocolError
-from capedjica.securesum import SumParameters
 from capedjica.securesum.identity import AGGREGATOR
 from capedjica.securesum.messages import (
     ENVELOPE_BYTES,
@@ -25,6 +24,7 @@ from capedjica.securesum.messages import (
     sign,
     size_limit,
 )
+from capedjica.securesum.parameters import SumParameters
 from tests.securesum.consortium import Consortium
 
 CONSORTIUM = Consortium(4, length=16)

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from capedjica.errors import InputError, ProtocolError
-from capedjica.securesum import Identity, Roster, SumParameters
-from capedjica.securesum.parameters import default_colluding, default_threshold, framed
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster, SumParameters, default_colluding, default_threshold, framed
 
 SITES = tuple(Identity.generate().public(f"s{i}") for i in range(12))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import ProtocolError
-from capedjica.securesum import AggregatorSum
+from capedjica.securesum.aggregator import AggregatorSum
 from tests.securesum.consortium import ROUNDS, Consortium, carry
 
 

@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks.sum_in_process import MemoryBlockRegister
 from capedjica.errors import InputError, ProtocolError
-from capedjica.securesum import AggregatorSum, Identity, SiteSum, shamir
+from capedjica.securesum import shamir
 from capedjica.securesum import site as site_module
-from capedjica.securesum.identity import AGGREGATOR
+from capedjica.securesum.aggregator import AggregatorSum
+from capedjica.securesum.identity import AGGREGATOR, Identity
 from capedjica.securesum.messages import (
     Advertisement,
     Agreement,
@@ -31,6 +32,7 @@ from capedjica.securesum.messages import (
     read_site_message,
     sign,
 )
+from capedjica.securesum.site import SiteSum
 from tests.securesum.consortium import Consortium, carry
 
 KINDS = [KeyList, ShareList, SurvivorList, AgreementList]

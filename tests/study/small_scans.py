@@ -6,7 +6,7 @@ import msgspec
 import nibabel
 import numpy as np
 
-from capedjica.study.simulation import Simulation, simulate
+from capedjica.one_machine.simulation import Simulation, simulate
 from capedjica.study.study_file import Study, write_study
 
 SUBJECTS = (5, 6, 5)

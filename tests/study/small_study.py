@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from capedjica.data import make_synthetic
-from capedjica.study.site_home import SiteHome
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import (
     AnalysisTable,
     PrivacyTable,

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
+from capedjica.coordinator.drafts import add_site
 from capedjica.errors import InputError
-from capedjica.study.drafts import add_site
 from capedjica.study.study_file import SiteTable, Study, StudyFile, write_study
-from capedjica.study.toml import read_toml
+from capedjica.tools.toml import read_toml
 from tests.study.drafts import card, draft
 
 

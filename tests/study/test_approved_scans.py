@@ -13,14 +13,14 @@ import pytest
 from rich.console import Console
 
 from capedjica.errors import InputError
-from capedjica.privacy.ledger import Cap
-from capedjica.study import approved_scans
-from capedjica.study.approved_scans import read_record, record_path
-from capedjica.study.participation import approve, changed_since_approval, problems
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import enrol, open_people
-from capedjica.study.site_report import show_terms, site_report
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.privacy.cap import Cap
+from capedjica.site.approval.participation import approve, changed_since_approval, problems
+from capedjica.site.check import show_terms, site_report
+from capedjica.site.home import SiteHome
+from capedjica.site.people import approved_scans
+from capedjica.site.people.approved_scans import read_record, record_path
+from capedjica.site.people.roll import enrol, open_people
 from tests.study.small_study import SIDE, changed, make_study
 
 AGAIN = "to use them as they are now, approve it again"

@@ -7,9 +7,9 @@ import nibabel
 import numpy as np
 import pytest
 
-from capedjica.study.running import find_sites
-from capedjica.study.site_people import enrol, open_people
-from capedjica.study.site_report import site_report
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.check import site_report
+from capedjica.site.people.roll import enrol, open_people
 from capedjica.study.study_file import Study
 from tests.study.small_scans import make_scans
 

@@ -9,15 +9,15 @@ import nibabel
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.comparison import compare_runs
+from capedjica.coordinator.run.results import result_names
+from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
-from capedjica.study import local_results
-from capedjica.study.comparison import compare_runs
-from capedjica.study.local_results import purge_results, write_local_results
-from capedjica.study.results import result_names
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_people import open_people
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.people.roll import open_people
+from capedjica.site.results import per_person
+from capedjica.site.results.per_person import purge_results, write_local_results
 from capedjica.study.study_file import Study
 from tests.study.small_scans import COMPONENTS, SUBJECTS, atlas_study, make_scans
 from tests.study.small_study import SIDE, make_study
@@ -161,7 +161,7 @@ def test_the_numbers_are_those_of_the_maps_applied_to_the_scan(studies, home):
 
 def test_an_interruption_leaves_whole_people_who_are_kept(studies, home, monkeypatch):
     run, done = studies[0].folder / "run", []
-    analyse = local_results.analyse_subject
+    analyse = per_person.analyse_subject
 
     def stop(*arguments):
         if len(done) == 3:
@@ -170,7 +170,7 @@ def test_an_interruption_leaves_whole_people_who_are_kept(studies, home, monkeyp
         return analyse(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(local_results, "analyse_subject", stop)
+        patch.setattr(per_person, "analyse_subject", stop)
         with pytest.raises(KeyboardInterrupt):
             write_local_results(run, home)
     (folder,) = home.results_path.iterdir()

@@ -3,8 +3,8 @@
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.study.participation import approve, problems
-from capedjica.study.running import find_sites, run_study
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.approval.participation import approve, problems
 from tests.study.small_study import make_study
 
 WORDS = "privacy.n_colluding is 0: the guarantee does NOT hold against any other site"

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.capedjica import PaperMethod
-from capedjica.algorithms.subject import SubjectMethod
+from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.subject import SubjectMethod
+from capedjica.coordinator.planning.plan import plan_study
+from capedjica.coordinator.planning.plan_text import show_plan
 from capedjica.privacy.statement import round_up
-from capedjica.study.describe import MEANINGS, describe, show_facts, show_study
-from capedjica.study.plan_text import show_plan
-from capedjica.study.planning import plan_study
+from capedjica.study.approval_text import MEANINGS, describe, show_facts, show_study
 from capedjica.study.study_file import Study
-from capedjica.study.text import printable, show_table
+from capedjica.tools.text import printable, show_table
 from tests.study.drafts import draft
 
 

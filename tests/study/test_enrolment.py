@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.study.enrolment import enrolment_path, read_enrolment
-from capedjica.study.new_study import read_site
-from capedjica.study.participation import affected, approve, problems
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import call_roll, enrol, open_people
-from capedjica.study.site_report import site_report
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.one_machine.site_folders import site_of_folder
+from capedjica.site.approval.participation import affected, approve, problems
+from capedjica.site.check import site_report
+from capedjica.site.home import SiteHome
+from capedjica.site.people.enrolment import enrolment_path, read_enrolment
+from capedjica.site.people.roll import call_roll, enrol, open_people
 from capedjica.study.study_file import Study, write_study
 from tests.study.small_study import SIDE, SIZES, make_study
 
@@ -71,7 +71,7 @@ def test_exactly_those_enrolled_take_part(home, study, tmp_path):
     np.save(home.data_path / "sub-99.npy", np.random.default_rng(0).standard_normal((60, SIDE * SIDE)))
     people = open_people(home, study)
     assert people.names == ["sub-00", "sub-02", "sub-03", "sub-05"]
-    assert read_site(str(home.folder)).subjects == 4
+    assert site_of_folder(str(home.folder), None).subjects == 4
     (found,) = problems(home, study)
     assert found.startswith("site s1: the study enrols 6 subjects, its enrolment has 4")
     with pytest.raises(InputError, match="cannot approve 'A small study': the study enrols 6 subjects"):

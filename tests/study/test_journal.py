@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.journal import Journal, MeanRecord
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Release
 from capedjica.mechanisms.contract import Contract, Query, Stage
-from capedjica.securesum import Identity, Roster
-from capedjica.study.journal import Journal, MeanRecord
+from capedjica.mechanisms.history import Release
+from capedjica.securesum.identity import Identity
+from capedjica.securesum.parameters import Roster
 
 ROSTER = Roster.of([Identity.generate().public(f"s{i}") for i in range(4)])
 CONTRACT = Contract(

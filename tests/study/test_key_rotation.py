@@ -6,12 +6,12 @@ import shutil
 import pytest
 
 from capedjica.errors import InputError
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger import RestoredError
-from capedjica.securesum import Identity
-from capedjica.study.key_rotation import bound_studies, rotate_key
-from capedjica.study.participation import approve, problems, taking_part
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
+from capedjica.securesum.identity import Identity
+from capedjica.site.approval.participation import approve, problems, taking_part
+from capedjica.site.home import SiteHome
+from capedjica.site.key_rotation import bound_studies, rotate_key
 from tests.in_process import run_main
 from tests.privacy.ledger_site import ask, begin
 from tests.study.small_study import make_study

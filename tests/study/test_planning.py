@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.ica.paper import PaperMethod
 from capedjica.algorithms.pca import PSD_SPREAD
+from capedjica.coordinator.planning import plan as planning
+from capedjica.coordinator.planning.paper_accounts import paper_noise
+from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study, sketch, spread_subjects
+from capedjica.coordinator.planning.plan_text import show_plan
 from capedjica.errors import InputError
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.neighbour import RESERVED_DELTA
 from capedjica.privacy.statement import round_up
-from capedjica.study import planning
-from capedjica.study.paper_accounts import paper_noise
-from capedjica.study.plan_text import show_plan
-from capedjica.study.planning import plan_paper_noise, plan_study, sketch, spread_subjects
-from capedjica.study.running import find_sites, run_study
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study
 from tests.study.drafts import draft
 from tests.study.small_study import make_study

@@ -13,14 +13,10 @@ from rich.console import Console
 from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.pca import leading_subspace
 from capedjica.algorithms.symmetric import svec
-from capedjica.data import make_synthetic
-from capedjica.errors import InputError
-from capedjica.estimators import CapeDJICA
-from capedjica.metrics import matched_map_correlation, normalized_gain_index
-from capedjica.study import prediction as module
-from capedjica.study.plan_text import show_prediction
-from capedjica.study.planning import plan_study, sketch
-from capedjica.study.prediction import (
+from capedjica.coordinator.planning import prediction as module
+from capedjica.coordinator.planning.plan import plan_study, sketch
+from capedjica.coordinator.planning.plan_text import show_prediction
+from capedjica.coordinator.planning.prediction import (
     FACTORS,
     NoisyMeans,
     Setup,
@@ -30,6 +26,10 @@ from capedjica.study.prediction import (
     subspace_noise_factor,
     with_budget,
 )
+from capedjica.data import make_synthetic
+from capedjica.errors import InputError
+from capedjica.estimators import CapeDJICA
+from capedjica.metrics import matched_map_correlation, normalized_gain_index
 from capedjica.study.study_file import AnalysisTable, PrivacyTable
 
 SMALL = {"n_components": 8, "n_features": 256, "scan_length": 120, "image_shape": (16, 16)}

@@ -8,10 +8,10 @@ import nibabel
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
 from capedjica.study.public_files import copy_file, copy_files, file_problems, with_hashes
-from capedjica.study.run_folder import RunFolder
 from capedjica.study.study_file import Study, write_study
 from tests.study.drafts import draft
 

@@ -3,11 +3,11 @@
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.study.participation import approve, problems
-from capedjica.study.revocation import find_approval, revoke
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_report import site_report
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.approval.participation import approve, problems
+from capedjica.site.approval.revocation import find_approval, revoke
+from capedjica.site.check import site_report
+from capedjica.site.home import SiteHome
 from capedjica.study.watching import Watcher
 from tests.in_process import run_main
 from tests.study.small_study import changed, make_study

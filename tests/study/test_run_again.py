@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.comparison import compare_runs
+from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.study.comparison import compare_runs
-from capedjica.study.participation import taking_part
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites, run_study
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.approval.participation import taking_part
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
 from tests.study.small_study import changed, make_study

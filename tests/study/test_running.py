@@ -6,14 +6,14 @@ import math
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.journal import Journal
+from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.estimators import CapeDJICA
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy import gaussian_epsilon
-from capedjica.study.journal import Journal
-from capedjica.study.participation import approve
-from capedjica.study.run_folder import RunFolder
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
+from capedjica.site.approval.participation import approve
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.study.watching import Watcher
 from tests.study.small_study import COMPONENTS, SIDE, SIZES, changed, make_study

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capedjica.cli import main
-from capedjica.study.run_folder import RunFolder
+from capedjica.coordinator.run.run_folder import RunFolder
 from tests.study.small_study import changed, make_study
 from tests.study.test_running import run
 
@@ -74,7 +74,7 @@ def test_an_interruption_of_the_checks_says_that_nothing_was_begun(tmp_path, cap
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("capedjica.study.running.problems", interrupt)
+    monkeypatch.setattr("capedjica.one_machine.local_run.problems", interrupt)
     code, shown, errors = capedjica("run", tmp_path)
     assert (code, errors) == (130, "capedjica: interrupted\n")
     assert shown.strip() == "Nothing was begun and nothing was spent."

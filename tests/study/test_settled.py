@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError
+from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger import Summary
-from capedjica.study.approved_scans import record_path
-from capedjica.study.participation import affected, approve, changed_since_approval, problems
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import call_roll, enrol, open_people
-from capedjica.study.site_report import site_report
+from capedjica.site.approval.participation import affected, approve, changed_since_approval, problems
+from capedjica.site.check import site_report
+from capedjica.site.home import SiteHome
+from capedjica.site.people.approved_scans import record_path
+from capedjica.site.people.roll import call_roll, enrol, open_people
 from capedjica.study.watching import Watcher
 from tests.study.small_study import SIDE, make_study
 from tests.study.test_withdrawal import Opened

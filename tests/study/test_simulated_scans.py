@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from capedjica.cli import app
 from capedjica.errors import InputError
-from capedjica.study.simulation import Simulation, simulate
-from capedjica.study.site_home import SiteHome
+from capedjica.one_machine.simulation import Simulation, simulate
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 
 SMALL = {"subjects": (3, 2, 2), "n_components": 3, "n_timepoints": (45, 60), "voxel_size": 12.0, "noise": 0.5}

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from capedjica.cli import app
 from capedjica.data import FeatureTable, People, find_people, make_synthetic, open_features
 from capedjica.errors import InputError
-from capedjica.study.simulation import Simulation, simulate
-from capedjica.study.site_home import SiteHome
+from capedjica.one_machine.simulation import Simulation, simulate
+from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from tests.test_cli import run
 
@@ -238,7 +238,7 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
 )
 def test_a_mistake_is_named_and_leaves_nothing_behind(tmp_path, monkeypatch, arguments, message):
     disk = SimpleNamespace(free=10**15)  # a petabyte, wherever the tests run
-    monkeypatch.setattr("capedjica.study.simulation.shutil.disk_usage", lambda _: disk)
+    monkeypatch.setattr("capedjica.one_machine.simulation.shutil.disk_usage", lambda _: disk)
     result = CliRunner().invoke(app, ["simulate", str(tmp_path / "out"), *ARGUMENTS, *arguments])
     assert isinstance(result.exception, InputError)
     assert message in str(result.exception)

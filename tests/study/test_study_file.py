@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.ica.paper import PaperMethod
 from capedjica.errors import InputError
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.study_file import SiteTable, Study, StudyFile, changes, write_study
-from capedjica.study.toml import toml_value
+from capedjica.tools.toml import toml_value
 from tests.study.drafts import card, draft, plain, sites
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capedjica.errors import InputError
-from capedjica.study.toml import problems, read_toml, toml_value
+from capedjica.tools.toml import problems, read_toml, toml_value
 
 
 class Wheel(msgspec.Struct, forbid_unknown_fields=True):

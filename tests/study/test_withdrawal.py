@@ -10,17 +10,18 @@ import pytest
 
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
-from capedjica.study import consents, local_results, withdrawal
-from capedjica.study.approved_scans import read_record
-from capedjica.study.consents import NOTE, read_withdrawn, withdrawn_path
-from capedjica.study.enrolment import enrolment_path, read_enrolment
-from capedjica.study.participation import approve, problems, taking_part
-from capedjica.study.running import find_sites, run_study
-from capedjica.study.site_home import SiteHome
-from capedjica.study.site_people import call_roll, enrol, open_people
-from capedjica.study.site_report import site_report
+from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.site.approval.participation import approve, problems, taking_part
+from capedjica.site.check import site_report
+from capedjica.site.consent import consents, withdrawal
+from capedjica.site.consent.consents import NOTE, read_withdrawn, withdrawn_path
+from capedjica.site.consent.withdrawal import withdraw
+from capedjica.site.home import SiteHome
+from capedjica.site.people.approved_scans import read_record
+from capedjica.site.people.enrolment import enrolment_path, read_enrolment
+from capedjica.site.people.roll import call_roll, enrol, open_people
+from capedjica.site.results import per_person
 from capedjica.study.watching import Watcher
-from capedjica.study.withdrawal import withdraw
 from tests.in_process import run_main
 from tests.study.small_study import SIZES, make_study
 
@@ -289,7 +290,7 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
 def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, monkeypatch, killed):
     """Somebody withdraws while their own are written; or while they are, and the process is killed then."""
     run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
-    genuine = local_results._files
+    genuine = per_person._files
 
     def withdrawing(label, *others):
         files = list(genuine(label, *others))
@@ -298,14 +299,14 @@ def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, m
             withdraw(home, PERSON)
         yield from files
 
-    monkeypatch.setattr(local_results, "_files", withdrawing)
+    monkeypatch.setattr(per_person, "_files", withdrawing)
     if killed:
         with monkeypatch.context() as dying:
-            dying.setattr(local_results.shutil, "rmtree", lambda *_, **__: None)
-            local_results.write_local_results(tmp_path / "run", home)
+            dying.setattr(per_person.shutil, "rmtree", lambda *_, **__: None)
+            per_person.write_local_results(tmp_path / "run", home)
         (folder,) = home.results_path.iterdir()
         assert (folder / PERSON).is_dir()
-    done = local_results.write_local_results(tmp_path / "run", home)
+    done = per_person.write_local_results(tmp_path / "run", home)
     assert done.unusable == (PERSON,)
     assert (done.written, done.kept) == ((0, 5) if killed else (5, 0))
     assert sorted(path.name for path in done.folder.glob("*sub-*")) == [

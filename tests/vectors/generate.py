@@ -17,19 +17,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.sum_in_process import MemoryBlockRegister
-from capedjica.securesum import (
-    AggregatorSum,
-    FixedPoint,
-    Identity,
-    Roster,
-    SiteSum,
-    SumParameters,
-)
+from capedjica.securesum.aggregator import AggregatorSum
 from capedjica.securesum.commitments import seed_commitment, share_commitment, survivors_hash
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.masks import agree, pairwise_mask, self_mask
 from capedjica.securesum.messages import Advertisement, encode_payload, read_site_message, sign
-from capedjica.securesum.parameters import PROTOCOL_VERSION
+from capedjica.securesum.parameters import PROTOCOL_VERSION, Roster, SumParameters
+from capedjica.securesum.ring import FixedPoint
 from capedjica.securesum.shamir import PRIME, evaluate
+from capedjica.securesum.site import SiteSum
 from capedjica.securesum.stream import Keystream
 
 PATH = Path(__file__).with_name(f"securesum-v{PROTOCOL_VERSION}.json")

@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from capedjica.errors import CapedjicaError
-from capedjica.securesum import FixedPoint, PublicIdentity
+from capedjica.securesum.identity import PublicIdentity
 from capedjica.securesum.masks import agree
+from capedjica.securesum.ring import FixedPoint
 from capedjica.securesum.shamir import PRIME, combine
 from tests.vectors.generate import NAMES, PATH, Run, build, words
 

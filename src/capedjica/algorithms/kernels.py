@@ -100,8 +100,9 @@ class PackedSubjects:
         """Pack ``function(subject)`` of every subject; one that cannot be computed has no time points.
 
         So a subject that fails changes nothing but its own part, which is then zero. The memory, of shape
-        (n_subjects * longest, R), was taken before (:func:`capedjica.algorithms.scan_length.reserve`): that
-        one subject is longer takes nothing from another.
+        (n_subjects * longest, R), was taken before
+        (:func:`capedjica.algorithms.ica.scan_length.reserve`): that one subject is longer takes nothing from
+        another.
         """
         longest = len(memory) // len(subjects)
         nothing = memory[:0]

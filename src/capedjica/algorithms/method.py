@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.mechanisms.contract import Stage
-from capedjica.mechanisms.site import Statistics
+from capedjica.mechanisms.statistics import Statistics
 
 FloatArray = NDArray[np.float64]
 Subject = NDArray[np.floating]

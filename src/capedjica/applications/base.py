@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from capedjica.algorithms.rows import FloatArray
+from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy.budget import PrivacyBudget

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from capedjica.algorithms.histogram import (
+from capedjica.algorithms.tables.histogram import (
     cell_query,
     cells,
     density,
@@ -18,7 +18,7 @@ from capedjica.algorithms.histogram import (
     nearest_distribution,
     person_cells,
 )
-from capedjica.algorithms.rows import FloatArray
+from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.applications.base import PrivateEstimator
 from capedjica.applications.inputs import read_people, read_tables
 from capedjica.errors import InputError
@@ -28,7 +28,7 @@ from capedjica.mechanisms.contract import Stage
 
 @dataclass(eq=False)
 class PrivateHistogram(PrivateEstimator):
-    """A histogram and the density it stands for (:mod:`capedjica.algorithms.histogram`).
+    """A histogram and the density it stands for (:mod:`capedjica.algorithms.tables.histogram`).
 
     Parameters
     ----------

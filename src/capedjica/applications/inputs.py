@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from capedjica.algorithms.rows import FloatArray
+from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.errors import InputError
 from capedjica.estimators import Sites, name_sites
 

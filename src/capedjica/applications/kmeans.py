@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.kmeans import Lloyd, cluster_query, distances, person_clusters
-from capedjica.algorithms.rows import FloatArray, clip_rows
+from capedjica.algorithms.tables.kmeans import Lloyd, cluster_query, distances, person_clusters
+from capedjica.algorithms.tables.rows import FloatArray, clip_rows
 from capedjica.applications.base import PrivateEstimator
 from capedjica.applications.inputs import read_people, read_tables
 from capedjica.estimators import Sites
@@ -20,7 +20,7 @@ from capedjica.privacy import validate
 
 @dataclass(eq=False)
 class PrivateKMeans(PrivateEstimator):
-    """k-means clustering (:mod:`capedjica.algorithms.kmeans`).
+    """k-means clustering (:mod:`capedjica.algorithms.tables.kmeans`).
 
     Which cluster each person of X belongs to is not part of the result: that would be personal data.
 

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.regression import (
+from capedjica.algorithms.tables.regression import (
     LogisticDescent,
     default_clip,
     default_learning_rate,
@@ -18,7 +18,7 @@ from capedjica.algorithms.regression import (
     person_gradients,
     probability,
 )
-from capedjica.algorithms.rows import FloatArray
+from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.applications.base import PrivateEstimator
 from capedjica.applications.inputs import read_labels, read_people, read_tables
 from capedjica.estimators import Sites
@@ -28,7 +28,7 @@ from capedjica.privacy import validate
 
 @dataclass(eq=False)
 class PrivateLogisticRegression(PrivateEstimator):
-    """Logistic regression of labels 0 and 1, by gradient descent (:mod:`capedjica.algorithms.regression`).
+    """Logistic regression by gradient descent (:mod:`capedjica.algorithms.tables.regression`).
 
     Parameters
     ----------

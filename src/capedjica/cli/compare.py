@@ -30,13 +30,13 @@ def compare(
     With --truth, quality is the gain index (0 is perfect) and the correlation of matched maps with the true
     ones; without, the correlation with the maps of the first run.
     """
+    from capedjica.coordinator.run.comparison import compare_runs
     from capedjica.privacy.statement import round_up
-    from capedjica.study.comparison import compare_runs
-    from capedjica.study.text import show_paragraph, show_table
+    from capedjica.tools.text import show_paragraph, show_table
 
     rows = compare_runs(runs, truth)
     if html is not None:
-        from capedjica.study.reporting import comparison_report
+        from capedjica.coordinator.run.report import comparison_report
 
         comparison_report(runs, truth).save_as_html(html)
     if as_json:

@@ -46,7 +46,7 @@ def provision(
     With --again the study stays the same, and all earlier kits become useless: every site needs its new one.
     """
     need_flare()
-    from capedjica.study.federated import provisioning
+    from capedjica.coordinator.flare import provisioning
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
@@ -81,15 +81,17 @@ def start(
     Everything is checked first, and nothing runs that was not approved. It is started again when it dies.
     """
     need_flare()
-    from capedjica.study.federated import kits, processes
-    from capedjica.study.participation import problems
-    from capedjica.study.site_home import SiteHome
-    from capedjica.study.toml import listed
+    from capedjica.flare import processes
+    from capedjica.flare.certificates import check_certificates
+    from capedjica.site.approval.participation import problems
+    from capedjica.site.flare import kits
+    from capedjica.site.home import SiteHome
+    from capedjica.tools.toml import listed
 
     home = SiteHome.load(site)
     kit = kits.find_kit(home, study)
     kit.check_version()
-    warning = kits.check_certificates(kit.path)
+    warning = check_certificates(kit.path)
     if warning:
         typer.echo(f"Warning: {warning}.", err=True)
     given = kit.study()
@@ -113,8 +115,9 @@ def start(
 def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
     """Disconnect this site, from one study or all; what it released stays charged, and a run can go on."""
     need_flare()
-    from capedjica.study.federated import kits, processes
-    from capedjica.study.site_home import SiteHome
+    from capedjica.flare import processes
+    from capedjica.site.flare import kits
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     chosen = kits.installed(home) if study is None else [kits.find_kit(home, study)]
@@ -131,8 +134,8 @@ def status(site: SiteArgument = Path("."), study: AnyOption = None, as_json: Jso
     Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but not connected.
     """
     need_flare()
-    from capedjica.study.federated.site_status import look
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.flare.status import look
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     found = look(home, study)
@@ -168,8 +171,8 @@ def forget(
 ) -> None:
     """Remove the kit of a study that is over; its approval and the ledger stay."""
     need_flare()
-    from capedjica.study.federated import kits
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.flare import kits
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     kit = kits.forget(home, study)

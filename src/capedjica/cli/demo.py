@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from capedjica.study.demo import Demo
+    from capedjica.one_machine.demo import Demo
 
 
 def demo(
@@ -24,8 +24,8 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
 ) -> None:
     """Watch four hospitals find brain networks together without sharing a scan, on data with known truth."""
+    from capedjica.one_machine.demo import WAYS, prepare_folder, run_demo, write_demo
     from capedjica.privacy import validate
-    from capedjica.study.demo import WAYS, prepare_folder, run_demo, write_demo
 
     validate.positive("epsilon", epsilon)
     prepare_folder(out)
@@ -60,8 +60,8 @@ def demo(
 
 
 def _show(demo: Demo, out: Path, console: Console) -> None:
+    from capedjica.one_machine.demo import WAYS
     from capedjica.privacy.statement import round_up
-    from capedjica.study.demo import WAYS
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]

@@ -11,8 +11,8 @@ from rich.progress import Progress
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.study.federated.progress import Progress as RunProgress
-    from capedjica.study.federated.running import Follower
+    from capedjica.coordinator.flare.progress import Progress as RunProgress
+    from capedjica.coordinator.flare.running import Follower
 
 
 def need_flare() -> None:
@@ -23,7 +23,7 @@ def need_flare() -> None:
 
 def follower(progress: Progress) -> Follower:
     """Return what shows how a run on other machines goes: a bar, or lines where there is no terminal."""
-    from capedjica.study.federated.running import Follower
+    from capedjica.coordinator.flare.running import Follower
 
     class Lines(Follower):
         """Says what is new, and moves a bar."""

@@ -31,9 +31,9 @@ def federated_demo(
     from capedjica.cli.run import progress_bars
 
     need_flare()
-    from capedjica.study.federated.demo import run_demo
-    from capedjica.study.planning import spread_subjects
-    from capedjica.study.simulation import Simulation
+    from capedjica.coordinator.planning.plan import spread_subjects
+    from capedjica.one_machine.flare_demo import run_demo
+    from capedjica.one_machine.simulation import Simulation
 
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} exists and is not empty: give a new folder")

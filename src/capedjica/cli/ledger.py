@@ -21,8 +21,8 @@ app = typer.Typer(help="The site's record of everything that ever left.", no_arg
 @app.command()
 def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
     """Show what each study has spent of its budget, and all together."""
-    from capedjica.study.ledger_view import spending
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
+    from capedjica.site.ledger_view import spending
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         rows = spending(ledger)
@@ -51,7 +51,7 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
 @app.command()
 def verify(site: SiteOption = Path(".")) -> None:
     """Check every entry, every stored message and the signed head; say what is wrong, if anything is."""
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         count = ledger.verify_chain()
@@ -65,7 +65,7 @@ def export(
     messages: Annotated[bool, typer.Option(help="Include the messages as they left.")] = False,
 ) -> None:
     """Write the whole ledger to one JSON file that a person can open."""
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         ledger.export(path, messages=messages)
@@ -83,7 +83,7 @@ def rebuild_head(
     latest one: if it is not, what was spent since would be forgotten, and spent once more.
     """
     from capedjica.privacy.ledger import LedgerError
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     try:

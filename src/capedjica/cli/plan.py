@@ -15,8 +15,8 @@ from capedjica.cli.options import JsonOption
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.study.planning import Plan
-    from capedjica.study.prediction import Prediction
+    from capedjica.coordinator.planning.plan import Plan
+    from capedjica.coordinator.planning.prediction import Prediction
     from capedjica.study.study_file import Study
 
 
@@ -77,7 +77,7 @@ def plan(
     Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
     find the cost of the paper's noise. With --predict, also how good the maps will be.
     """
-    from capedjica.study.plan_text import show_plan, show_prediction
+    from capedjica.coordinator.planning.plan_text import show_plan, show_prediction
 
     given = {
         "--sites": sites,
@@ -108,7 +108,7 @@ def plan(
 
 
 def _plan(study: Study, epsilon_per_iteration: float | None) -> Plan:
-    from capedjica.study.planning import plan_paper_noise, plan_study
+    from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study
 
     if epsilon_per_iteration is None:
         return plan_study(study)
@@ -117,7 +117,7 @@ def _plan(study: Study, epsilon_per_iteration: float | None) -> Plan:
 
 def _predicted(study: Study) -> Prediction:
     """Predict the quality of a study, with a progress bar beside the output."""
-    from capedjica.study.prediction import predict
+    from capedjica.coordinator.planning.prediction import predict
 
     console = Console(stderr=True)
     columns = (TextColumn("simulating"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
@@ -153,8 +153,8 @@ def _number_or_word(text: str | None) -> int | str | None:
 
 
 def _study_of_flags(flags: dict[str, Any]) -> Study:
-    from capedjica.algorithms.scan_length import TYPICAL_SCAN
-    from capedjica.study.planning import sketch, spread_subjects
+    from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
+    from capedjica.coordinator.planning.plan import sketch, spread_subjects
     from capedjica.study.study_file import AnalysisTable, PrivacyTable
 
     epsilon, epsilon_i = flags.get("--epsilon"), flags.get("--epsilon-per-iteration")

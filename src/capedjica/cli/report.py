@@ -18,7 +18,7 @@ def report(
 
     It is made from what the run published; sites are not asked for anything.
     """
-    from capedjica.study.reporting import REPORT, run_report
+    from capedjica.coordinator.run.report import REPORT, run_report
 
     path = out or run / REPORT
     run_report(run).save_as_html(path)

@@ -21,7 +21,7 @@ from rich.progress import (
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.study.run_folder import RunState
+    from capedjica.coordinator.run.run_folder import RunState
     from capedjica.study.study_file import Study
     from capedjica.study.watching import Watcher
 
@@ -106,7 +106,7 @@ def progress_bars(console: Console) -> Progress:
 def _run_in_process(
     study: Study, sites: Path, folder: Path, seed: int | None, progress: Progress
 ) -> RunState:
-    from capedjica.study.running import find_sites, run_study
+    from capedjica.one_machine.local_run import find_sites, run_study
 
     return run_study(study, find_sites(study, sites), folder, seed, _watcher(progress, study))
 
@@ -127,10 +127,10 @@ def _run_on_flare(
             "--sites is for sites on this machine; with --engine flare they connect by themselves"
         )
     need_flare()
-    from capedjica.engines.flare.carriage import Patience
-    from capedjica.study.federated.federation import Federation
-    from capedjica.study.federated.running import Terms, run_federated
-    from capedjica.study.federated.status import federation_warnings
+    from capedjica.coordinator.flare.federation import Federation
+    from capedjica.coordinator.flare.running import Terms, run_federated
+    from capedjica.coordinator.flare.status import federation_warnings
+    from capedjica.flare.carriage import Patience
 
     for warning in federation_warnings(Federation.beside(study)):
         progress.console.print(f"Warning: {warning}.")
@@ -197,8 +197,8 @@ def _stable_words(stable: list[bool] | None) -> str:
 
 
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
-    from capedjica.study.results import Cost, Reliability
-    from capedjica.study.run_folder import RunFolder
+    from capedjica.coordinator.run.results import Cost, Reliability
+    from capedjica.coordinator.run.run_folder import RunFolder
 
     cost = RunFolder(folder).read_json("privacy.json", Cost)
     stable = RunFolder(folder).read_json("reliability.json", Reliability).stable

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.study.simulation import Simulation
+    from capedjica.one_machine.simulation import Simulation
 
 
 def simulate(
@@ -59,9 +59,9 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
 ) -> None:
     """Make a study with sites and scans of nobody real, whose truth is known, to try everything out on."""
-    from capedjica.study.planning import spread_subjects
-    from capedjica.study.simulation import Simulation
-    from capedjica.study.simulation import simulate as write_simulation
+    from capedjica.coordinator.planning.plan import spread_subjects
+    from capedjica.one_machine.simulation import Simulation
+    from capedjica.one_machine.simulation import simulate as write_simulation
 
     enrolled = _numbers("subjects", subjects, ",")
     if sites is None:

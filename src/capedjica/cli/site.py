@@ -17,7 +17,7 @@ from capedjica.cli.options import JsonOption, SiteOption
 from capedjica.errors import CapedjicaError
 
 if TYPE_CHECKING:
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
     from capedjica.study.study_file import Study
 
 SiteArgument = Annotated[Path, typer.Argument(metavar="[SITE]", help="The site's folder or its site.toml.")]
@@ -48,8 +48,8 @@ def init(
     abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
 ) -> None:
     """Make a site: a private key that never leaves, a site.toml with its limits, and a card for its peers."""
-    from capedjica.data.finding import data_kind
-    from capedjica.study.site_home import SiteHome
+    from capedjica.data.layouts import data_kind
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.create(
         folder or Path(name),
@@ -82,10 +82,10 @@ def approve(
     they are, so that you are told if they change before the study begins; then approve it again. Exit code 1
     where the answer was no: nothing changed.
     """
-    from capedjica.study import participation
-    from capedjica.study.federated.kits import received
-    from capedjica.study.site_home import SiteHome
-    from capedjica.study.site_report import show_terms
+    from capedjica.site.approval import participation
+    from capedjica.site.check import show_terms
+    from capedjica.site.flare.kits import received
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     with received(home, study) as (given, keep):
@@ -129,8 +129,8 @@ def revoke(
     Also while it runs, from this site's next message on. What was released stays released and charged. The
     same study cannot be approved again. Exit code 1 where the answer was no: nothing changed.
     """
-    from capedjica.study import revocation
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.approval import revocation
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     approval = revocation.find_approval(home, study)
@@ -154,9 +154,9 @@ def rotate_key(
     Not while it takes part in a study. Studies that name the old key cannot go on. Should it be interrupted,
     the same command finishes it.
     """
-    from capedjica.study import key_rotation
-    from capedjica.study.site_home import SiteHome
-    from capedjica.study.text import printable
+    from capedjica.site import key_rotation
+    from capedjica.site.home import SiteHome
+    from capedjica.tools.text import printable
 
     home = SiteHome.load(site)
     for title in key_rotation.bound_studies(home):
@@ -184,8 +184,8 @@ def check(site: SiteArgument = Path("."), study: StudyOption = None, as_json: Js
     Every scan is looked at; nothing is spent. Exit code 2 where something keeps this site from taking part.
     """
     from capedjica.errors import InputError
-    from capedjica.study.site_report import show_site, site_report
-    from capedjica.study.toml import listed
+    from capedjica.site.check import show_site, site_report
+    from capedjica.tools.toml import listed
 
     home, given = _load(site, study)
     with _looking(home) as tick:
@@ -219,9 +219,9 @@ def enrol(
     """
     import msgspec
 
-    from capedjica.study.enrolment import read_enrolment
-    from capedjica.study.participation import affected
-    from capedjica.study.site_people import enrol
+    from capedjica.site.approval.participation import affected
+    from capedjica.site.people.enrolment import read_enrolment
+    from capedjica.site.people.roll import enrol
 
     home, given = _load(site, study)
     chosen: dict[str, Any] = {"participants": tuple(participant_label or ()), "task": task, "space": space}
@@ -248,8 +248,8 @@ def withdraw(
 
     Also while a study runs, from its next release on. What was released cannot be taken back.
     """
-    from capedjica.study.site_home import SiteHome
-    from capedjica.study.withdrawal import explain, withdraw
+    from capedjica.site.consent.withdrawal import explain, withdraw
+    from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     for words in explain(home, withdraw(home, person)):
@@ -265,8 +265,8 @@ def purge(
 ) -> None:
     """Remove what was extracted from scans to save time; keys, ledger and enrolment stay."""
     from capedjica.data.cache import SeriesCache
-    from capedjica.study.local_results import purge_results
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
+    from capedjica.site.results.per_person import purge_results
 
     home = SiteHome.load(site)
     removed = SeriesCache(home.cache_path).purge()
@@ -285,8 +285,8 @@ def results(
     Time courses, their spectra, functional network connectivity and the person's own maps, under the site's
     folder, which nobody else can open. People who have theirs already, after an interruption, are kept.
     """
-    from capedjica.study.local_results import write_local_results
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
+    from capedjica.site.results.per_person import write_local_results
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
@@ -308,8 +308,8 @@ def report(
     Connectivity, spectra, time courses, and who is of unusual quality, from what `capedjica site results`
     writes; results that are missing are written first.
     """
-    from capedjica.study.local_reporting import write_local_report
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
+    from capedjica.site.results.page import write_local_report
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
@@ -319,7 +319,7 @@ def report(
 
 
 def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
     from capedjica.study.study_file import Study
 
     return SiteHome.load(site), None if study is None else Study.load(study)
@@ -328,7 +328,7 @@ def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
 @contextmanager
 def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
     """Show a bar that moves with every person."""
-    from capedjica.study.site_people import call_roll
+    from capedjica.site.people.roll import call_roll
 
     console = Console(stderr=True, highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
@@ -343,8 +343,8 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
 @app.command()
 def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
     """List everything that ever left this site, in plain words."""
-    from capedjica.study.ledger_view import messages_sent
-    from capedjica.study.site_home import SiteHome
+    from capedjica.site.home import SiteHome
+    from capedjica.site.ledger_view import messages_sent
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         rows = messages_sent(ledger)

@@ -35,7 +35,7 @@ def status(
     from capedjica.cli.federated import need_flare
 
     need_flare()
-    from capedjica.study.federated.status import look
+    from capedjica.coordinator.flare.status import look
     from capedjica.study.study_file import Study
 
     given = Study.load(study)

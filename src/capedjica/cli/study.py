@@ -28,7 +28,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Explain a study in plain words: who, what, what leaves each site, what it costs, what if sites fail."""
-    from capedjica.study.describe import describe, show_study
+    from capedjica.study.approval_text import describe, show_study
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
@@ -90,14 +90,17 @@ def new(
 
     Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
     """
-    from capedjica.study.new_study import beside, n_features_of, read_site_file, read_sites
+    from capedjica.coordinator.new_study import beside, n_features_of, read_site_file, read_sites
+    from capedjica.one_machine.site_folders import site_of_folder
     from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
     if file.exists():
         raise InputError(f"{file} exists already and is not overwritten")
     shape = None if image_shape is None else image_size(image_shape)
-    sites = [*read_sites(site or [], "--site"), *(read_site_file(site_file) if site_file else [])]
+    sites = read_sites(site or [], "--site", site_of_folder)
+    if site_file:
+        sites += read_site_file(site_file, site_of_folder)
     images = {"atlas": atlas, "mask": mask}
     table = _feature_table(
         images,
@@ -158,10 +161,10 @@ def add_site(
     study: Annotated[Path, typer.Option(help="The study.toml, or its folder.")] = Path("study.toml"),
 ) -> None:
     """Add a site to a study.toml that was not sealed yet; all else in the file stays as it is."""
-    from capedjica.study import drafts
-    from capedjica.study.new_study import read_card
+    from capedjica.coordinator import drafts
+    from capedjica.coordinator.new_study import read_card
     from capedjica.study.study_file import SiteTable, study_path
-    from capedjica.study.toml import listed
+    from capedjica.tools.toml import listed
 
     site, file = read_card(card), study_path(study)
     table = SiteTable(name=site.name, subjects=subjects, card=site.card, epsilon=epsilon)
@@ -210,7 +213,8 @@ def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
 
 
 def _ask_for_sites(sites: list[SiteTable]) -> None:
-    from capedjica.study.new_study import SITE_FORMS, read_site
+    from capedjica.coordinator.new_study import SITE_FORMS, read_site
+    from capedjica.one_machine.site_folders import site_of_folder
 
     typer.echo(f"Each site as {SITE_FORMS}; an empty line ends the list.")
     while True:
@@ -218,6 +222,6 @@ def _ask_for_sites(sites: list[SiteTable]) -> None:
         if not text.strip():
             return
         try:
-            sites.append(read_site(text))
+            sites.append(read_site(text, site_of_folder))
         except InputError as error:
             typer.echo(str(error))

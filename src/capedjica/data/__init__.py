@@ -1,10 +1,10 @@
 """Scans in: where a site's subjects come from."""
 
 from capedjica.data.features import FeatureTable, open_features
-from capedjica.data.finding import find_people
+from capedjica.data.layouts import find_people
 from capedjica.data.people import People
 from capedjica.data.scans import Problem
-from capedjica.data.synthetic import SyntheticModel, SyntheticStudy, make_synthetic
+from capedjica.data.simulated.synthetic import SyntheticModel, SyntheticStudy, make_synthetic
 
 __all__ = [
     "FeatureTable",

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.basis import low_pass_within
-from capedjica.algorithms.scan_length import LONGEST_SCAN
-from capedjica.data.finding import entity_of
+from capedjica.algorithms.ica.basis import low_pass_within
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
+from capedjica.data.layouts import entity_of
 from capedjica.data.scans import FloatArray, Problem, Recording, Scan
 
 if TYPE_CHECKING:

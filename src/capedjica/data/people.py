@@ -16,7 +16,7 @@ from typing import overload
 
 import numpy as np
 
-from capedjica.algorithms.scan_length import LONGEST_SCAN
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.cache import SeriesCache
 from capedjica.data.scans import Features, Person, Problem, Recording, Scan
 from capedjica.data.timeseries import value_problems

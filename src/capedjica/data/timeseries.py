@@ -22,7 +22,7 @@ from typing import BinaryIO, Final, TextIO, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.scan_length import LONGEST_SCAN
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.scans import Problem, Scan
 
 Shape = tuple[int, ...]

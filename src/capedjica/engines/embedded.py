@@ -11,19 +11,21 @@ from numpy.typing import NDArray
 from capedjica.algorithms.method import Released
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator import Aggregator
+from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
-from capedjica.mechanisms.site import Site, SitePolicy, Statistics
+from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.statement import privacy_statement
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import PrivacyStatement
-from capedjica.securesum import Identity, Roster
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
+from capedjica.securesum.parameters import Roster
 
 
 class EmbeddedStudy:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from capedjica.mechanisms.site import Site
+from capedjica.mechanisms.site.answering import Site
 
 Direction = Literal["question", "answer"]
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.basis import low_pass
-from capedjica.algorithms.capedjica import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
-from capedjica.algorithms.djica import djica
-from capedjica.algorithms.dp_djica import dp_djica
-from capedjica.algorithms.infomax import B_G, B_H, TOLERANCE, Infomax
-from capedjica.algorithms.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.djica import djica
+from capedjica.algorithms.ica.dp_djica import dp_djica
+from capedjica.algorithms.ica.infomax import B_G, B_H, TOLERANCE, Infomax
+from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.paper import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
+from capedjica.algorithms.ica.reliability import stability
+from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
+from capedjica.algorithms.ica.subject import SubjectMethod
 from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
-from capedjica.algorithms.reliability import stability
-from capedjica.algorithms.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
-from capedjica.algorithms.subject import SubjectMethod
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.base import Estimator
@@ -30,7 +30,7 @@ from capedjica.estimators.images import Extractor, ImageOptions, is_image, serie
 from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
 from capedjica.estimators.reporting import Record, estimator_report
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
-from capedjica.mechanisms.site import Statistics
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, pure_mu, validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget
@@ -62,7 +62,7 @@ class CapeDJICA(Estimator):
     delta : float
         Of the total guarantee.
     method : {"subject", "paper", "djica", "dp-djica"}
-        "subject": one small vector per subject and release (:mod:`capedjica.algorithms.subject`).
+        "subject": one small vector per subject and release (:mod:`capedjica.algorithms.ica.subject`).
         "paper": capePCA, then Algorithm 4. "djica": the non-private algorithm of Baker et al. 2018.
         "dp-djica": the algorithm of Imtiaz et al. 2016, with Laplace noise and pure epsilon for the descent.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
@@ -128,7 +128,7 @@ class CapeDJICA(Estimator):
         The pseudo-inverse of ``mixing_``.
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.reliability`); below 0.8 a map is not to be trusted. None for methods
+        (:mod:`capedjica.algorithms.ica.reliability`); below 0.8 a map is not to be trusted. None for methods
         other than "subject".
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.

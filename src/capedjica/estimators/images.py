@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from capedjica.algorithms.basis import low_pass_within
+from capedjica.algorithms.ica.basis import low_pass_within
 from capedjica.data.cache import SeriesCache
 from capedjica.data.features import (
     ACROSS_PEOPLE,

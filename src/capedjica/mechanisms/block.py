@@ -11,6 +11,8 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import Begin, SlotPlan
 from capedjica.mechanisms.release import ReleasePlan, plan_release
 
+# Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
+BLOCK_WORDS: Final = 1 << 21
 # Plans that a block keeps; its slots serve few stages, and after a secure sum only one set of participants.
 _KEPT_PLANS: Final = 64
 

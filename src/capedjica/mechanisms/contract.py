@@ -14,10 +14,10 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu, validate
 from capedjica.privacy.adversary import Adversary, adversary
-from capedjica.privacy.ledger import Cap
+from capedjica.privacy.cap import Cap
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.reserve import RESERVED_DELTA
-from capedjica.securesum import Roster
+from capedjica.securesum.parameters import Roster
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]

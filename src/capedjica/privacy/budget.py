@@ -35,11 +35,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.privacy import validate
+from capedjica.privacy.cap import Cap, epsilon_of
 from capedjica.privacy.gaussian import gaussian_epsilon
-from capedjica.privacy.ledger import Cap, Ledger, Policy, StorageError, Summary
+from capedjica.privacy.ledger import Ledger, Policy, StorageError, Summary
 from capedjica.privacy.ledger.keys import verifies
 from capedjica.privacy.ledger.memory import memory_ledger
-from capedjica.privacy.ledger.policy import epsilon_of
 from capedjica.privacy.reserve import RESERVED_DELTA, check_reserve
 from capedjica.privacy.statement import round_up
 

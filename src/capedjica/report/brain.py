@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.ndimage import label, map_coordinates
 
-from capedjica.algorithms.reliability import STABLE
+from capedjica.algorithms.ica.reliability import STABLE
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from capedjica.algorithms.reliability import STABLE
+from capedjica.algorithms.ica.reliability import STABLE
 
 FloatArray = NDArray[np.float64]
 

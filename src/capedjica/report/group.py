@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.algorithms.method import Released
-from capedjica.algorithms.reliability import STABLE
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement, round_up
 from capedjica.report import accounts, charts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.reliability import STABLE
+from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.report import charts, slices
 from capedjica.report.brain import SLICES, Peak
 from capedjica.report.downloads import MOST_BYTES, Download, Figure, address, png, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.reliability import STABLE
+from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.privacy.statement import PrivacyStatement, round_up
 from capedjica.report.page import short
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from capedjica.algorithms.basis import KEPT, low_pass
-from capedjica.algorithms.capedjica import PaperMethod
+from capedjica.algorithms.ica.basis import KEPT, low_pass
+from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
+from capedjica.algorithms.ica.subject import SubjectMethod
 from capedjica.algorithms.method import Method
-from capedjica.algorithms.scan_length import LONGEST_SCAN
-from capedjica.algorithms.subject import SubjectMethod
 from capedjica.data.features import FeatureTable, feature_problems, open_features
 from capedjica.data.scans import Features
 from capedjica.errors import CapedjicaError, InputError
@@ -27,11 +27,11 @@ from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Sta
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, validate
-from capedjica.securesum import PublicIdentity, Roster
-from capedjica.securesum.parameters import default_threshold
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.securesum.parameters import Roster, default_threshold
 from capedjica.study.public_files import file_problems, with_hashes
 from capedjica.study.releases import planned_releases
-from capedjica.study.toml import listed, problems, read_toml, toml_value
+from capedjica.tools.toml import listed, problems, read_toml, toml_value
 
 SCHEMA: Final = 1
 MethodName = Literal["subject", "paper"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from capedjica.mechanisms import site as sites
 from capedjica.mechanisms.messages import encode
+from capedjica.mechanisms.site import answering as sites
 
 
 def keep(folder: Path, put: Callable[[object, str, object], None] = setattr) -> None:

@@ -13,7 +13,7 @@ import os
 import time
 from pathlib import Path
 
-from benchmarks.after_import import PARTIES, after_import
+from benchmarks.after_import import AGGREGATOR, SITE, after_import
 
 
 def wait_at(party: str, moment: str) -> None:
@@ -33,8 +33,8 @@ def _moment(data: bytes) -> str:
     return f"Ask-{message[6][0]}" if message[0] == "Ask" else str(message[0])
 
 
-def _gate_sites(parties) -> None:
-    take_part = parties.SiteParty._take_part
+def _gate_site(party) -> None:
+    take_part = party.SiteParty._take_part
 
     def gated(self, home, study):
         name = home.settings.name
@@ -50,11 +50,12 @@ def _gate_sites(parties) -> None:
 
         return answer
 
-    parties.SiteParty._take_part = gated
+    party.SiteParty._take_part = gated
+    _keep_parts()
 
 
-def _gate_server() -> None:
-    from capedjica.study.journal import Journal
+def _gate_server(party) -> None:
+    from capedjica.coordinator.run.journal import Journal
 
     append = Journal.append
 
@@ -71,10 +72,5 @@ def _keep_parts() -> None:
     keep(Path(os.environ["CAPEDJICA_TEST_GATES"]))
 
 
-def _gate(parties) -> None:
-    _gate_sites(parties)
-    _gate_server()
-    _keep_parts()
-
-
-after_import(PARTIES, _gate)
+after_import(AGGREGATOR, _gate_server)
+after_import(SITE, _gate_site)

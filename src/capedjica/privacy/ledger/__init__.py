@@ -19,12 +19,11 @@ from capedjica.privacy.ledger.errors import (
 )
 from capedjica.privacy.ledger.head import HEAD_BYTES
 from capedjica.privacy.ledger.ledger import Ledger
-from capedjica.privacy.ledger.policy import Cap, Policy
+from capedjica.privacy.ledger.policy import Policy
 from capedjica.privacy.ledger.statement import Sent, Spent, Summary, Totals
 
 __all__ = [
     "HEAD_BYTES",
-    "Cap",
     "Entry",
     "Ledger",
     "LedgerError",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from capedjica.errors import InputError, ProtocolError
+from capedjica.privacy.cap import Cap
 from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
 from capedjica.privacy.ledger.errors import (
     NotApprovedError,
@@ -18,7 +19,6 @@ from capedjica.privacy.ledger.errors import (
     SlotUsedError,
     TamperedError,
 )
-from capedjica.privacy.ledger.policy import Cap
 from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
 
 Field = TypeVar("Field", int, float, bytes)

@@ -15,6 +15,7 @@ from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.privacy.ledger.errors import StorageError, TamperedError
+from capedjica.tools.durable import sync_folder
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes], bool]
@@ -96,12 +97,3 @@ def write_atomically(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk: those of new files are not when the files are."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

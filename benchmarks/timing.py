@@ -1,0 +1,16 @@
+"""What those with a clock in hand have in common; for benchmarks only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+TIMES: Final = "times.json"
+PROBES: Final = "CAPEDJICA_BENCHMARK_PROBES"
+
+
+def slot_of(question: bytes) -> tuple[float, float]:
+    """Return the block and the slot that a question is about."""
+    _, _, _, block, slot, *_ = msgspec.msgpack.decode(question)
+    return block, slot

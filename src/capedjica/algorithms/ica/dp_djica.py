@@ -1,0 +1,265 @@
+r"""dp-djICA, the algorithm of Imtiaz et al. 2016: Laplace noise on the source estimates, pure epsilon.
+
+A baseline for the paper's figures, and nothing else here relies on it. Samples have dimension R = D (they are
+the reduced ones) and are bounded by
+
+.. math:: \|x_n\|_2 \le \frac{1}{2 \sqrt D}.                                                       (1)
+
+In each of J iterations every site adds Laplace noise to its source estimates
+:math:`Z_s = W X_s + b 1'`, and the gradients of W and b over all points are made from the noisy Z alone, so
+they are post-processing of it:
+
+.. math:: G = \frac1N \sum_n (I + \hat y_n z_n') W, \qquad h = \frac1N \sum_n \hat y_n, \qquad
+          \hat y = -\tanh(z / 2).                                                                (2)
+
+**One sample replaced** changes one column of Z by :math:`W \Delta x` with
+:math:`\|\Delta x\|_2 \le 1 / \sqrt D` by (1), and b not at all. As :math:`\|v\|_1 \le \sqrt R \|v\|_2` in R
+dimensions, the L1 sensitivity is
+
+.. math:: \Delta = \max \|W \Delta x\|_1 \le \sqrt R \, \|W\|_2 / \sqrt D,                         (3)
+
+attained when W has a top left singular vector with entries of equal size. Noise of scale
+:math:`\Delta / \varepsilon` makes an iteration epsilon-differentially private for one sample.
+
+**One subject replaced**, by another of any length, changes T columns, each by as much, where T is a public
+length to which every subject is cut or, by samples of zero, extended: the sensitivity is :math:`T \Delta`,
+and so the noise is T times as wide. The same noise as for samples would give a subject :math:`T \varepsilon`.
+With samples as neighbours, lengths stay what they are and are public.
+
+Sites hold different people and their noise is independent, so a person's loss is that of one site. J
+iterations cost :math:`J \varepsilon`, fixed before the run: stopping early depends on the data and earns
+nothing.
+
+**How (1) is met.** By default each subject is divided by the norm of its own longest sample, which touches
+one person and is free. One *sample* would move that norm for all others of the subject: with samples as
+neighbours a public ``clip`` must be given instead, and longer samples are shortened to it.
+
+**What is not claimed.** The noise is drawn by inversion in floating point, and neither its grid and finite
+range (54 ln 2 scales) nor the rounding of Z + noise is accounted for (Mironov 2012). It comes from a
+cryptographic source, but it is a baseline's noise and not hardened as that of :mod:`capedjica.securesum` is.
+Nor does the epsilon cover whatever reduced or whitened the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate, descend
+from capedjica.algorithms.ica.scan_length import check_scan_length
+from capedjica.errors import InputError
+from capedjica.privacy import validate
+from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
+from capedjica.securesum.noise import NoiseSource
+
+FloatArray = NDArray[np.float64]
+_CHUNK: Final = 512  # samples at a time, so that what is made of them stays in the cache
+_SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could come out too small
+
+
+@dataclass(frozen=True, eq=False)
+class DpDjicaResult:
+    """What dp-djICA found, and what it cost.
+
+    Attributes
+    ----------
+    unmixing : ndarray of shape (R, R)
+        Of the samples as given, up to one factor.
+    n_iter : int
+        Iterations made.
+    epsilon : float
+        Of one iteration.
+    epsilon_total : float
+        J epsilon, the guarantee: of all iterations that were allowed, whether made or not. Infinite when
+        the noise came from a seed.
+    neighbour : {"sample", "subject"}
+        Whom the guarantee protects.
+    secure : bool
+        False when the noise came from a seed: then nobody is protected.
+    """
+
+    unmixing: FloatArray
+    n_iter: int
+    epsilon: float
+    epsilon_total: float
+    neighbour: Neighbour
+    secure: bool
+
+
+def sample_sensitivity(W: FloatArray) -> float:
+    """Return the bound of equation (3), sqrt(R) ||W||_2 / sqrt(D), for an (R, D) matrix W."""
+    rank, dimension = W.shape
+    return math.sqrt(rank / dimension) * float(np.linalg.norm(W, 2))
+
+
+def laplace(noise: NoiseSource, shape: tuple[int, int]) -> FloatArray:
+    """Return Laplace noise of scale 1: a random sign times -ln u, u from 53 bits of each word."""
+    words = noise.uniform(math.prod(shape)).reshape(shape)
+    magnitudes: FloatArray = -np.log(((words >> np.uint64(11)) + 0.5) * 2.0**-53)
+    return np.where(words & np.uint64(1), magnitudes, -magnitudes)
+
+
+def dp_djica(
+    sites: Sequence[Sequence[ArrayLike]],
+    epsilon: float,
+    n_iterations: int,
+    learning_rate: float | None = None,
+    neighbour: Neighbour = "subject",
+    noise: NoiseSource | None = None,
+    *,
+    clip: float | None = None,
+    scan_length: int | None = None,
+    progress: Callable[[Infomax, int, float], None] | None = None,
+) -> DpDjicaResult:
+    r"""Estimate one unmixing matrix for all sites with Laplace noise on every source estimate.
+
+    A subject that holds NaN or infinity takes part with samples of zero (under ``clip``, that sample only).
+
+    Parameters
+    ----------
+    sites : sequence of sequences of array_like of shape (T, R)
+        The subjects of every site, reduced to R dimensions; lengths may differ.
+    epsilon : float
+        Of one iteration.
+    n_iterations : int
+        J, the most iterations.
+    learning_rate : float, optional
+        By default 0.015 / ln R.
+    neighbour : {"sample", "subject"}
+        Whether one time point or one subject is replaced.
+    noise : NoiseSource, optional
+        By default a fresh one, keyed by the operating system.
+    clip : float, optional
+        Public bound of \|x\|, taken to the bound (1); required for ``neighbour="sample"``. By default
+        each subject's own longest sample is.
+    scan_length : int, optional
+        T, the public length that every subject is cut or extended to; required for ``neighbour="subject"``.
+    progress : callable, optional
+        Called as ``progress(infomax, iteration, noise)`` after every iteration, with the largest standard
+        deviation of the noise on a source estimate.
+
+    Returns
+    -------
+    DpDjicaResult
+    """
+    epsilon = validate.positive("epsilon", epsilon)
+    n_iterations = validate.count("n_iterations", n_iterations)
+    _check_neighbour(neighbour, clip, scan_length)
+    source = NoiseSource() if noise is None else noise
+    data = [NoisySite(site, f"site {s}", neighbour, clip, scan_length) for s, site in enumerate(sites)]
+    size = _common_dimension(data)
+    rate = default_learning_rate(size) if learning_rate is None else learning_rate
+    infomax = Infomax(size, validate.positive("learning_rate", rate), clip_g=1.0, clip_h=1.0)
+
+    spread = 0.0
+
+    def mean(_: bytes) -> FloatArray:
+        nonlocal spread
+        spread = math.sqrt(2) * max(float(site.noise_scale(infomax.W, epsilon).max()) for site in data)
+        sums = [site.gradients(infomax.W, infomax.b, epsilon, source) for site in data]
+        average: FloatArray = np.sum(sums, axis=0) / sum(len(site.samples) for site in data)
+        return average
+
+    def look(infomax: Infomax, iteration: int) -> None:
+        if progress is not None:
+            progress(infomax, iteration, spread)
+
+    n_iter = descend(infomax, mean, n_iterations, look)
+    total = epsilon * n_iterations if source.secure else math.inf
+    return DpDjicaResult(infomax.W, n_iter, epsilon, total, neighbour, secure=source.secure)
+
+
+def _check_neighbour(neighbour: Neighbour, clip: float | None, scan_length: int | None) -> None:
+    ProtectedUnit(neighbour)
+    if clip is not None:
+        validate.positive("clip", clip)
+    elif neighbour == "sample":
+        raise InputError(
+            "neighbour 'sample' needs a public clip: a subject's own longest sample depends on others"
+        )
+    if scan_length is not None:
+        check_scan_length(scan_length)
+    elif neighbour == "subject":
+        raise InputError("neighbour 'subject' needs a public scan_length: how long a scan is, is data")
+
+
+class NoisySite:
+    """One site: its bounded samples, and how many of them a neighbour changes with each.
+
+    Parameters
+    ----------
+    subjects : sequence of array_like of shape (T, R)
+    name : str
+        For errors.
+    neighbour, clip, scan_length
+        As in :func:`dp_djica`.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[ArrayLike],
+        name: str,
+        neighbour: Neighbour,
+        clip: float | None,
+        scan_length: int | None,
+    ) -> None:
+        bounded = [
+            _bounded(subject, f"{name}, subject {m}", clip, scan_length) for m, subject in enumerate(subjects)
+        ]
+        widths = sorted({subject.shape[1] for subject in bounded})
+        if len(widths) != 1:
+            raise InputError(f"{name} must hold subjects (time, R), all with the same R; got R of {widths}")
+        self.samples = np.concatenate(bounded)
+        lengths = np.array([len(subject) for subject in bounded])
+        changed = lengths if neighbour == "subject" else np.ones_like(lengths)
+        self._n_changed = np.repeat(changed, lengths)[:, np.newaxis]
+
+    def noise_scale(self, W: FloatArray, epsilon: float) -> FloatArray:
+        """Return the scale of the noise on each sample's source estimates, (N_s, 1)."""
+        scale: FloatArray = self._n_changed * (sample_sensitivity(W) / epsilon)
+        return scale
+
+    def gradients(self, W: FloatArray, b: FloatArray, epsilon: float, noise: NoiseSource) -> FloatArray:
+        """Return N_s (G, h) of equation (2), made from noisy source estimates."""
+        scale = self.noise_scale(W, epsilon)
+        moments, bias_gradient = len(self.samples) * np.eye(len(W)), np.zeros(len(W))
+        for start in range(0, len(self.samples), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            x = self.samples[part]
+            z = x @ W.T + b + scale[part] * laplace(noise, x.shape)
+            y = -np.tanh(z / 2)
+            moments += y.T @ z
+            bias_gradient += y.sum(axis=0)
+        return np.concatenate([(moments @ W).ravel(), bias_gradient])
+
+
+def _bounded(subject: ArrayLike, name: str, clip: float | None, scan_length: int | None) -> FloatArray:
+    r"""Return the samples with \|x\| <= 1 / (2 sqrt(D)), as many as the public length, if there is one.
+
+    Without a clip a single number that is not finite makes the whole subject zero, with one its sample only.
+    """
+    try:
+        samples = np.asarray(subject, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be an array of numbers (time, R)") from None
+    if samples.ndim != 2 or samples.shape[1] == 0:
+        raise InputError(f"{name} must be an array (time, R), got shape {samples.shape}")
+    if scan_length is not None:
+        samples = np.pad(samples[:scan_length], ((0, max(0, scan_length - len(samples))), (0, 0)))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        norms = np.linalg.norm(samples, axis=1, keepdims=True)
+        largest = norms.max(initial=0.0) if clip is None else np.maximum(norms, clip)
+        scaled = samples / largest / (2 * math.sqrt(samples.shape[1]))
+    return np.where((largest > _SMALLEST) & np.isfinite(largest), scaled, 0.0)
+
+
+def _common_dimension(sites: Sequence[NoisySite]) -> int:
+    widths = [int(site.samples.shape[1]) for site in sites]
+    if len(set(widths)) != 1 or sum(len(site.samples) for site in sites) == 0:
+        raise InputError(f"sites must hold samples of one dimension R, got {widths}")
+    return widths[0]

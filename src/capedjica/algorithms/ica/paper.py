@@ -1,0 +1,168 @@
+"""The paper's method as a whole: capePCA, then capeDJICA (Algorithms 3 and 4), on any private means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.ica.infomax import (
+    B_G,
+    B_H,
+    TOLERANCE,
+    Infomax,
+    default_learning_rate,
+    descend,
+    gradient_query,
+    subject_gradients,
+)
+from capedjica.algorithms.ica.scan_length import (
+    TYPICAL_SCAN,
+    CutScans,
+    check_scan_length,
+    longest_scan,
+    reserve,
+)
+from capedjica.algorithms.kernels import PackedSubjects
+from capedjica.algorithms.method import Means, Progress, Released, Subject
+from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
+from capedjica.algorithms.state import pack, read_arrays, unpack
+from capedjica.errors import ProtocolError
+from capedjica.mechanisms.contract import Stage
+
+FloatArray = NDArray[np.float64]
+PCA: Final = 0
+DESCENT: Final = 1
+PCA_SHARE: Final = 0.3
+
+
+@dataclass(frozen=True)
+class PaperMethod:
+    """The paper's method with its parameters.
+
+    Parameters
+    ----------
+    n_features, n_components : int
+        D and R.
+    max_iter : int
+        J, the most iterations.
+    pca_share : float
+        Part of the budget (of mu^2) for the PCA.
+    learning_rate : float, optional
+        rho; by default the paper's 0.015 / ln R.
+    clip_g, clip_h : float
+        B_G and B_h, bounds of the gradients at one time point.
+    tol : float
+        Squared change of the unmixing matrix at which to stop.
+    scan_length : int
+        Time points of a typical scan, as planned.
+    """
+
+    n_features: int
+    n_components: int
+    max_iter: int = 1000
+    pca_share: float = PCA_SHARE
+    learning_rate: float | None = None
+    clip_g: float = B_G
+    clip_h: float = B_H
+    tol: float = TOLERANCE
+    scan_length: int = TYPICAL_SCAN
+
+    def __post_init__(self) -> None:
+        check_scan_length(self.scan_length)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return everything that may be asked: second moments once, gradients at most ``max_iter`` times."""
+        return (
+            Stage(pca_query(self.n_features), 1, self.pca_share),
+            Stage(gradient_query(self.n_components), self.max_iter, 1 - self.pca_share),
+        )
+
+    def site(self, subjects: Sequence[Subject]) -> PaperSite:
+        """Return what a site computes."""
+        longest = longest_scan(self.scan_length)
+        return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
+        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations."""
+        rate = self.learning_rate or default_learning_rate(self.n_components)
+        infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
+        V = leading_subspace(means.mean(PCA), self.n_components)
+        means.publish(pack(V=V))
+
+        def report(infomax: Infomax, iteration: int) -> None:
+            if progress is not None:
+                progress(infomax.W @ V.T, iteration)
+
+        n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
+        return infomax.W @ V.T, n_iter
+
+    def draws(self, released: Sequence[Released]) -> None:
+        """Return nothing: where the noise of a descent with its own stopping rule leads is not simulated."""
+
+
+class PaperSite:
+    """What a site computes for the paper's method, from subjects that are read one at a time.
+
+    Each subject is centred and scaled by its own longest sample, so that the norms are at most 1, as capePCA
+    wants them; after the projection it is scaled to a mean squared norm of R, so that a source has about unit
+    variance. Both touch one person only and cost nothing.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        n_components: int,
+        clip_g: float = B_G,
+        clip_h: float = B_H,
+        longest: int = longest_scan(TYPICAL_SCAN),
+    ) -> None:
+        self._subjects, self._n_components = CutScans(subjects, longest), n_components
+        self._memory = reserve(len(subjects), longest, n_components)
+        self._clip_g, self._clip_h = clip_g, clip_h
+        self._projection = b""
+        self._packed: PackedSubjects | None = None
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+        """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
+        if stage == PCA:
+            return subject_moments(map(within_unit_ball, self._subjects))
+        r = self._n_components
+        public = read_arrays(state, W=(r, r), b=(r,))
+        packed = self._reduced(published)
+        return [subject_gradients(packed, public["W"], public["b"], self._clip_g, self._clip_h)]
+
+    def _reduced(self, published: bytes) -> PackedSubjects:
+        """Project the subjects once for every projection that is published."""
+        if self._packed is None or self._projection != published:
+            V = unpack(published).get("V", np.empty(0))
+            if V.ndim != 2 or V.shape[1] != self._n_components:
+                raise ProtocolError(f"the published projection must have {self._n_components} columns")
+            project = partial(reduce, V=V.astype(np.float32))
+            self._packed = PackedSubjects.computed(project, self._subjects, self._memory)
+            self._projection = published
+        return self._packed
+
+
+def within_unit_ball(subject: Subject) -> NDArray[np.float32]:
+    """Centre a subject's features over time and scale its longest sample to norm 1."""
+    if not len(subject):
+        return np.empty(subject.shape, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        centred = subject - subject.mean(axis=0, dtype=np.float64)
+        longest = np.sqrt(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
+        scaled: NDArray[np.float32] = (centred / longest if longest != 0 else centred).astype(np.float32)
+    return scaled
+
+
+def reduce(subject: Subject, V: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Project a subject onto R directions and scale it to a mean squared norm of R."""
+    with np.errstate(all="ignore"):
+        reduced = within_unit_ball(subject) @ V
+        power = np.einsum("ij,ij->i", reduced, reduced, dtype=np.float64)
+        size = np.sqrt(np.mean(power)) if len(power) else 0.0
+        return reduced * np.float32(np.sqrt(V.shape[1]) / size) if size > 0 else reduced

@@ -1,0 +1,568 @@
+r"""Joint ICA with far less noise: subspace, whitening and rotation, each a mean of one vector per subject.
+
+The model is the paper's, x = A s. What differs is what is asked of a subject: what a person can move little.
+
+1. *Subspace.* The projector on the subject's own R leading directions: every component counts the same,
+   however strong it is, and the norm is sqrt(R) by construction, so nothing is clipped. The R leading
+   eigenvectors of the mean span the common subspace.
+2. *Whitening, twice.* The logarithm of the subject's covariance in that subspace, without its trace: first
+   as it is, then after whitening by what the first mean says. The second is short, because all that subjects
+   have in common is gone, so it can be clipped closely and has little noise.
+3. *Rotation.* W stays orthogonal. The start is free (:mod:`capedjica.algorithms.ica.varimax_start`). The
+   statistic is the skew part of E[psi(z) z'] for z = W x, R(R-1)/2 numbers, where psi divides a source by its
+   own local variance (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are
+   independent, and says more about the angle still to be turned, for its length, than that of tanh. Each
+   iteration turns by the mean over a curvature, and by less and less in the second half, which averages the
+   noise.
+
+Clips, shares, the number of iterations and the curvature are fixed by public quantities: R, the length of a
+scan, the features and the noise that the budget implies. They were chosen by looking at scores on synthetic
+data of the paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/research-notes.md),
+never on the data at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import expm
+from scipy.optimize import linear_sum_assignment
+
+from capedjica.algorithms.compiled import InParallel, compiled, one_thread
+from capedjica.algorithms.ica.scan_length import (
+    TYPICAL_SCAN,
+    CutScans,
+    check_scan_length,
+    longest_scan,
+    reserve,
+)
+from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
+from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
+from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
+from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
+from capedjica.algorithms.state import pack, read_arrays, unpack
+from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.errors import InputError, ProtocolError
+from capedjica.mechanisms.contract import Query, Stage
+
+FloatArray = NDArray[np.float64]
+Real = NDArray[np.floating]
+SUBSPACE: Final = 0
+COARSE: Final = 1
+FINE: Final = 2
+ROTATION: Final = 3
+# Of what the subspace leaves: both whitenings and the rotations.
+OTHER_SHARES: Final = (0.18, 0.18, 0.64)
+FEWEST_ROTATIONS: Final = 4
+MOST_ROTATIONS: Final = 24
+# The noise of one rotation from which on the fewest are made, and ever shorter ones.
+LOUD: Final = 0.01
+# Without noise iterations are free, and end by themselves.
+QUIET_ROTATIONS: Final = 200
+# Without noise there is no more to be gained once the largest angle is below this.
+SMALLEST_ANGLE: Final = 1e-3
+# How the mean of the rotation statistic responds to an angle: 0.11 on ABIDE, 0.35 on synthetic data.
+RESPONSE: Final = 0.2
+# Results as they might have come out, to tell how stable they are.
+DRAWS: Final = 20
+# Eigenvalues of a subject's covariance (their mean is 1) count as at least this much.
+FLOOR: Final = 1e-3
+# Subspace iteration: columns beyond R, and steps.
+OVERSAMPLED: Final = 12
+POWER_STEPS: Final = 2
+# Exponents of two between which the squares of numbers are numbers in single precision.
+_ORDINARY: Final = 40
+# Of the least numbers of double precision: 2 to the power of its negative is still one.
+_SMALLEST: Final = -1000
+# Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
+# in double precision.
+_RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
+
+
+def coarse_clip(n_components: int) -> float:
+    """Clip of the log-covariance: 4.5 at R = 20, a little above its typical norm."""
+    return math.sqrt(n_components)
+
+
+def fine_clip(n_components: int, scan_length: int) -> float:
+    """Clip of the log-covariance after whitening: 1.9 at R = 20 and 250 time points, its typical norm."""
+    return math.sqrt(2.1 * n_components * (n_components + 1) / scan_length)
+
+
+def rotation_clip(n_components: int, scan_length: int) -> float:
+    """Clip of the skew part of E[psi(z) z']: 0.55 at R = 20 and 250 time points, 0.7 of its typical norm."""
+    return math.sqrt(0.2 * n_components * (n_components - 1) / scan_length)
+
+
+def subspace_share(n_components: int, n_kept: int, noise: float) -> float:
+    r"""Return the part of the budget for the subspace: a third, and more where noise would swallow it.
+
+    The noise on the mean projector has a largest eigenvalue of about :math:`\nu = \sigma \sqrt{R K} / 2`,
+    with :math:`\sigma` that of a release with the whole budget, over the root of the share; the eigenvalues
+    of the directions that matter are at most 1.
+    """
+    return min(max(2.8 * n_components * n_kept / 4 * noise**2, 0.33), 0.65)
+
+
+def suitable_rotations(noise: float) -> int:
+    """Return how many iterations suit the noise of one rotation with the whole budget for rotations."""
+    if noise == 0:
+        return QUIET_ROTATIONS
+    return max(FEWEST_ROTATIONS, round(min(FEWEST_ROTATIONS * LOUD / noise, MOST_ROTATIONS)))
+
+
+def curvature(n_rotations: int, noise: float) -> float:
+    r"""Return by what the mean is divided for a full turn: few noisy turns are short, many quiet ones long.
+
+    Where even the fewest iterations are noisy, what is known of an angle is between the start, as if measured
+    with a variance :math:`p`, and means of variance :math:`\nu^2` that respond to it by :math:`h`. The best
+    estimate turns by :math:`p h / (p h^2 + \nu^2)` of the mean, which falls with :math:`\nu^2`, so that
+    noise does not spoil the start.
+    """
+    return 0.1 + max(1.6 / n_rotations, 0.4 * (noise / LOUD) ** 2)
+
+
+@dataclass(frozen=True, eq=False)
+class SubjectMethod:
+    """The method with its parameters, all of them public.
+
+    Parameters
+    ----------
+    n_features, n_components : int
+        D and R.
+    scan_length : int
+        Time points of a typical scan, as planned.
+    noise : float
+        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
+        budget went into one release (:func:`capedjica.mechanisms.variance.mean_noise`); 0 without noise.
+    max_rotations : int, optional
+        J, the number of iterations; by default what suits the noise.
+    basis : array (K, D), optional
+        A public basis with orthonormal rows; afterwards K numbers stand for the features.
+    """
+
+    n_features: int
+    n_components: int
+    scan_length: int
+    noise: float = 0.0
+    max_rotations: int | None = None
+    basis: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        check_scan_length(self.scan_length)
+        if self.n_kept < self.n_components:
+            raise InputError(
+                f"the basis keeps {self.n_kept} numbers, fewer than the {self.n_components} components"
+            )
+
+    @property
+    def n_kept(self) -> int:
+        """K, the numbers that stand for the features."""
+        return self.n_features if self.basis is None else len(self.basis)
+
+    @cached_property
+    def shares(self) -> tuple[float, ...]:
+        """Parts of the budget (of mu^2) of the four stages."""
+        first = subspace_share(self.n_components, self.n_kept, self.noise)
+        return first, *((1 - first) * share for share in OTHER_SHARES)
+
+    @cached_property
+    def clips(self) -> tuple[float, ...]:
+        """Clips of the four stages."""
+        r, length = self.n_components, self.scan_length
+        return math.sqrt(r), coarse_clip(r), fine_clip(r, length), rotation_clip(r, length)
+
+    @cached_property
+    def n_rotations(self) -> int:
+        """J."""
+        return self.max_rotations or suitable_rotations(self._noise_of(ROTATION))
+
+    @property
+    def _stiffness(self) -> float:
+        return curvature(self.n_rotations, self._noise_of(ROTATION))
+
+    def _noise_of(self, stage: int) -> float:
+        """Return the noise on each number of a stage's mean, if it were one release."""
+        return self.noise * self.clips[stage] / math.sqrt(self.shares[stage])
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return everything the method asks."""
+        r, clips = self.n_components, self.clips
+        queries = (
+            Query("subspace", svec_size(self.n_kept), clips[SUBSPACE], PSD_SPREAD),
+            Query("log-covariance", svec_size(r), clips[COARSE]),
+            Query("log-covariance, whitened", svec_size(r), clips[FINE]),
+            Query("rotation", r * (r - 1) // 2, clips[ROTATION]),
+        )
+        counts = (1, 1, 1, self.n_rotations)
+        return tuple(Stage(*stage) for stage in zip(queries, counts, self.shares, strict=True))
+
+    def site(self, subjects: Sequence[Subject]) -> SubjectSite:
+        """Return what a site computes."""
+        return SubjectSite(subjects, self.n_components, self.basis, longest_scan(self.scan_length))
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
+        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
+
+        ``progress(unmixing, iteration)`` is called after each rotation.
+        """
+        with one_thread():
+            V, sphering = self._whitening(means)
+            means.publish(pack(V=V, sphering=sphering))
+            maps = self._in_features(V @ sphering)
+            unmixing, iteration = maps.T, 0
+            for iteration, W in enumerate(self._rotations(means, varimax(maps)), start=1):
+                unmixing = W @ maps.T
+                if progress is not None:
+                    progress(unmixing, iteration)
+        return unmixing, iteration
+
+    def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
+        r"""Return (D, R) mixing matrices as they might have come out with other noise.
+
+        The noise of each release is drawn once more, on top of what was published (which has its own, so that
+        the draws differ somewhat more than runs would): on the mean projector; on the second whitening, which
+        is measured after the first and so makes up for its noise; and on the rotations. These begin where
+        varimax would begin with the maps so drawn. What is wrong with W, by its start or by the noise of an
+        iteration, is brought back by every later one to :math:`1 - a h / k` of it, with a the step, k the
+        curvature and h how the mean responds to an angle (`RESPONSE`).
+        """
+        replay = Replay(released)
+        V, sphering = self._whitening(replay)
+        inside = self._in_features(V @ sphering)
+        start = W = varimax(inside)
+        for W in self._rotations(replay, start):  # noqa: B007 (the last one counts)
+            pass
+        first = self._first_sphering(released[COARSE].value)
+        noise = [release.noise for release in released[ROTATION:]]
+        kept, spread = angle_errors(noise, self.n_rotations, self._stiffness)
+
+        def draw(number: int) -> FloatArray:
+            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            subspace, fine = (_redrawn(released[stage], rng) for stage in (SUBSPACE, FINE))
+            other = leading_subspace(subspace, self.n_components)
+            further = whitened_further(first, unsvec(fine))
+            elsewhere = self._in_features(other @ further)
+            angles = kept * angles_between(start, alike(varimax(elsewhere) @ (elsewhere.T @ inside), start))
+            angles += spread * rng.standard_normal(angles.shape)
+            mixing = V @ np.linalg.inv(further) @ rotate(W, angles).T
+            return self._in_features(other @ (other.T @ mixing))
+
+        return InParallel(draw, range(DRAWS))
+
+    def _in_features(self, inside: FloatArray) -> FloatArray:
+        """Return columns of K numbers as columns of D features."""
+        return inside if self.basis is None else self.basis.T @ inside
+
+    def _whitening(self, means: Means) -> tuple[FloatArray, FloatArray]:
+        """Return the subspace, and the sphering from both whitenings."""
+        V = leading_subspace(means.mean(SUBSPACE), self.n_components)
+        means.publish(pack(V=V, sphering=np.eye(self.n_components)))
+        sphering = self._first_sphering(means.mean(COARSE))
+        means.publish(pack(V=V, sphering=sphering))
+        return V, whitened_further(sphering, unsvec(means.mean(FINE)))
+
+    def _first_sphering(self, mean: FloatArray) -> FloatArray:
+        coarse = unsvec(mean)
+        factor = shrinkage(coarse, self._noise_of(COARSE))
+        return whitened_further(np.eye(self.n_components), factor * coarse)
+
+    def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
+        """Yield W after each rotation; without noise, end when it has come to rest."""
+        stiffness, last = self._stiffness, np.zeros(1)
+        for iteration in range(1, self.n_rotations + 1):
+            mean = means.mean(ROTATION, pack(W=W))
+            if self.noise == 0:
+                # A mean that turns round was overshot; with noise in it that cannot be told.
+                stiffness *= 2 if np.sum(mean * last) < 0 else 1
+                last = mean
+            angles = step_length(iteration, self.n_rotations) / stiffness * mean
+            W = rotate(W, angles)
+            yield W
+            if self.noise == 0 and np.abs(angles).max() < SMALLEST_ANGLE:
+                return
+
+
+def step_length(iteration: int, n_rotations: int) -> float:
+    """Return 1 in the first half of the iterations, then fall to zero in equal steps."""
+    return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
+
+
+def angle_errors(noise: Sequence[float], n_rotations: int, stiffness: float) -> tuple[float, float]:
+    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds."""
+    kept, variance = 1.0, 0.0
+    for iteration, one in enumerate(noise, start=1):
+        turn = step_length(iteration, n_rotations) / stiffness
+        left = 1 - min(1.0, turn * RESPONSE)
+        kept, variance = left * kept, left**2 * variance + (turn * one) ** 2
+    return kept, math.sqrt(variance)
+
+
+def alike(matrix: FloatArray, W: FloatArray) -> FloatArray:
+    """Return the rotation nearest to a matrix, its rows in the order and with the signs of those of W."""
+    rows = nearest_rotation(matrix)
+    likeness = W @ rows.T
+    order = linear_sum_assignment(np.abs(likeness), maximize=True)[1]
+    signs = np.where(likeness[np.arange(len(W)), order] < 0, -1.0, 1.0)
+    ordered: FloatArray = rows[order] * signs[:, np.newaxis]
+    return ordered
+
+
+def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
+    """Return the angles by which :func:`rotate` brings W to the other, up to small ones of third order."""
+    turn = other @ W.T
+    return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
+
+
+def _redrawn(released: Released, rng: np.random.Generator) -> FloatArray:
+    again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
+    return again
+
+
+def rotate(W: FloatArray, angles: FloatArray) -> FloatArray:
+    """Turn W back by the angles, the entries i < j of a skew-symmetric matrix."""
+    size = len(W)
+    turn = np.zeros((size, size))
+    turn[np.triu_indices(size, 1)] = -angles
+    rotated: FloatArray = expm(turn - turn.T) @ W
+    return rotated
+
+
+def shrinkage(matrix: FloatArray, noise: float) -> float:
+    """Return by how much to shrink a released matrix, as far as it is noise (James and Stein 1961)."""
+    energy = float(np.sum(matrix**2))
+    return max(0.1, 1 - svec_size(len(matrix)) * noise**2 / energy) if energy > 0 else 1.0
+
+
+def whitened_further(sphering: FloatArray, log_covariance: FloatArray) -> FloatArray:
+    r"""Return what whitens :math:`S^{-1} \exp(L) S^{-1}`, where L was measured after the sphering S."""
+    back = np.linalg.inv(sphering)
+    values, vectors = np.linalg.eigh(log_covariance)
+    # No subject says more; noise may, and two such factors would leave no number that can be inverted.
+    root = back @ (vectors * np.exp(np.clip(values, math.log(FLOOR), -math.log(FLOOR)) / 2))
+    left, singular, _ = np.linalg.svd(root)
+    further: FloatArray = (left / singular) @ left.T
+    return further
+
+
+class SubjectSite:
+    """What a site computes for the method, from subjects that are read one at a time, twice in all.
+
+    Parameters
+    ----------
+    subjects : sequence of arrays (time, features)
+        The site's data; each subject is centred over time.
+    n_components : int
+        R.
+    basis : array (K, features), optional
+        A public basis; afterwards K numbers stand for the features.
+    longest : int
+        How many time points of a scan take part.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[Subject],
+        n_components: int,
+        basis: FloatArray | None = None,
+        longest: int = longest_scan(TYPICAL_SCAN),
+    ) -> None:
+        self._subjects, self._n_components = CutScans(subjects, longest), n_components
+        self._basis = None if basis is None else basis.T.astype(np.float32)
+        self._subspace = self._sphering = np.empty(0)
+        self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
+        self._reduced: PackedSubjects | None = None
+        self._moments = np.empty(0)
+        self._whitened: PackedSubjects | None = None
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+        """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
+        if stage == SUBSPACE:
+            return InParallel(self._projector, self._subjects)
+        self._reduce(*self._read(published))
+        if stage in (COARSE, FINE):
+            return map(self._log_covariance, range(len(self._subjects)))
+        r = self._n_components
+        W = read_arrays(state, W=(r, r))["W"]
+        return [skew_statistics(self._whiten(), W)]
+
+    def _read(self, published: bytes) -> tuple[FloatArray, FloatArray]:
+        r, V = self._n_components, unpack(published).get("V", np.empty(0))
+        if V.ndim != 2 or V.shape[1] != r:
+            raise ProtocolError(f"the published subspace must have {r} columns")
+        return V, read_arrays(published, V=V.shape, sphering=(r, r))["sphering"]
+
+    def _reduce(self, V: FloatArray, sphering: FloatArray) -> None:
+        """Keep the subjects in the common subspace, read anew only when that changes."""
+        if self._reduced is None or not np.array_equal(self._subspace, V):
+            directions = (V if self._basis is None else self._basis @ V).astype(np.float32)
+            self._reduced = PackedSubjects.computed(
+                partial(_projected, directions=directions), self._subjects, self._memory[0]
+            )
+            self._moments = second_moments(self._reduced)
+            self._subspace, self._whitened = V, None
+        if not np.array_equal(self._sphering, sphering):
+            self._sphering, self._whitened = sphering, None
+
+    def _projector(self, subject: Subject) -> FloatArray:
+        with np.errstate(all="ignore"):
+            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            return svec(projector(features, self._n_components))[np.newaxis]
+
+    def _log_covariance(self, number: int) -> FloatArray:
+        with np.errstate(all="ignore"):
+            return svec(log_covariance(self._sphered_moments(number)))[np.newaxis]
+
+    def _whiten(self) -> PackedSubjects:
+        """Whiten the subjects to unit power, once for every subspace and sphering that are published."""
+        assert self._reduced is not None
+        if self._whitened is None:
+            packed = self._reduced
+            white = self._memory[1][: len(packed.samples)]
+            sphering = self._sphering.astype(np.float32)
+            # One by one: in one large product the rounding of a subject might depend on those before it.
+            with np.errstate(all="ignore"):
+                for number, (first, last) in enumerate(pairwise(packed.offsets)):
+                    power = np.trace(self._sphered_moments(number))
+                    factor = math.sqrt((last - first) * self._n_components / power) if power > 0 else 1.0
+                    np.matmul(packed.samples[first:last], sphering, out=white[first:last])
+                    white[first:last] *= np.float32(factor)
+            self._whitened = PackedSubjects(white, packed.offsets, packed.longest)
+        return self._whitened
+
+    def _sphered_moments(self, number: int) -> FloatArray:
+        sphered: FloatArray = self._sphering.T @ self._moments[number] @ self._sphering
+        return sphered
+
+
+def second_moments(packed: PackedSubjects) -> FloatArray:
+    """Return the sums of x x' over the time points of every subject, (M, R, R)."""
+    moments = np.empty((packed.n_subjects, packed.n_features, packed.n_features))
+    # As large as it may have to be, whoever comes: taking memory for one subject could fail for all.
+    exact = np.empty((packed.longest, packed.n_features))
+    with np.errstate(all="ignore"):
+        for number in range(packed.n_subjects):
+            subject = packed.subject(number)
+            samples = exact[: len(subject)]
+            samples[:] = subject
+            np.matmul(samples.T, samples, out=moments[number])
+    return moments
+
+
+def centred(subject: Subject) -> NDArray[np.float32]:
+    """Return a subject less its mean over time, divided by a power of two if single precision needs it.
+
+    NaN and infinity stay what they are. All that follows is the same for a subject in other units.
+    """
+    # A scan in single precision is read as it is: in double precision the work would double.
+    exact = np.promote_types(subject.dtype, np.float32) == np.float32
+    values: Subject = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
+    single = np.empty(values.shape, dtype=np.float32)
+    _centre(values, single)
+    return single
+
+
+@compiled
+def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
+    """Subtract means in the precision of the scan: in two passes, a third of the time NumPy takes."""
+    length, size = subject.shape
+    means, largest = np.zeros(size), np.zeros(size)
+    for t in range(length):
+        for d in range(size):
+            means[d] += subject[t, d]
+            largest[d] = max(largest[d], abs(subject[t, d]))
+    own = (means / max(length, 1)).astype(subject.dtype)
+    exponent = math.frexp(largest.max())[1] if size else 0
+    if abs(exponent) <= _ORDINARY:
+        for t in range(length):
+            for d in range(size):
+                single[t, d] = subject[t, d] - own[d]
+        return
+    factor = math.ldexp(1.0, -max(exponent, _SMALLEST))
+    for t in range(length):
+        for d in range(size):
+            single[t, d] = np.float64(subject[t, d] - own[d]) * factor
+
+
+def _projected(subject: Subject, directions: NDArray[np.float32]) -> FloatArray:
+    with np.errstate(all="ignore"):
+        return unit_power((centred(subject) @ directions).astype(np.float64))
+
+
+def unit_power(samples: FloatArray) -> FloatArray:
+    """Scale a subject to a mean squared norm of R, so that a source has about unit variance."""
+    size = math.sqrt(float(np.mean(np.einsum("ij,ij->i", samples, samples)))) if len(samples) else 0.0
+    return samples * (math.sqrt(samples.shape[1]) / size) if size > 0 else samples
+
+
+def projector(features: NDArray[np.float32], n_components: int) -> FloatArray:
+    """Return the projector on the leading directions of a subject; zero where there are none to be found."""
+    length, size = features.shape
+    if not length or not np.isfinite(features).all():
+        return np.zeros((size, size))
+    leading = _leading_directions(features, n_components)
+    result: FloatArray = leading @ leading.T
+    return result
+
+
+def _leading_directions(features: NDArray[np.float32], n_components: int) -> FloatArray:
+    """Return orthonormal columns, at most R; from whichever of both Gram matrices is the smaller."""
+    length, size = features.shape
+    wide = size > length
+    scaled = features.astype(np.float64) if wide else features
+    gram = scaled @ scaled.T if wide else scaled.T @ scaled
+    values, vectors = leading_eigenvectors(gram, n_components)
+    least = values[-1] * _RANK_TOLERANCE[gram.dtype]
+    vectors = vectors[:, values > least] if values[-1] > 0 else vectors[:, :0]
+    directions = scaled.T @ vectors if wide else vectors.astype(np.float64)
+    # The sensitivity needs exactly orthonormal columns.
+    return np.linalg.qr(directions)[0]
+
+
+def leading_eigenvectors(gram: Real, n_components: int) -> tuple[Real, Real]:
+    """Return the largest eigenvalues, ascending, and their vectors: exactly, or of a large matrix nearly.
+
+    Nearly means by two steps of subspace iteration from a fixed public matrix with `OVERSAMPLED` columns more
+    than asked for, and Rayleigh and Ritz's eigenvectors within (Halko, Martinsson and Tropp 2011, algorithms
+    4.4 and 5.3): at a signal-to-noise ratio of 1 and R = 20 of 144, 0.99997 of the exact projector, in
+    two fifths of the time.
+    """
+    width = n_components + OVERSAMPLED
+    if len(gram) <= 2 * width:
+        values, vectors = np.linalg.eigh(gram)
+        return values[-n_components:], vectors[:, -n_components:]
+    block = gram @ _public_start(len(gram), width).astype(gram.dtype)
+    for _ in range(POWER_STEPS):
+        block = gram @ np.linalg.qr(block)[0]
+    inside = np.linalg.qr(block)[0]
+    values, vectors = np.linalg.eigh(inside.T @ gram @ inside)
+    return values[-n_components:], inside @ vectors[:, -n_components:]
+
+
+@cache
+def _public_start(size: int, width: int) -> FloatArray:
+    """Return numbers that everybody may know; they stand in no relation to anybody's data."""
+    return np.random.default_rng(0).standard_normal((size, width))
+
+
+def log_covariance(moments: FloatArray) -> FloatArray:
+    """Return the logarithm of a subject's covariance without its trace, NaN where it cannot be had.
+
+    The covariance is given as sums of x x', and scaled to a mean eigenvalue of 1; eigenvalues are floored.
+    """
+    size = len(moments)
+    if not np.isfinite(moments).all():
+        return np.full((size, size), np.nan)
+    values, vectors = np.linalg.eigh(moments)
+    if not values.sum() > 0:
+        return np.full((size, size), np.nan)
+    logarithms = np.log(np.maximum(values * (size / values.sum()), FLOOR))
+    result: FloatArray = (vectors * (logarithms - logarithms.mean())) @ vectors.T
+    return result

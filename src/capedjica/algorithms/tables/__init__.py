@@ -1,0 +1,1 @@
+"""Analyses of tables with one person per row: densities, clusters, labels."""

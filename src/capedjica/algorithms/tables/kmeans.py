@@ -1,0 +1,143 @@
+r"""k-means (Lloyd's algorithm) on private means.
+
+A person at x, shortened to :math:`\|x\| \le R`, belongs to the nearest of K public centers and contributes
+K blocks of 1 + d numbers, all zero but the block of that center:
+
+.. math:: v_m = (0, \dots, 0, \; R, x_m, \; 0, \dots, 0), \qquad \|v_m\| \le \sqrt 2 R = C .              (1)
+
+The mean holds each cluster's share of the people (times R) and of the sum of x; their quotient is the next
+center. Two people in different clusters are at most :math:`\sqrt 2 C = 2R` apart; in the same cluster their
+first numbers agree, so again at most 2R. Replacing one of M people therefore moves the mean by at most 2R/M,
+a spread of sqrt(2). **The shares are free**: the sums of x alone have that sensitivity.
+
+What happens to the means is post-processing and costs nothing. Centers start from public randomness, far
+from each other. The first half of the iterations *explores*: a center with almost nobody near it (below a
+tenth of an even share) is put beside that of the largest cluster, to split it. The second half *settles*:
+means are averaged with those before them in this half, so that their noise falls, and a center with almost
+nobody near it stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.state import pack
+from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
+from capedjica.mechanisms.contract import Query
+
+# sqrt(2), and room for the rounding of clipped points in double precision.
+SPREAD: Final = 1.41422
+_LEAST_SHARE: Final = 0.1
+_START_RADIUS, _SPLIT_RADIUS = 0.5, 0.2
+_CANDIDATES: Final = 30
+
+
+def cluster_query(n_clusters: int, n_features: int, radius: float) -> Query:
+    """Return what is asked of every person: the vector (1)."""
+    size = n_clusters * (1 + n_features)
+    return Query("shares and sums of the clusters", size, math.sqrt(2) * radius, SPREAD)
+
+
+def distances(points: FloatArray, centers: FloatArray) -> FloatArray:
+    """Return the Euclidean distance of each point to each center."""
+    with np.errstate(all="ignore"):
+        return np.stack([np.linalg.norm(points - center, axis=1) for center in centers], axis=1)
+
+
+def person_clusters(points: FloatArray, n_clusters: int, radius: float, state: bytes) -> Iterator[FloatArray]:
+    """Return the vector (1) of each person at the public centers, in batches."""
+    n_features = points.shape[1]
+    centers = public_array(state, "centers", (n_clusters, n_features))
+
+    def vectors(part: slice) -> FloatArray:
+        clipped = clip_rows(points[part], radius)
+        rows = np.zeros((len(clipped), n_clusters, 1 + n_features))
+        nearest = distances(clipped, centers).argmin(axis=1)
+        rows[np.arange(len(clipped)), nearest] = np.insert(clipped, 0, radius, axis=1)
+        return rows.reshape(len(clipped), -1)
+
+    return map(vectors, batches(len(points), n_clusters * (1 + n_features)))
+
+
+@dataclass
+class Lloyd:
+    """The aggregator's side: public centers, and what they become after each mean.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int
+        K and d.
+    radius : float
+        R, a public bound on the length of a person's vector.
+    n_iterations : int
+        How many means there will be.
+    rng : numpy.random.Generator
+        Public randomness for the start and for splits; not privacy noise.
+    """
+
+    n_clusters: int
+    n_features: int
+    radius: float
+    n_iterations: int
+    rng: np.random.Generator
+    centers: FloatArray = field(init=False)
+    shares: FloatArray = field(init=False)
+    iteration: int = field(init=False, default=0)
+    _settled: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._settled = np.zeros(self.n_clusters * (1 + self.n_features))
+        self.shares = np.full(self.n_clusters, 1 / self.n_clusters)
+        self.centers = self._far_apart()
+
+    def _in_ball(self, count: int, radius: float) -> FloatArray:
+        """Points drawn evenly from a ball around the origin."""
+        directions = self.rng.standard_normal((count, self.n_features))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        return radius * directions * self.rng.random((count, 1)) ** (1 / self.n_features)
+
+    def _far_apart(self) -> FloatArray:
+        """Of many random points, one after the other that is farthest from those already taken."""
+        candidates = self._in_ball(_CANDIDATES * self.n_clusters, _START_RADIUS * self.radius)
+        taken = [0]
+        while len(taken) < self.n_clusters:
+            taken.append(int(distances(candidates, candidates[taken]).min(axis=1).argmax()))
+        return candidates[taken]
+
+    @property
+    def state(self) -> bytes:
+        """The public state that people are assigned at."""
+        return pack(centers=self.centers)
+
+    def update(self, mean: FloatArray) -> None:
+        """Move each center to the mean of its cluster, or, with almost nobody near it, as the phase says."""
+        self.iteration += 1
+        n_settling = self.iteration - self.n_iterations // 2
+        if n_settling > 0:
+            self._settled = self._settled + (mean - self._settled) / n_settling
+            mean = self._settled
+        starved = self._follow(mean.reshape(self.n_clusters, 1 + self.n_features))
+        if n_settling <= 0:
+            self._split_the_largest(starved)
+
+    def _follow(self, blocks: FloatArray) -> NDArray[np.intp]:
+        """Move the centers with people to their means; return those with almost nobody."""
+        self.shares = blocks[:, 0] / self.radius
+        alive = self.shares > _LEAST_SHARE / self.n_clusters
+        means = blocks[alive, 1:] / self.shares[alive, np.newaxis]
+        self.centers[alive] = clip_rows(means, self.radius)
+        return np.flatnonzero(~alive)
+
+    def _split_the_largest(self, starved: NDArray[np.intp]) -> None:
+        """Put each starved center beside that of the largest cluster, which then counts for half."""
+        shares = self.shares.copy()
+        for cluster in starved:
+            largest = shares.argmax()
+            shares[[largest, cluster]] = shares[largest] / 2
+            self.centers[cluster] = self.centers[largest] + self._in_ball(1, _SPLIT_RADIUS * self.radius)[0]

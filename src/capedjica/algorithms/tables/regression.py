@@ -1,0 +1,104 @@
+r"""Logistic regression by gradient descent on private means.
+
+A person with features x and label y in {0, 1} has :math:`\tilde x = (x, 1)`, the 1 for the intercept, and at
+the public weights w the logistic loss :math:`\log(1 + e^{w'\tilde x}) - y\,w'\tilde x`, whose gradient is
+
+.. math:: g_m = (\sigma(w'\tilde x_m) - y_m)\, \tilde x_m .                                          (1)
+
+Each iteration asks for the mean of g over people, each g shortened to the norm C, and takes one step
+
+.. math:: w \leftarrow w - \rho (\bar g + \lambda w_0), \qquad w_0 = w \text{ with intercept } 0 .      (2)
+
+Two gradients of norm C can point in opposite directions, so replacing one of M people moves the mean by at
+most 2C/M: a spread of 2. Features are shortened to a public bound B. Privacy does not need that; it bounds
+the gradient by :math:`\sqrt{B^2 + 1}` and the curvature of the loss by :math:`(B^2 + 1)/4`, hence the default
+:math:`\rho = 4 / (B^2 + 1)`, at which the loss never rises when there is neither noise nor clipping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import expit
+
+from capedjica.algorithms.state import pack
+from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
+from capedjica.mechanisms.contract import Query
+
+
+def largest_gradient(feature_bound: float) -> float:
+    """Return sqrt(B^2 + 1), which no gradient exceeds: from here on C clips nothing."""
+    return math.hypot(feature_bound, 1.0)
+
+
+def default_clip(feature_bound: float) -> float:
+    """Return C = sqrt(B^2 + 1) / 3: noise grows with C, and most gradients are far from the longest."""
+    return largest_gradient(feature_bound) / 3
+
+
+def default_learning_rate(feature_bound: float) -> float:
+    """Return rho = 4 / (B^2 + 1), one over the largest curvature of the loss."""
+    return 4 / largest_gradient(feature_bound) ** 2
+
+
+def gradient_query(n_features: int, clip: float) -> Query:
+    """Return what is asked of every person: the gradient (1), clipped."""
+    return Query("gradient of the logistic loss", n_features + 1, clip)
+
+
+def extend(features: FloatArray, feature_bound: float) -> FloatArray:
+    """Return the features shortened to the bound, and a 1 for the intercept."""
+    return np.insert(clip_rows(features, feature_bound), features.shape[1], 1.0, axis=1)
+
+
+def probability(extended: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the predicted probability of label 1."""
+    with np.errstate(all="ignore"):
+        return np.asarray(expit(extended @ weights))
+
+
+def person_gradients(extended: FloatArray, labels: FloatArray, state: bytes) -> Iterator[FloatArray]:
+    """Return the gradient (1) of each person at the public state, in batches; the release clips them."""
+    weights = public_array(state, "weights", (extended.shape[1],))
+
+    def gradients(part: slice) -> FloatArray:
+        excess = probability(extended[part], weights) - labels[part]
+        return excess[:, np.newaxis] * extended[part]
+
+    return map(gradients, batches(*extended.shape))
+
+
+@dataclass
+class LogisticDescent:
+    """The aggregator's side: public weights, and what they become after each mean.
+
+    Parameters
+    ----------
+    n_features : int
+        Numbers per person.
+    learning_rate : float
+        rho.
+    l2 : float
+        lambda, which draws the weights (not the intercept) to zero.
+    """
+
+    n_features: int
+    learning_rate: float
+    l2: float = 0.0
+    weights: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = np.zeros(self.n_features + 1)
+
+    @property
+    def state(self) -> bytes:
+        """The public state that the next gradients are computed at."""
+        return pack(weights=self.weights)
+
+    def update(self, mean: FloatArray) -> None:
+        """Take the step (2) along the mean gradient."""
+        penalty = self.l2 * np.append(self.weights[:-1], 0.0)
+        self.weights = self.weights - self.learning_rate * (mean + penalty)

@@ -1,0 +1,75 @@
+"""A study in the making: sites are added to its ``study.toml`` one by one, until it is sealed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from capedjica.errors import InputError
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.study.study_file import SCHEMA, SiteTable, Study, StudyFile, site_block, study_path
+from capedjica.tools.toml import listed, read_toml
+
+
+def sealed_path(study: str | os.PathLike[str]) -> Path:
+    """Return where it is noted, beside a ``study.toml``, that it was sealed: that kits were made of it."""
+    return study_path(study).parent / "federation" / "sealed.json"
+
+
+def add_site(path: str | os.PathLike[str], site: SiteTable) -> Study:
+    """Append a site to a ``study.toml`` and return the study, which may still lack others.
+
+    Everything else in the file, comments too, stays as it is. It is written whole or not at all: only when
+    what was written reads back as the study with this site in it does it take the place of the file.
+    """
+    file = study_path(path)
+    content = read_toml(file, StudyFile, SCHEMA)
+    if sealed_path(file).exists():
+        raise InputError(f"{file} was sealed ({sealed_path(file)}); a changed study is a new study")
+    _check_newcomer(file, content, site)
+    grown = Study(msgspec.structs.replace(content, sites=(*content.sites, site)), file.parent)
+    found = grown.draft_problems()
+    if found:
+        raise InputError(listed(f"site {site.name} cannot be added to {file}", found))
+    _append(file.resolve(), site_block(site), grown.content)
+    return grown
+
+
+def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:
+    """Refuse a name or a key that the study has already."""
+    key = PublicIdentity.from_card(site.card).public_key
+    for other in content.sites:
+        if other.name == site.name:
+            raise InputError(f"{file} has a site {site.name} already; give one of them another name")
+        if PublicIdentity.from_card(other.card).public_key == key:
+            raise InputError(f"{file} has the key of site {site.name} already, as that of site {other.name}")
+
+
+def _append(file: Path, block: str, expected: StudyFile) -> None:
+    draft = file.with_name(f".{file.name}.part")
+    try:
+        draft.write_bytes(_joined(file.read_bytes(), block.encode()))
+        if not _reads_as(draft, expected):
+            raise InputError(f"{file} cannot be added to: its sites must be tables, each headed [[sites]]")
+        shutil.copymode(file, draft)
+        os.replace(draft, file)
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _joined(text: bytes, block: bytes) -> bytes:
+    """Return the text with the block after it, in lines that end as those of the text do."""
+    end = b"\r\n" if b"\r\n" in text else b"\n"
+    return text + (b"" if text.endswith(b"\n") else end) + block.replace(b"\n", end)
+
+
+def _reads_as(file: Path, expected: StudyFile) -> bool:
+    try:
+        return read_toml(file, StudyFile, SCHEMA) == expected
+    except InputError:
+        return False

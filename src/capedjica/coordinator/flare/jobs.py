@@ -1,0 +1,141 @@
+"""A study handed to the server as a job of FLARE: settings only, no code."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from capedjica.coordinator.flare.federation import Federation
+from capedjica.errors import InputError, ProtocolError
+from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write_json
+from capedjica.flare.processes import port_is_free
+
+_PAUSE: Final = 0.5
+
+
+@contextmanager
+def session(federation: Federation, seconds: float) -> Iterator[Session]:
+    """Talk to the server as its coordinator; wait until it can be reached."""
+    opened = Session(federation, seconds)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+class Session:
+    """The coordinator's line to the server; found again if the server was started again.
+
+    Attributes
+    ----------
+    server : str
+        By which one server is told from the next: when it began. What it did is lost with it.
+    """
+
+    def __init__(self, federation: Federation, seconds: float) -> None:
+        self._federation, self._seconds = federation, seconds
+        self._open()
+
+    def _open(self) -> None:
+        self._api = _connect(self._federation, self._seconds)
+        self.server = str(self._api.get_system_info().server_info.start_time)
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(Exception):
+            self._api.close()
+
+    def connected(self) -> dict[str, float]:
+        """Return the sites that are connected, and when each was heard last (seconds since 1970)."""
+        info = self._ask(lambda: self._api.get_system_info())
+        return {client.name: float(client.last_connect_time) for client in info.client_info}
+
+    def submit(self, study: str, insecure_noise_seed: int | None = None) -> str:
+        """Hand the study to the server; return the job's name."""
+        with tempfile.TemporaryDirectory() as folder:
+            _write_job(Path(folder) / "study", study, insecure_noise_seed)
+            return str(self._ask(lambda: self._api.submit_job(str(Path(folder) / "study"))))
+
+    def has_ended(self, job: str) -> bool:
+        """Whether a job has come to an end, however; one that the server does not know has."""
+        return job not in self.unfinished()
+
+    def abort(self, job: str) -> None:
+        """End a job."""
+        with suppress(Exception):
+            self._api.abort_job(job)
+
+    def unfinished(self) -> list[str]:
+        """Return the jobs that have not ended."""
+        jobs = self._ask(lambda: self._api.list_jobs()) or []
+        return [job["job_id"] for job in jobs if not str(job.get("status", "")).startswith("FINISHED")]
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        """Return an answer; where there is none, find the server again and ask once more."""
+        try:
+            return question()
+        except Exception:
+            self.close()
+        try:
+            self._open()
+            return question()
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise ProtocolError(f"the server does not answer: {type(error).__name__}: {error}") from None
+
+
+def _connect(federation: Federation, seconds: float) -> Any:
+    from nvflare.fuel.flare_api.flare_api import Session as FlareSession
+
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    seal, deadline = federation.seal, time.monotonic() + seconds
+    # FLARE leaves a socket open each time that it finds nobody.
+    while port_is_free(seal.host, seal.port) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    while True:
+        opened = FlareSession(COORDINATOR, str(federation.admin_kit))
+        try:
+            # FLARE announces every attempt.
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                opened.try_connect(5.0)
+        except Exception as error:
+            with suppress(Exception):
+                opened.close()
+            if time.monotonic() > deadline:
+                raise ProtocolError(
+                    f"the server at {seal.host}:{seal.port} cannot be reached: {error}"
+                ) from None
+            time.sleep(_PAUSE)
+        else:
+            return opened
+
+
+def _write_job(folder: Path, study: str, insecure_noise_seed: int | None) -> None:
+    """Write a job's settings: who runs what, and about which study."""
+    arguments: dict[str, object] = {"study": study}
+    if insecure_noise_seed is not None:
+        arguments["insecure_noise_seed"] = insecure_noise_seed
+    config = folder / "app" / "config"
+    try:
+        config.mkdir(parents=True)
+        meta = {
+            "name": f"capedjica-{study[:16]}",
+            "resource_spec": {},
+            "deploy_map": {"app": ["@ALL"]},
+            # Whether enough sites are there is decided by the protocol, which knows the threshold.
+            "min_clients": 1,
+        }
+        write_json(folder / "meta.json", meta)
+        aggregator = {"id": "aggregator", "path": AGGREGATOR_CLASS, "args": arguments}
+        write_json(config / "config_fed_server.json", {"format_version": 2, "workflows": [aggregator]})
+        site = {"tasks": ["none"], "executor": {"path": SITE_CLASS, "args": arguments}}
+        write_json(config / "config_fed_client.json", {"format_version": 2, "executors": [site]})
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from None

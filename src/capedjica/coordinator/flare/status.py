@@ -1,0 +1,98 @@
+"""How a study on several machines goes, for the coordinator who asks from another terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.jobs import session
+from capedjica.coordinator.flare.progress import Progress, read_progress
+from capedjica.coordinator.flare.running import connected_sites
+from capedjica.errors import InputError, ProtocolError
+from capedjica.flare import processes
+from capedjica.flare.certificates import certificate_warning
+from capedjica.study.study_file import Study
+
+_SECONDS: Final = 10.0
+_RENEW: Final = "new kits for all: capedjica study provision STUDY --again"
+
+
+def look(study: Study, run: Path) -> dict[str, Any]:
+    """Return who is connected and how far the run is, as plain values."""
+    try:
+        federation = Federation.beside(study)
+    except InputError as error:
+        return _facts(study, "not sealed", str(error), {}, None)
+    present, server = _present(study, federation)
+    progress = read_progress(run)
+    state, words = _state(progress, server is not None)
+    where = f"{federation.seal.host}:{federation.seal.port}"
+    found = _facts(study, state, words, present, progress)
+    return found | {
+        "server": f"{where}, process {server}" if server is not None else f"{where}, not running",
+        "warnings": federation_warnings(federation),
+    }
+
+
+def federation_warnings(federation: Federation) -> list[str]:
+    """Return which of the coordinator's certificates have ended, or will soon."""
+    own = (federation.server_kit, federation.admin_kit)
+    return [f"{words}; {_RENEW}" for words in map(certificate_warning, own) if words]
+
+
+def _present(study: Study, federation: Federation) -> tuple[dict[str, bool], int | None]:
+    server = processes.running(federation.server_kit)
+    if server is None:
+        return {}, None
+    try:
+        with session(federation, _SECONDS) as line:
+            return connected_sites(study, line), server
+    except ProtocolError:
+        return {}, server
+
+
+def _state(progress: Progress | None, server: bool) -> tuple[str, str]:
+    """Return how a run stands, in one word for programs and in a sentence for people."""
+    if progress is None:
+        return "not begun", "not begun; the server waits for sites to connect" if server else "not begun"
+    if progress.phase == "complete":
+        return "complete", f"complete since {progress.updated}"
+    if progress.phase == "stopped":
+        return "stopped", f"stopped at {progress.updated}: {progress.reason}"
+    if not server:
+        return "stopped", f"interrupted; last heard of at {progress.updated}. The same command goes on"
+    stage = f"{progress.stage} {progress.number} of {progress.count}; " if progress.n_done else ""
+    return "running", f"{stage}now {progress.doing}"
+
+
+def _facts(
+    study: Study, state: str, words: str, present: dict[str, bool], progress: Progress | None
+) -> dict[str, Any]:
+    lost = {} if progress is None else progress.lost
+    return {
+        "title": study.content.title,
+        "study": study.hash.hex(),
+        "state": state,
+        "words": words,
+        "server": "not sealed",
+        "warnings": [],
+        "sites": [
+            {
+                "name": name,
+                "connected": present.get(name, False),
+                "words": _site_words(present.get(name), lost.get(name)),
+            }
+            for name in study.contract.roster.names
+        ],
+        "stage": "" if progress is None else progress.stage,
+        "n_done": 0 if progress is None else progress.n_done,
+        "n_total": sum(stage.count for stage in study.contract.stages),
+        "epsilon": "0" if progress is None else progress.epsilon,
+    }
+
+
+def _site_words(connected: bool | None, lost: str | None) -> str:
+    known = {True: "connected", False: "not connected", None: "not known: the server does not run or answer"}
+    words = known[connected]
+    return words if lost is None else f"{words}; lost to the run: {lost}"

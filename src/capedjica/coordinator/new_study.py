@@ -1,0 +1,134 @@
+"""A new study from what a coordinator knows: sites by their cards or folders, and a few numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from capedjica.data.features import FeatureTable, count_features
+from capedjica.errors import InputError
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.study.public_files import copy_file
+from capedjica.study.study_file import SiteTable
+from capedjica.tools.text import printable
+from capedjica.tools.toml import listed, problems
+
+SITE_FORMS: Final = (
+    "CARD:SUBJECTS (a card or its file), or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
+)
+_CARD: Final = "capedjica-site-"
+# A file with more in it holds something else.
+_LONGEST_CARD: Final = 4096
+
+
+FolderReader = Callable[[str, int | None], SiteTable]
+
+
+def read_card(text: str) -> PublicIdentity:
+    """Return the site of a card, given itself or a file that holds it."""
+    if text.lstrip().startswith(_CARD) or not _exists(text):
+        return PublicIdentity.from_card(text)
+    try:
+        with open(text, encoding="utf-8") as file:
+            return PublicIdentity.from_card(file.read(_LONGEST_CARD))
+    except OSError as error:
+        raise InputError(f"{text} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, InputError):
+        raise InputError(f"{text} holds no site card: expected one line, '{_CARD}1 NAME KEY'") from None
+
+
+def read_site(text: str, of_folder: FolderReader) -> SiteTable:
+    """Return a site given as ``CARD:SUBJECTS``, ``FOLDER`` or ``FOLDER:SUBJECTS``.
+
+    A card is what ``capedjica site init`` printed, or its file. A site's folder goes to ``of_folder``, with
+    the number of its people if that was given: only who tries all out on one machine has such folders.
+    """
+    who, subjects = _split(text.strip())
+    if who.startswith(_CARD) or who.endswith(".card"):
+        return _site_of_card(who, subjects)
+    if _exists(who):
+        return of_folder(who, subjects)
+    raise InputError(f"site {printable(text)!r} is neither a card nor a folder; expected {SITE_FORMS}")
+
+
+def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int | None:
+    """Return how many features public images make; None where they are the columns of tables.
+
+    ``images`` are the files of the table's keys, wherever they are.
+    """
+    found = problems(msgspec.to_builtins(table), FeatureTable, "features.")
+    if found:
+        raise InputError(listed("the study", found))
+    if table.kind == "columns":
+        return None
+    where = {key: str(path.absolute()) for key, path in images.items() if path is not None}
+    return count_features(msgspec.structs.replace(table, **where), Path())
+
+
+@contextmanager
+def beside(folder: Path, images: Mapping[str, Path | None]) -> Iterator[None]:
+    """Copy public images into the folder of a study; take the copies away again if it is not written."""
+    made = []
+    try:
+        for path in filter(None, images.values()):
+            if not (folder / path.name).exists():
+                made.append(folder / path.name)
+            copy_file(path, folder / path.name)
+        yield
+    except BaseException:
+        for copy in made:
+            copy.unlink(missing_ok=True)
+        raise
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """Split off the number of subjects, which stands after a colon, a comma or a space."""
+    match = re.fullmatch(r"(.+?)(?:\s*[:,]\s*|\s+)(\d{1,12})", text, re.ASCII)
+    if match is None or _exists(text):
+        return text, None
+    return match[1], int(match[2])
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # longer than any name of a file
+        return False
+
+
+def _site_of_card(card: str, subjects: int | None) -> SiteTable:
+    site = read_card(card)
+    if subjects is None:
+        raise InputError(f"site {site.name}: how many people? Expected CARD:SUBJECTS")
+    return SiteTable(name=site.name, subjects=subjects, card=site.card)
+
+
+def read_site_file(path: str | os.PathLike[str], of_folder: FolderReader) -> list[SiteTable]:
+    """Read a text file with a site on each line, as :func:`read_site` takes it; ``#`` begins a comment."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text file (UTF-8)") from None
+    texts = {number: line.partition("#")[0].strip() for number, line in enumerate(lines, start=1)}
+    return read_sites([text for text in texts.values() if text], str(path), of_folder)
+
+
+def read_sites(texts: Sequence[str], where: str, of_folder: FolderReader) -> list[SiteTable]:
+    """Read several sites; all problems are listed."""
+    sites, found = [], []
+    for text in texts:
+        try:
+            sites.append(read_site(text, of_folder))
+        except InputError as error:
+            found.append(str(error))
+    if found:
+        raise InputError(listed(where, found))
+    return sites

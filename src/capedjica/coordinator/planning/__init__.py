@@ -1,0 +1,1 @@
+"""What a study will release, cost and find, before anything is computed."""

@@ -1,0 +1,296 @@
+r"""What a study will release, how noisy it will be and what it will cost, before anything is computed.
+
+The stages are those of the study's method, and noise and mu of each release are those of the run
+(:mod:`capedjica.study.releases`), down to the grid of the integers that sites exchange.
+
+Sites are weighted by their subjects, so with equal budgets every site pays the same mu. At equal mu the
+variance of a mean, against that of a trusted curator who holds all data (*pooled*), is then
+
+=============  =============================================
+pooled         1
+cape           S/S_H with uniform masks, S/(S+1) (1 + S/S_H) with the paper's
+conventional   S
+local          (M / M_s)^2 for site s alone
+=============  =============================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any
+
+from capedjica.algorithms.ica.paper import DESCENT, PaperMethod
+from capedjica.algorithms.method import Method
+from capedjica.coordinator.planning.paper_accounts import paper_noise, paper_says
+from capedjica.coordinator.planning.what_if import (
+    colluding,
+    comparison,
+    nobody,
+    one_more_site,
+    subjects_needed,
+)
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import Contract, Stage
+from capedjica.mechanisms.release import ReleasePlan
+from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, validate
+from capedjica.privacy.adversary import curious_site_epsilon
+from capedjica.study.releases import planned_releases, spendable_delta
+from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile
+from capedjica.tools.toml import listed
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One kind of release: a mean of vectors of ``n_values`` numbers, made ``n_releases`` times at most.
+
+    ``spread`` is how far one subject moves the mean in units of C/M (C is ``clip``). ``share`` is the stage's
+    part of the budget (of mu^2). ``mu`` is exact, per release, for the site that gives most. ``noise`` is the
+    standard deviation of each number of the mean, ``noise_norm`` the typical length of the noise vector,
+    sqrt(n_values) noise, in units of C, which is the longest that a mean of clipped vectors can be: above 1
+    one release has more noise than signal. ``epsilon`` is that of all releases of the stage.
+    """
+
+    name: str
+    n_values: int
+    n_releases: int
+    clip: float
+    spread: float
+    share: float
+    mu: float
+    noise: float
+    noise_norm: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """What a protected unit of a site is exposed to: ``budget`` at most, ``epsilon`` by planned releases.
+
+    The difference is the reserve, and what a site has left where the budgets of others are smaller.
+    """
+
+    name: str
+    subjects: int
+    budget: float
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study as it will be run: what it releases, what it costs, and how that compares.
+
+    ``epsilon`` is the total of the planned releases for the site that gives most, under every accountant;
+    ``epsilon_descent`` and ``paper_says`` are there for the paper's method, to be compared with each other.
+    Questions that make no sense for the mechanism have no answer, and where nobody is protected, every cost
+    is infinite.
+    """
+
+    analysis: AnalysisTable
+    contract: Contract
+    stages: list[StagePlan]
+    sites: list[SitePlan]
+    epsilon: dict[str, float]
+    epsilon_descent: dict[str, float]
+    paper_says: dict[str, float]
+    comparison: dict[str, dict[str, float]]
+    subjects_needed: list[dict[str, float]]
+    colluding: list[dict[str, Any]]
+    one_more_site: dict[str, float]
+    warnings: list[str]
+
+    @property
+    def budget(self) -> float:
+        """The guarantee: the largest budget of a site, infinite without privacy."""
+        return max(site.budget for site in self.sites)
+
+    @property
+    def subject_epsilon(self) -> float:
+        """The same for a whole subject, which may hold several protected units."""
+        contract = self.contract
+        if contract.unit.is_subject or not contract.private:
+            return self.budget
+        return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
+
+    @property
+    def curious_site_epsilon(self) -> float | None:
+        """Epsilon against one curious site, where no site is covered; None elsewhere."""
+        contract = self.contract
+        if contract.mechanism != "cape" or contract.roster.n_colluding or not contract.private:
+            return None
+        return curious_site_epsilon(max(contract.total_mu.values()), len(contract.subjects), contract.delta)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers, for JSON; null where one is infinite or does not exist."""
+        numbers = {
+            field: getattr(self, field)
+            for field in self.__dataclass_fields__
+            if field not in ("analysis", "contract", "stages", "sites")
+        }
+        result: dict[str, Any] = _finite_or_null(
+            {
+                "setting": _setting(self.analysis, self.contract),
+                "stages": [asdict(stage) for stage in self.stages],
+                "sites": [asdict(site) for site in self.sites],
+                "budget": self.budget,
+                "subject_epsilon": self.subject_epsilon,
+                "curious_site_epsilon": self.curious_site_epsilon,
+                **numbers,
+            }
+        )
+        return result
+
+
+def _setting(analysis: AnalysisTable, contract: Contract) -> dict[str, Any]:
+    return {
+        **{field: getattr(analysis, field) for field in analysis.__struct_fields__},
+        "n_sites": len(contract.subjects),
+        "n_subjects": sum(contract.subjects),
+        "subjects": contract.subjects,
+        "delta": contract.delta,
+        "mechanism": contract.mechanism,
+        "mask": contract.mask,
+        "n_colluding": contract.roster.n_colluding,
+        "threshold": contract.roster.threshold,
+        "reserve": contract.reserve,
+        "neighbour": contract.neighbour,
+        "units_per_subject": contract.units_per_subject,
+        "against": contract.adversary.against,
+        "not_against": contract.adversary.not_against,
+    }
+
+
+# A study that is only thought of
+
+
+def spread_subjects(subjects: Sequence[int], n_sites: int) -> tuple[int, ...]:
+    """Return subjects per site: one number is divided as evenly as it goes, several are taken as they are."""
+    validate.count("sites", n_sites, minimum=2)
+    if len(subjects) == 1:
+        total = validate.count("subjects", subjects[0], minimum=n_sites)
+        return tuple(total // n_sites + (site < total % n_sites) for site in range(n_sites))
+    if len(subjects) != n_sites:
+        raise InputError(
+            f"subjects must be one number or one per site, {n_sites}; got {len(subjects)} numbers"
+        )
+    return tuple(subjects)
+
+
+def sketch(subjects: Sequence[int], analysis: AnalysisTable, privacy: PrivacyTable) -> Study:
+    """Return a study of sites of which only the sizes are known; a plan needs no more."""
+    sites = tuple(
+        SiteTable(name=site.name, subjects=size, card=site.card)
+        for size, site in zip(subjects, map(nobody, count(1)), strict=False)
+    )
+    study = Study(StudyFile(title="A plan", analysis=analysis, privacy=privacy, sites=sites))
+    found = study.problems()
+    if found:
+        raise InputError(listed("the plan", found))
+    return study
+
+
+# Plans
+
+
+def plan_study(study: Study) -> Plan:
+    """Plan a study as it is."""
+    return _plan(study.content.analysis, study.method, study.contract)
+
+
+def plan_paper_noise(study: Study, epsilon_per_iteration: float) -> Plan:
+    """Plan a study of the paper's method at the paper's noise instead of at an epsilon, which is found."""
+    method, contract = paper_noise(study.method, study.contract, epsilon_per_iteration)
+    return _plan(study.content.analysis, method, contract)
+
+
+def _plan(analysis: AnalysisTable, method: Method, contract: Contract) -> Plan:
+    releases = planned_releases(contract)
+    stages = [
+        _stage_plan(contract, stage, plan) for stage, plan in zip(contract.stages, releases, strict=True)
+    ]
+    private, cape = contract.private, contract.private and contract.mechanism == "cape"
+    descent = stages[DESCENT:] if isinstance(method, PaperMethod) else []
+    return Plan(
+        analysis=analysis,
+        contract=contract,
+        stages=stages,
+        sites=_site_plans(contract, releases),
+        epsilon=_totals(stages, spendable_delta(contract)),
+        epsilon_descent=_totals(descent, spendable_delta(contract)) if descent else {},
+        paper_says=paper_says(contract, method, releases) if isinstance(method, PaperMethod) and cape else {},
+        comparison=comparison(contract) if private else {},
+        subjects_needed=subjects_needed(contract) if private else [],
+        colluding=colluding(contract) if cape else [],
+        one_more_site=one_more_site(contract) if private and contract.mechanism != "local" else {},
+        warnings=_warnings(contract),
+    )
+
+
+def _stage_plan(contract: Contract, stage: Stage, plan: ReleasePlan) -> StagePlan:
+    query, mu = stage.query, max(plan.mu.values()) if contract.private else math.inf
+    return StagePlan(
+        name=query.label,
+        n_values=query.size,
+        n_releases=stage.count,
+        clip=query.clip,
+        spread=query.spread,
+        share=stage.share,
+        mu=mu,
+        noise=plan.output_std,
+        noise_norm=plan.output_std * math.sqrt(query.size) / query.clip,
+        epsilon=gaussian_epsilon(mu * math.sqrt(stage.count), spendable_delta(contract)),
+    )
+
+
+def _site_plans(contract: Contract, releases: list[ReleasePlan]) -> list[SitePlan]:
+    if not contract.private:
+        return [SitePlan(name, size, math.inf, math.inf) for name, size in contract.enrolled.items()]
+    plans = []
+    for name, budget in zip(contract.roster.names, contract.epsilon, strict=True):
+        mu = math.hypot(
+            *(
+                math.sqrt(stage.count) * plan.mu.get(name, 0.0)
+                for stage, plan in zip(contract.stages, releases, strict=True)
+            )
+        )
+        epsilon = gaussian_epsilon(mu, spendable_delta(contract))
+        plans.append(SitePlan(name, contract.enrolled[name], budget, epsilon))
+    return plans
+
+
+def _totals(stages: list[StagePlan], delta: float) -> dict[str, float]:
+    """Total epsilon under every accountant."""
+    totals = {}
+    for name in ACCOUNTANTS:
+        ledger = accountant(name, delta)
+        ledger.compose(*(Release(stage.mu, stage.n_releases, stage.name) for stage in stages))
+        totals[name] = ledger.epsilon
+    return totals
+
+
+def _warnings(contract: Contract) -> list[str]:
+    whom = contract.adversary
+    if not contract.private:
+        return [f"Not private. The study does NOT protect from {whom.not_against}."]
+    warnings = []
+    if not whom.aggregator or not whom.n_sites:
+        advice = "" if whom.n_sites else " Plan for at least 1 colluding site: any site may be curious."
+        warnings.append(f"The guarantee does NOT hold against {whom.not_against}.{advice}")
+    if contract.mechanism == "cape" and whom.n_sites == len(contract.subjects) - 1:
+        warnings.append(
+            "All sites but one may collude: each site adds as much noise as if it published alone, "
+            "so nothing is gained over the conventional scheme."
+        )
+    return warnings
+
+
+def _finite_or_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite_or_null(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite_or_null(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

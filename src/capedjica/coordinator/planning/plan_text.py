@@ -1,0 +1,236 @@
+"""A plan in words and tables, for the terminal."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from capedjica.coordinator.planning.plan import Plan
+from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
+from capedjica.privacy.statement import round_up
+from capedjica.study.approval_text import METHODS
+from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
+
+ACCOUNTANTS: Final = {
+    "exact": "exact",
+    "rdp": "Renyi, best order",
+    "moments": "moments accountant",
+    "strong": "strong composition",
+    "naive": "naive composition",
+}
+PAPER: Final = {
+    "rdp_corrected_output_only": "paper's RDP, sigma corrected",
+    "rdp_as_printed": "paper's RDP as printed",
+    "moments_as_printed": "paper's moments as printed",
+    "theorem_2_total": "paper's Theorem 2",
+}
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print a plan; every number is one of ``plan.as_dict()``."""
+    _show_setting(plan, console)
+    _show_stages(plan, console)
+    if plan.contract.private:
+        _show_sites(plan, console)
+        _show_totals(plan, console)
+        _show_comparison(plan, console)
+        _show_questions(plan, console)
+    for warning in plan.warnings:
+        console.print()
+        console.print(Text.assemble(("Note: ", "yellow"), warning))
+
+
+def _show_setting(plan: Plan, console: Console) -> None:
+    contract, analysis = plan.contract, plan.analysis
+    n_releases = sum(stage.n_releases for stage in plan.stages)
+    console.print(Text(printable(contract.title), style="bold"))
+    console.print(
+        f"{METHODS[analysis.method]}: {len(contract.subjects)} sites, {sum(contract.subjects):,} "
+        f"{contract.unit.plural()}, {analysis.n_features:,} features to {analysis.n_components} components, "
+        f"scans of about {analysis.scan_length:,} time points; at most {n_releases:,} releases."
+    )
+    if not contract.private:
+        return
+    masks = f" ({contract.mask} masks)" if contract.mechanism == "cape" else ""
+    console.print(
+        Text.assemble(
+            f"Each {contract.unit.named()} is protected with ",
+            (f"epsilon {round_up(plan.budget)}", "bold"),
+            f" at delta {contract.delta:g} for all stages together{masks}, {contract.adversary}.",
+        )
+    )
+    if not contract.unit.is_subject:
+        console.print(f"But {contract.unit.holding()} only with epsilon {round_up(plan.subject_epsilon)}.")
+    if plan.curious_site_epsilon is not None:
+        console.print(f"Against one curious site: epsilon {round_up(plan.curious_site_epsilon)}.")
+
+
+def _show_stages(plan: Plan, console: Console) -> None:
+    columns = ["stage", "numbers", "times", "clip", "noise", "noise/clip", "mu each", "epsilon"]
+    rows = [
+        [
+            stage.name,
+            f"{stage.n_values:,}",
+            f"{stage.n_releases:,}",
+            f"{stage.clip:.4g}",
+            f"{stage.noise:.4g}",
+            f"{stage.noise_norm:.4g}",
+            round_up(stage.mu),
+            round_up(stage.epsilon),
+        ]
+        for stage in plan.stages
+    ]
+    show_heading("What is released", console)
+    show_table(columns, rows, console)
+    show_paragraph(
+        "noise: standard deviation on each number. noise/clip: length of all of it together against the "
+        "longest that the mean can be; above 1, one release has more noise than signal. mu: how far one "
+        f"{plan.contract.unit.named()} can move what the adversary sees, in standard deviations. epsilon: "
+        "of the whole stage.",
+        console,
+        "dim",
+    )
+
+
+def _show_sites(plan: Plan, console: Console) -> None:
+    """Print what each site may spend and is planned to, where sites differ."""
+    if len({(site.budget, round_up(site.epsilon)) for site in plan.sites}) == 1:
+        return
+    rows = [
+        [site.name, f"{site.subjects:,}", round_up(site.budget), round_up(site.epsilon)]
+        for site in plan.sites
+    ]
+    show_heading("What each site spends", console)
+    show_table(["site", "subjects", "budget (epsilon)", "planned"], rows, console)
+
+
+def _show_totals(plan: Plan, console: Console) -> None:
+    show_heading("Total epsilon of the planned releases", console)
+    columns = ["accountant", "all stages"]
+    rows = [[title, round_up(plan.epsilon[name])] for name, title in ACCOUNTANTS.items()]
+    if plan.epsilon_descent:
+        columns.append("gradient descent alone")
+        rows = [
+            [*row, round_up(plan.epsilon_descent[name])] for row, name in zip(rows, ACCOUNTANTS, strict=True)
+        ]
+    if plan.paper_says:
+        rows += [[title, "–", round_up(plan.paper_says[name])] for name, title in PAPER.items()]
+    show_table(columns, rows, console, strong=0)
+    if plan.contract.reserve:
+        show_paragraph(
+            f"{plan.contract.reserve:.4g} of the budget (of mu^2) is held back for what must be asked again.",
+            console,
+            "dim",
+        )
+    if plan.paper_says:
+        show_paragraph(
+            "The paper leaves capePCA out, and its formulas are no guarantee. A dash: it has none for this "
+            "case.",
+            console,
+            "dim",
+        )
+
+
+def _show_comparison(plan: Plan, console: Console) -> None:
+    rows = [
+        [name, f"{row['variance_at_equal_epsilon']:.4g}x", round_up(row["epsilon_at_equal_noise"])]
+        for name, row in plan.comparison.items()
+    ]
+    show_heading("Other ways to the same means", console)
+    show_table(["mechanism", "variance at this epsilon", "epsilon at this noise"], rows, console)
+    show_paragraph(
+        "pooled: a trusted curator holds all data. conventional: each site adds all the noise it needs. "
+        "local: the largest site works alone.",
+        console,
+        "dim",
+    )
+
+
+def _show_questions(plan: Plan, console: Console) -> None:
+    show_heading("How many subjects, at this noise?", console)
+    rows = [[f"{row['epsilon']:g}", f"{row['subjects']:,}"] for row in plan.subjects_needed]
+    show_table(["total epsilon", "subjects"], rows, console)
+    if plan.colluding:
+        _show_colluding(plan, console)
+    if plan.one_more_site:
+        more = plan.one_more_site
+        show_heading("What does one more site buy?", console)
+        show_paragraph(
+            f"With {more['subjects_added']:,} more subjects: epsilon "
+            f"{round_up(more['epsilon_at_equal_noise'])} at this noise, or "
+            f"{more['noise_at_equal_epsilon']:.4g}x the noise at this epsilon.",
+            console,
+        )
+
+
+def _show_colluding(plan: Plan, console: Console) -> None:
+    show_heading("How many sites may collude, at this noise?", console)
+    rows = [
+        [
+            str(row["n_colluding"]),
+            round_up(row["epsilon"]),
+            f"{row['least_threshold']}{'' if row['default_threshold_allows'] else ' (above the default)'}",
+        ]
+        for row in plan.colluding
+    ]
+    show_table(["colluding", "epsilon", "sites that must stay to the end, at least"], rows, console)
+
+
+# Columns of the terminal for a bar.
+BAR: Final = 28
+NUMBERS: Final = ("gain index", "from", "to", "maps")
+
+
+def show_prediction(prediction: Prediction, console: Console) -> None:
+    """Print a prediction as a chart; every number is one of ``prediction.as_dict()``."""
+    qualities = prediction.qualities
+    full, line = "#|" if console.options.ascii_only else "█│"
+    largest = max(2 * USABLE, *(quality.gain_index for quality in qualities))
+    limit = round(USABLE / largest * BAR)
+    title = f"{' ' * limit}{line} usable below {USABLE:g}".ljust(BAR)
+    bars = [_bar(round(quality.gain_index / largest * BAR), limit, full, line) for quality in qualities]
+    rows = [
+        [_budget(quality), bar.ljust(len(title)), *_numbers(quality)]
+        for quality, bar in zip(qualities, bars, strict=True)
+    ]
+    show_heading("How good will the maps be? (a prediction)", console)
+    strong = qualities.index(prediction.planned)
+    show_table(["epsilon", title, *NUMBERS], rows, console, strong)
+    show_paragraph(_how(prediction), console, "dim")
+    show_paragraph(CAVEAT, console)
+
+
+def _budget(quality: PredictedQuality) -> str:
+    epsilon = f"{quality.epsilon:.4g}" if math.isfinite(quality.epsilon) else "none"
+    return f"{epsilon} (planned)" if quality.planned else epsilon
+
+
+def _numbers(quality: PredictedQuality) -> list[str]:
+    values = (quality.gain_index, *quality.gain_index_range)
+    return [*(f"{value:.3f}" for value in values), f"{quality.map_correlation:.2f}"]
+
+
+def _bar(length: int, limit: int, full: str, line: str) -> str:
+    """Return a bar of this length, with a line at the limit."""
+    cells = (full * length).ljust(BAR)
+    return f"{cells[:limit]}{line}{cells[limit + 1 :]}"
+
+
+def _how(prediction: Prediction) -> str:
+    text = (
+        f"Gain index (0 is perfect) and correlation of the maps with the true ones: medians of "
+        f"{prediction.repetitions} simulations, with the least and the greatest gain index, which tells how "
+        f"well networks are told apart; what noise their pictures have shows in the maps alone. Simulated: "
+        f"{prediction.simulated_subjects:,} subjects with the noise planned for {prediction.subjects:,}"
+    )
+    if prediction.simulated_subjects < prediction.subjects:
+        text += ", their larger sampling error taken off the gain index"
+    if prediction.subspace_noise_factor != 1:
+        text += (
+            f"; images of {prediction.image_side} x {prediction.image_side} pixels, the noise of the "
+            f"subspace times {prediction.subspace_noise_factor:.3g} to make up for their size"
+        )
+    return f"{text}."

@@ -1,0 +1,120 @@
+"""What if: other mechanisms, other numbers of subjects, of colluding sites, of sites.
+
+Noise and mu are inversely proportional to each other in every mechanism, so each question is answered by
+planning one release of another contract: how noisy it is at its budgets, and which epsilon it would have at
+the noise of the first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final
+
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import Contract, MaskName, MechanismName
+from capedjica.mechanisms.release import plan_release
+from capedjica.privacy import gaussian_epsilon, gaussian_mu, validate
+from capedjica.securesum.identity import PublicIdentity
+from capedjica.securesum.parameters import Roster, default_threshold
+from capedjica.study.releases import fractions, participants, spendable_delta
+
+MECHANISMS: Final[dict[str, tuple[MechanismName, MaskName]]] = {
+    "pooled": ("pooled", "uniform"),
+    "cape, uniform masks": ("cape", "uniform"),
+    "cape, paper masks": ("cape", "paper"),
+    "conventional": ("conventional", "uniform"),
+    "local, largest site": ("local", "uniform"),
+}
+EPSILONS: Final = (0.5, 1.0, 2.0, 5.0)
+
+
+def nobody(number: int) -> PublicIdentity:
+    """Return a site with a key that nobody has."""
+    return PublicIdentity(f"site-{number}", number.to_bytes(32))
+
+
+def _noise_and_mu(contract: Contract) -> tuple[float, float]:
+    """Return the noise of the first stage, and the total mu of the plan for the site that gives most."""
+    parts = fractions(contract)
+    plan = plan_release(contract, contract.stages[0].query, parts[0], participants(contract))
+    used = math.fsum(stage.count * part for stage, part in zip(contract.stages, parts, strict=True))
+    return plan.output_std, max(plan.mu.values()) * math.sqrt(used / parts[0])
+
+
+def _against(contract: Contract, other: Contract) -> tuple[float, float]:
+    """Return the noise of another contract against this one's, and its epsilon if it had this one's noise.
+
+    NaN where no such release can be made.
+    """
+    noise, _ = _noise_and_mu(contract)
+    try:
+        there, mu = _noise_and_mu(other)
+    except InputError:
+        return math.nan, math.nan
+    return there / noise, gaussian_epsilon(mu * there / noise, spendable_delta(contract))
+
+
+def comparison(contract: Contract) -> dict[str, dict[str, float]]:
+    """Each mechanism at the planned epsilon (how noisy) and at the planned noise (what epsilon)."""
+    rows = {}
+    for name, (mechanism, mask) in MECHANISMS.items():
+        noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, mask=mask))
+        rows[name] = {"variance_at_equal_epsilon": noise**2, "epsilon_at_equal_noise": epsilon}
+    return rows
+
+
+def subjects_needed(contract: Contract) -> list[dict[str, float]]:
+    """Subjects for other totals of epsilon at the noise of this plan: mu is proportional to 1/M."""
+    _, mu = _noise_and_mu(contract)
+    n_subjects = sum(contract.enrolled[name] for name in participants(contract))
+    return [
+        {
+            "epsilon": epsilon,
+            "subjects": math.ceil(n_subjects * mu / gaussian_mu(epsilon, spendable_delta(contract)) - 1e-9),
+        }
+        for epsilon in EPSILONS
+    ]
+
+
+def colluding(contract: Contract) -> list[dict[str, Any]]:
+    """Epsilon at the planned noise for other numbers of colluding sites."""
+    s = len(contract.subjects)
+    others = {1, 2, validate.colluding("third", s), s // 2, s - 2, s - 1} & set(range(1, s))
+    rows = []
+    for c in sorted(others | {contract.roster.n_colluding}):
+        roster = _roster(contract.roster.sites, c)
+        rows.append(
+            {
+                "n_colluding": c,
+                "epsilon": _against(contract, replace(contract, roster=roster))[1],
+                "default_threshold_allows": _least_threshold(s, c) <= default_threshold(s),
+                "least_threshold": _least_threshold(s, c),
+            }
+        )
+    return rows
+
+
+def _least_threshold(n_sites: int, n_colluding: int) -> int:
+    return (n_sites + n_colluding) // 2 + 1  # 2t > S + S_C
+
+
+def _roster(sites: tuple[PublicIdentity, ...], n_colluding: int) -> Roster:
+    threshold = max(default_threshold(len(sites)), _least_threshold(len(sites), n_colluding))
+    return Roster(sites, threshold, n_colluding)
+
+
+def one_more_site(contract: Contract) -> dict[str, float]:
+    """One more site of average size, S_C unchanged: noise at equal epsilon, epsilon at equal noise."""
+    sites, sizes = contract.roster.sites, contract.subjects
+    size = round(sum(sizes) / len(sizes))
+    stranger = next(site for site in map(nobody, count(len(sites) + 1)) if site.name not in contract.enrolled)
+    larger = replace(
+        contract,
+        roster=_roster((*sites, stranger), contract.roster.n_colluding),
+        subjects=(*sizes, size),
+        epsilon=(*contract.epsilon, max(contract.epsilon)),
+    )
+    noise, epsilon = _against(contract, larger)
+    return {"subjects_added": size, "noise_at_equal_epsilon": noise, "epsilon_at_equal_noise": epsilon}

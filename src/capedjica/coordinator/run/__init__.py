@@ -1,0 +1,1 @@
+"""One run of a study: driven, written down as it goes, resumed, reported and compared."""

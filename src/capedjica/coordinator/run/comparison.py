@@ -1,0 +1,130 @@
+"""Runs side by side: how good the maps are, what they cost, how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.ica.maps import pseudo_inverse
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.errors import InputError
+from capedjica.metrics import match_components, normalized_gain_index
+from capedjica.study.matrices import read_matrix
+from capedjica.tools.toml import listed
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run in the comparison.
+
+    Attributes
+    ----------
+    run, title, method, mechanism : str
+        Its folder and what it did.
+    epsilon : float or None
+        The guarantee; None without privacy.
+    private : bool
+        Whether the guarantee is one (no seed, some noise).
+    gain_index : float or None
+        Against the truth, if it is known: 0 is perfect.
+    map_correlation : float
+        Mean correlation of matched maps with the reference.
+    worst_map : float
+        That of the map that fits worst.
+    n_iter, seconds : int, float
+        What it took.
+    """
+
+    run: str
+    title: str
+    method: str
+    mechanism: str
+    epsilon: float | None
+    private: bool
+    gain_index: float | None
+    map_correlation: float
+    worst_map: float
+    n_iter: int
+    seconds: float
+
+
+class _Privacy(msgspec.Struct):
+    """What is compared of a ``privacy.json``."""
+
+    mechanism: str
+    epsilon: float | None
+    private: bool
+
+
+class _Analysis(msgspec.Struct):
+    method: str
+
+
+class _Study(msgspec.Struct):
+    analysis: _Analysis
+
+
+class _Origin(msgspec.Struct):
+    """What is compared of a ``provenance.json``."""
+
+    study: _Study
+    n_iter: int
+
+
+def compare_runs(runs: Sequence[Path], truth: Path | None = None) -> list[ComparedRun]:
+    """Compare complete runs with the true mixing matrix, or with the first run where no truth is known."""
+    found = [problem for run in runs for problem in _problems(run)]
+    if found:
+        raise InputError(listed("the runs cannot be compared", found))
+    folders = [RunFolder(run) for run in runs]
+    mixing = None if truth is None else read_matrix(truth)
+    reference = folders[0].read_array("mixing.npy") if mixing is None else mixing
+    for folder in folders:
+        shape = folder.read_array("mixing.npy").shape
+        if shape != reference.shape:
+            other = folders[0].path if truth is None else truth
+            raise InputError(
+                f"{folder.path} has {shape[1]} maps of {shape[0]} features, {other} has {reference.shape[1]} "
+                f"of {reference.shape[0]}: they cannot be compared"
+            )
+    return [_compared(folder, reference, mixing) for folder in folders]
+
+
+def _problems(run: Path) -> list[str]:
+    try:
+        state = RunFolder(run).state()
+    except InputError as error:
+        return [str(error)]
+    if state is None:
+        return [f"{run} holds no run"]
+    if not state.complete:
+        return [f"{run} is not complete: capedjica run goes on with it"]
+    return []
+
+
+def _compared(folder: RunFolder, reference: FloatArray, truth: FloatArray | None) -> ComparedRun:
+    privacy = folder.read_json("privacy.json", _Privacy)
+    provenance = folder.read_json("provenance.json", _Origin)
+    state, mixing = folder.state(), folder.read_array("mixing.npy")
+    assert state is not None
+    correlations = match_components(mixing.T, reference.T).correlations
+    return ComparedRun(
+        run=str(folder.path),
+        title=state.title,
+        method=provenance.study.analysis.method,
+        mechanism=privacy.mechanism,
+        epsilon=privacy.epsilon,
+        private=privacy.private,
+        gain_index=None if truth is None else normalized_gain_index(pseudo_inverse(mixing) @ truth),
+        map_correlation=float(correlations.mean()),
+        worst_map=float(correlations.min()),
+        n_iter=provenance.n_iter,
+        seconds=state.seconds,
+    )

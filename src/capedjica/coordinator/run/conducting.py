@@ -1,0 +1,90 @@
+"""The aggregator's side of a run: from the sites' answers to the results, written down as it goes."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+
+from capedjica.algorithms.ica.reliability import stability
+from capedjica.coordinator.run.journal import Journal, JournaledMeans
+from capedjica.coordinator.run.results import write_results
+from capedjica.coordinator.run.run_folder import RunFolder, RunState
+from capedjica.errors import BudgetExceededError, InputError
+from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
+from capedjica.mechanisms.statement import privacy_statement
+from capedjica.securesum.noise import NoiseSource
+from capedjica.study.study_file import Study
+from capedjica.study.watching import Step, Watcher
+
+_log = logging.getLogger("capedjica.run")
+
+
+def check_seed(study: Study, seed: int | None) -> None:
+    """Refuse a seed for a study that does not say insecure_noise, and none for one that does."""
+    if study.contract.insecure_noise and seed is None:
+        raise InputError("the study says insecure_noise: give --insecure-noise-seed, or take it out")
+    if not study.contract.insecure_noise and seed is not None:
+        raise InputError(
+            "--insecure-noise-seed makes a run that protects nobody, so the study itself must say "
+            "insecure_noise = true under [privacy]; it does not"
+        )
+
+
+def conduct(
+    study: Study,
+    folder: RunFolder,
+    state: RunState,
+    exchange: Exchange,
+    insecure_noise_seed: int | None,
+    watcher: Watcher,
+    *,
+    ahead: bool = False,
+) -> None:
+    """Make the means that the journal of a claimed folder does not have, and the results from all of them.
+
+    ``exchange`` carries messages to sites and their answers back; with ``ahead`` from two threads at once.
+    """
+    contract = study.contract
+    with Journal.open(folder.journal_path, contract) as journal:
+        _log.info("%s: %s", "resumed" if state.resumed else "started", study.content.title)
+        curator = NoiseSource(insecure_noise_seed=insecure_noise_seed, purpose="aggregator")
+        aggregator = Aggregator(
+            contract,
+            exchange,
+            curator if contract.mechanism == "pooled" else None,
+            done=journal.releases,
+            n_done=journal.n_done(len(contract.stages)),
+            ahead=ahead,
+            on_event=watcher.event,
+        )
+        with closing(aggregator):
+            _estimate(study, folder, state, aggregator, journal, watcher)
+
+
+def _estimate(
+    study: Study,
+    folder: RunFolder,
+    state: RunState,
+    aggregator: Aggregator,
+    journal: Journal,
+    watcher: Watcher,
+) -> None:
+    contract, done = study.contract, [0] * len(study.contract.stages)
+
+    def report(stage: int) -> None:
+        done[stage] += 1
+        agreed = contract.stages[stage]
+        spent = privacy_statement(contract, aggregator.releases)
+        step = Step(agreed.query.label, done[stage], agreed.count, sum(done), spent)
+        _log.info("%s, %d of at most %d", step.label, step.number, step.count)
+        watcher.step(step)
+
+    try:
+        unmixing, n_iter = study.method.estimate(JournaledMeans(journal, aggregator, report))
+    except BudgetExceededError as error:
+        raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
+    privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
+    stable = stability(study.method, unmixing, journal.released)
+    write_results(folder, study, unmixing, n_iter, stable, privacy, state)
+    folder.finish(state)
+    _log.info("complete. %s", " ".join(str(privacy).split()))

@@ -1,0 +1,277 @@
+"""What the folder of a run holds, gathered for a report; nothing else is looked at."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.method import Released
+from capedjica.coordinator.planning.paper_accounts import paper_says
+from capedjica.coordinator.planning.plan_text import PAPER
+from capedjica.coordinator.run.comparison import ComparedRun, compare_runs
+from capedjica.coordinator.run.journal import read_journal
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.data.features import FeatureTable
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import Contract
+from capedjica.metrics import match_components
+from capedjica.privacy.neighbour import Neighbour
+from capedjica.privacy.statement import Charge, PrivacyStatement
+from capedjica.report.brain import Peak
+from capedjica.report.group import Findings, group_page
+from capedjica.report.maps import MapSet
+from capedjica.report.page import HtmlReport
+from capedjica.report.side_by_side import Entry, comparison_page
+from capedjica.study.approval_text import feature_words
+from capedjica.study.matrices import read_matrix
+from capedjica.study.releases import planned_releases
+from capedjica.study.study_file import Study
+
+FloatArray = NDArray[np.float64]
+REPORT: Final = "report.html"
+
+
+class _SiteCost(msgspec.Struct):
+    epsilon: float | None
+    spent_mu_squared: float | None
+
+
+class _ReleaseCost(msgspec.Struct):
+    label: str
+    mu: dict[str, float | None]
+    noise: float
+    given_up: bool
+
+
+class PrivacyFile(msgspec.Struct):
+    """A ``privacy.json``."""
+
+    private: bool
+    epsilon: float | None
+    delta: float
+    mu: float | None
+    mechanism: str
+    n_sites: int
+    n_colluding: int
+    sites: dict[str, _SiteCost]
+    releases: list[_ReleaseCost]
+    lost: list[str] = []
+    # Files from before there was another neighbour do not name it.
+    neighbour: Neighbour = "subject"
+    units_per_subject: int = 1
+    not_covered: list[str] = []
+
+    def statement(self, contract: Contract) -> PrivacyStatement:
+        """Return what was written, with infinity again where there is no number.
+
+        The contract of the study says whether noise was seeded, and which site worked alone.
+        """
+        return PrivacyStatement(
+            nominal_epsilon=_known(self.epsilon),
+            delta=self.delta,
+            nominal_mu=_known(self.mu),
+            nominal_releases=tuple(
+                Charge(one.label, {name: _known(mu) for name, mu in one.mu.items()}, one.noise, one.given_up)
+                for one in self.releases
+            ),
+            nominal_site_epsilon=dict.fromkeys(self.lost, _known(self.epsilon))
+            | {name: _known(site.epsilon) for name, site in self.sites.items()},
+            mechanism=self.mechanism,
+            n_sites=self.n_sites,
+            n_colluding=self.n_colluding,
+            secure=not contract.insecure_noise,
+            nominal_charged={name: _known(site.spent_mu_squared) for name, site in self.sites.items()},
+            neighbour=self.neighbour,
+            units_per_subject=self.units_per_subject,
+            alone=contract.alone,
+            not_covered=tuple(self.not_covered),
+        )
+
+
+class _Provenance(msgspec.Struct):
+    capedjica: str
+    python: str
+    libraries: dict[str, str]
+    contract: str
+    n_iter: int
+    started: str
+    resumed: int
+    files: dict[str, str]
+
+
+class _Reliability(msgspec.Struct):
+    stability: list[float] | None
+
+
+def run_report(run: Path) -> HtmlReport:
+    """Return the report of a complete run, from its folder alone."""
+    return HtmlReport(group_page(run_findings(run)))
+
+
+def run_findings(run: Path) -> Findings:
+    """Return what a complete run published."""
+    folder = RunFolder(run)
+    if not folder.holds(["study.toml", "privacy.json", "provenance.json", "reliability.json", "maps.npy"]):
+        raise InputError(f"{run} holds no complete run: give the folder of one, or its unpacked results.zip")
+    study = Study.load(run)
+    provenance = folder.read_json("provenance.json", _Provenance)
+    return Findings(
+        title=study.content.title,
+        method=study.content.analysis.method,
+        version=provenance.capedjica,
+        maps=_maps(folder, study),
+        contract=study.contract,
+        privacy=folder.read_json("privacy.json", PrivacyFile).statement(study.contract),
+        n_iter=provenance.n_iter,
+        released=_released(folder, study),
+        preparation=_preparation(study),
+        prepared=_prepared(study.content.features, study.content.analysis.n_features),
+        paper_says=_paper_says(study),
+        origin=_origin(study, provenance),
+    )
+
+
+def _known(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _maps(folder: RunFolder, study: Study) -> MapSet:
+    values, table = folder.read_array("maps.npy"), study.content.analysis
+    stability = folder.read_json("reliability.json", _Reliability).stability
+    if values.shape != (table.n_components, table.n_features):
+        raise InputError(
+            f"{folder.path / 'maps.npy'} has shape {values.shape}, that of its study would be "
+            f"{(table.n_components, table.n_features)}"
+        )
+    return MapSet(
+        values,
+        None if stability is None else np.array(stability),
+        study.features.image(values),
+        table.image_shape,
+        _peaks(folder.path / "peaks.csv"),
+    )
+
+
+def _released(folder: RunFolder, study: Study) -> list[Released]:
+    """Return the means; none in an unpacked results.zip, which does not have them."""
+    return read_journal(folder.journal_path, study.contract) if folder.journal_path.exists() else []
+
+
+def _peaks(path: Path) -> list[Peak]:
+    """Read a table of peaks; none where there is none."""
+    if not path.exists():
+        return []
+    kinds = {"component": int, "cluster_voxels": int, "region": str}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [
+                Peak(**{one.name: kinds.get(one.name, float)(row[one.name]) for one in fields(Peak)})
+                for row in csv.DictReader(file)
+            ]
+    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+        raise InputError(f"{path} is not a table of peaks as a run left it") from None
+
+
+def _preparation(study: Study) -> list[str]:
+    analysis = study.content.analysis
+    words = feature_words(msgspec.to_builtins(study.content.features), analysis.n_features)
+    if analysis.image_shape is not None:
+        height, width = analysis.image_shape
+        words.append(
+            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
+            "used; that choice looks at nobody's data."
+        )
+    return words
+
+
+def _prepared(features: FeatureTable, n_features: int) -> str:
+    """Return what was done to scans as an article says it."""
+    done = {
+        "smoothing_fwhm": "smoothed ({:g} mm full width at half maximum)",
+        "detrend": "linearly detrended",
+        "confounds": "cleaned of fMRIPrep's confounds ({})",
+        "high_pass": "high-pass filtered at {:g} Hz",
+        "low_pass": "low-pass filtered at {:g} Hz",
+        "standardize": "standardised feature by feature",
+    }
+    made = {
+        "columns": f"given as time courses of {n_features:,} features",
+        "atlas": f"averaged within the {n_features:,} regions of an atlas ({features.atlas})",
+        "voxels": f"reduced to the {n_features:,} voxels of a brain mask",
+    }
+    table = msgspec.to_builtins(features) | {"confounds": ", ".join(features.confounds)}
+    steps = [words.format(table[key]) for key, words in done.items() if table[key]]
+    space = f" in {features.space} space" if features.space else ""
+    return f"Scans{space} were {', '.join([*steps, made[features.kind]])}, each by itself."
+
+
+def _paper_says(study: Study) -> dict[str, float]:
+    """Return what the paper says of its own method, where it is the one that was used."""
+    if not isinstance(study.method, PaperMethod) or study.contract.mechanism != "cape":
+        return {}
+    said = paper_says(study.contract, study.method, planned_releases(study.contract))
+    return {words: said[name] for name, words in PAPER.items()}
+
+
+def _origin(study: Study, provenance: _Provenance) -> dict[str, str]:
+    hashes = {f"SHA-256 of {name}": digest for name, digest in provenance.files.items()}
+    return {
+        "study": study.hash.hex(),
+        "contract": provenance.contract,
+        "started": provenance.started,
+        "taken up again": f"{provenance.resumed} times",
+        "capedjica": provenance.capedjica,
+        "Python": provenance.python,
+        **provenance.libraries,
+        **hashes,
+    }
+
+
+# Several runs
+
+
+def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlReport:
+    """Return complete runs side by side, compared with the true mixing matrix or with the first of them."""
+    compared = compare_runs(runs, truth)
+    found = [run_findings(run) for run in runs]
+    true_maps = None if truth is None else np.ascontiguousarray(read_matrix(truth).T)
+    reference = found[0].maps.values if true_maps is None else true_maps
+    entries = [
+        _entry(one, findings, reference, Path(one.run)) for one, findings in zip(compared, found, strict=True)
+    ]
+    if true_maps is None:
+        return HtmlReport(comparison_page(entries, None))
+    scaled = true_maps / np.abs(true_maps).max(axis=1, keepdims=True)
+    return HtmlReport(comparison_page(entries, _placed(scaled, found[0].maps, Study.load(runs[0]))))
+
+
+def _entry(one: ComparedRun, findings: Findings, reference: FloatArray, run: Path) -> Entry:
+    matching = match_components(findings.maps.values, reference)
+    values = findings.maps.values[matching.permutation] * matching.signs[:, np.newaxis]
+    stability = findings.maps.stability
+    stable = None if stability is None else stability[matching.permutation]
+    return Entry(
+        name=one.run,
+        title=one.title,
+        method=one.method,
+        mechanism=one.mechanism,
+        epsilon=one.epsilon if one.private else None,
+        gain_index=one.gain_index,
+        maps=replace(_placed(values, findings.maps, Study.load(run)), stability=stable),
+        correlations=matching.correlations,
+        seconds=one.seconds,
+    )
+
+
+def _placed(values: FloatArray, like: MapSet, study: Study) -> MapSet:
+    """Return other maps in the same places."""
+    return MapSet(values, image=study.features.image(values), image_shape=like.image_shape)

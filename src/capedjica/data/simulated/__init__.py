@@ -1,0 +1,1 @@
+"""Data of nobody: scans made by formulas, whose networks are known."""

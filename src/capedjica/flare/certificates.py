@@ -1,0 +1,51 @@
+"""Until when a kit can be used."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from capedjica.errors import InputError
+
+_WARN_BEFORE: Final = timedelta(days=30)
+
+
+def certificates_end(kit: Path) -> datetime:
+    """Return when the first of a kit's certificates ends."""
+    return min(certificate.not_valid_after_utc for certificate in _certificates(kit))
+
+
+def _certificates(kit: Path) -> list[x509.Certificate]:
+    files = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
+    try:
+        return [x509.load_pem_x509_certificate(file.read_bytes()) for file in files]
+    except (OSError, ValueError) as error:
+        raise InputError(f"the certificates of {kit} cannot be read: {error}") from None
+
+
+def check_certificates(kit: Path, now: datetime | None = None) -> str | None:
+    """Refuse a kit whose certificates are not valid now; return a warning if they end within 30 days."""
+    end, now = certificates_end(kit), now or datetime.now(UTC)
+    begin = max(certificate.not_valid_before_utc for certificate in _certificates(kit))
+    if now < begin:
+        raise InputError(
+            f"the certificates of {kit} are valid from {begin.isoformat(timespec='minutes')} on, and the "
+            f"clock of this machine says {now.isoformat(timespec='minutes')}: it is slow, set it"
+        )
+    when = end.isoformat(timespec="minutes")
+    if end <= now:
+        raise InputError(f"the certificates of {kit} ended on {when}: the study must be provisioned again")
+    if end - now < _WARN_BEFORE:
+        return f"the certificates of {kit} end on {when}, in {(end - now).days} days"
+    return None
+
+
+def certificate_warning(kit: Path) -> str | None:
+    """Return in words that a kit's certificates have ended, or will within 30 days."""
+    try:
+        return check_certificates(kit)
+    except InputError as error:
+        return str(error)

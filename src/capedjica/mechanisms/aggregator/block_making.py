@@ -1,0 +1,176 @@
+"""How the aggregator makes a block: the sites are invited, and the secure sum adds up their masks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from concurrent.futures import Executor, Future, wait
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.errors import ProtocolError
+from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
+from capedjica.mechanisms.block import BlockLayout
+from capedjica.mechanisms.contract import Contract
+from capedjica.mechanisms.messages import VERSION, Begin, Question, SlotPlan, Sum, SumAnswer
+from capedjica.mechanisms.release import ReleasePlan
+from capedjica.securesum.aggregator import AggregatorSum
+from capedjica.securesum.parameters import SumParameters
+
+
+class OpenBlock:
+    """The slots of a block that are still to be used, and the sum of each one's masks.
+
+    Parameters
+    ----------
+    contract : Contract
+        What was agreed.
+    begin : Begin
+        The block.
+    participants : tuple of str
+        Those whose masks are in the sum.
+    total : array of uint64, optional
+        The sum; without a secure sum there are no masks.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        begin: Begin,
+        participants: tuple[str, ...],
+        total: NDArray[np.uint64] | None = None,
+    ) -> None:
+        self.begin, self.participants = begin, participants
+        self._layout = BlockLayout(contract, begin)
+        self._total = np.zeros(self._layout.n_words, dtype=np.uint64) if total is None else total
+        self._next = 0
+
+    @property
+    def unused(self) -> list[SlotPlan]:
+        """The slots that are left."""
+        return self.begin.slots[self._next :]
+
+    def serves(self, stage: int) -> bool:
+        """Whether a slot for this stage is left; slots of earlier stages are passed over for good."""
+        return any(slot.stage == stage for slot in self.unused)
+
+    def take(self, stage: int) -> int:
+        """Use up the next slot for this stage."""
+        while self.begin.slots[self._next].stage != stage:
+            self._next += 1
+        self._next += 1
+        return self._next - 1
+
+    def plan(self, slot: int) -> ReleasePlan:
+        """Return what every participant does in a slot."""
+        return self._layout.plan(slot, self.participants)
+
+    def masks(self, slot: int) -> NDArray[np.uint64]:
+        """Return the sum of a slot's masks."""
+        return self._total[self._layout.words(slot)]
+
+
+class BlockMaking:
+    """One attempt to make a block.
+
+    It may run in a thread of its own beside a release, so it keeps what it learns of the sites to itself
+    until the aggregator asks for the result.
+
+    Parameters
+    ----------
+    contract : Contract
+        What was agreed.
+    exchange : callable
+        Sends bytes to sites by name and returns the answers that came back in time.
+    begin : Begin
+        The block to make.
+
+    Attributes
+    ----------
+    missing : tuple of str
+        The sites because of which the attempt was given up.
+    """
+
+    def __init__(self, contract: Contract, exchange: Exchange, begin: Begin) -> None:
+        self.missing: tuple[str, ...] = ()
+        self._contract, self._begin = contract, begin
+        self._conversation = Conversation(contract, exchange)
+        self._abandoned = threading.Event()
+        self._future: Future[OpenBlock | None] | None = None
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """Why sites did not answer as they should."""
+        return self._conversation.refusals
+
+    def start(self, worker: Executor) -> Self:
+        """Begin the attempt in another thread."""
+        self._future = worker.submit(self._make)
+        return self
+
+    def result(self) -> OpenBlock | None:
+        """Make the block, or wait until it is made; None if sites were lost on the way."""
+        return self._make() if self._future is None else self._future.result()
+
+    def abandon(self) -> None:
+        """Return when no more messages of an attempt in another thread will be sent."""
+        self._abandoned.set()
+        if self._future is not None:
+            wait([self._future])
+
+    def _make(self) -> OpenBlock | None:
+        invited = self._begin.invited
+        answers = self._ask(dict.fromkeys(invited, self._begin))
+        if self._contract.mechanism == "cape":
+            return self._sum_masks(answers)
+        participants = self._contract.roster.in_order(answers)
+        return OpenBlock(self._contract, self._begin, participants) if participants else None
+
+    def _ask(self, questions: Mapping[str, Question]) -> dict[str, bytes]:
+        """Return the sites' messages of the secure sum; an answer about another block is as good as none."""
+        answers = self._conversation.ask(questions, SumAnswer)
+        return {name: answer.data for name, answer in answers.items() if answer.block == self._begin.block}
+
+    def _sum_masks(self, answers: dict[str, bytes]) -> OpenBlock | None:
+        """Run the secure sum of the masks, round by round."""
+        total, header = self._new_sum(), (VERSION, self._contract.hash, self._begin.block)
+        while True:
+            accepted = {name for name, data in answers.items() if self._feed(total, name, data)}
+            try:
+                questions = total.advance()
+            except ProtocolError as error:
+                self._conversation.refusals["secure sum"] = str(error)
+                self._note_missing(self._begin.invited, accepted)
+                return None
+            if total.done:
+                return self._open(total, accepted)
+            if self._abandoned.is_set():
+                return None
+            answers = self._ask({name: Sum(*header, data) for name, data in questions.items()})
+
+    def _open(self, total: AggregatorSum, finished: Collection[str]) -> OpenBlock | None:
+        """Return the block, which is usable only if all its survivors are still there."""
+        # A survivor that did not finish does not know the participants, so it would refuse every release.
+        if not set(total.survivors) <= set(finished):
+            self._note_missing(total.survivors, finished)
+            return None
+        return OpenBlock(self._contract, self._begin, total.survivors, total.result)
+
+    def _new_sum(self) -> AggregatorSum:
+        length = BlockLayout(self._contract, self._begin).n_words
+        parameters = SumParameters(self._begin.hash, self._contract.roster, length, self._begin.block)
+        return AggregatorSum(parameters)
+
+    def _note_missing(self, expected: Collection[str], present: Collection[str]) -> None:
+        self.missing = tuple(name for name in expected if name not in present)
+
+    def _feed(self, total: AggregatorSum, name: str, data: bytes) -> bool:
+        """Hand a site's message to the secure sum; whether it was accepted."""
+        try:
+            total.receive(data)
+        except ProtocolError as error:
+            self._conversation.refusals[name] = str(error)
+            return False
+        return True

@@ -1,0 +1,390 @@
+"""The aggregator's side of private means: it drives, adds up, and is trusted with nothing.
+
+It talks to the sites through one function, ``exchange``: messages by site in, answers of those that answered
+in time out. What carries them (a function call, a network) is not its business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.errors import BudgetExceededError, InputError, ProtocolError
+from capedjica.mechanisms.aggregator.block_making import BlockMaking, OpenBlock
+from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
+from capedjica.mechanisms.aggregator.lost_sites import (
+    MAX_ATTEMPTS,
+    PATIENCE,
+    REPEATS,
+    far_ahead,
+    planned_share,
+    recalibrated,
+)
+from capedjica.mechanisms.block import BLOCK_WORDS
+from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.history import Event, Release
+from capedjica.mechanisms.messages import (
+    MAX_SLOTS,
+    VERSION,
+    Answer,
+    Ask,
+    Begin,
+    Hello,
+    SlotPlan,
+    Status,
+    publication_hash,
+)
+from capedjica.mechanisms.release import ReleasePlan
+from capedjica.securesum.noise import NoiseSource
+from capedjica.securesum.ring import lift
+
+__all__ = ["Aggregator", "Exchange"]
+
+
+class Aggregator:
+    """Runs the releases of a contract, one private mean at a time.
+
+    Without ``ahead`` a block of masks is made for as many coming releases as fit into it, before the first
+    of them. With ``ahead`` the first block is for one release only, and while the sites compute that one
+    the next block, for as many as fit, is made in another thread; and so on. A block made ahead that failed
+    is found out when it is needed. When a site is lost in a release, both blocks are given up, and what is
+    left of the budget is spread over the releases that are left.
+
+    Parameters
+    ----------
+    contract : Contract
+        What all parties agreed on.
+    exchange : callable
+        Sends bytes to sites by name and returns the answers that came back in time.
+    noise : NoiseSource, optional
+        For ``mechanism="pooled"``, where the aggregator is the trusted curator who adds the noise.
+    done : sequence of Release
+        What an earlier aggregator of the same contract made, before it was interrupted.
+    n_done : sequence of int
+        How many means of each stage it completed.
+    ahead : bool
+        Whether to make blocks while the sites compute; ``exchange`` is then called from two threads at once.
+    on_event : callable, optional
+        Told what is about to be done (:class:`Event`), in the thread of the caller.
+
+    Attributes
+    ----------
+    releases : list of Release
+        What was made so far, in order.
+    refusals : dict
+        Why each site that did not answer as it should did not, the last time.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        exchange: Exchange,
+        noise: NoiseSource | None = None,
+        done: Sequence[Release] = (),
+        n_done: Sequence[int] = (),
+        *,
+        ahead: bool = False,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        if contract.mechanism == "pooled":
+            if noise is None:
+                raise InputError("mechanism 'pooled' needs the curator's source of noise")
+            if noise.secure == contract.insecure_noise:
+                raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
+        self.contract = contract
+        self.releases: list[Release] = list(done)
+        self._conversation = Conversation(contract, exchange)
+        self.refusals = self._conversation.refusals
+        self._exchange, self._noise, self._on_event = exchange, noise, on_event
+        self._done = list(n_done) or [0] * len(contract.stages)
+        self._aborted: list[tuple[int, int]] = []
+        self._heads: dict[str, bytes] = {}
+        self._failures: Counter[str] = Counter()
+        self._shrink = 0.0
+        self._block: OpenBlock | None = None
+        self._next: BlockMaking | None = None
+        self._worker = ThreadPoolExecutor(1, "capedjica-masks") if ahead else None
+        self._published = b""
+        self._informed: Collection[str] = ()
+
+    def publish(self, data: bytes) -> None:
+        """Hand public data to all sites for the releases that follow, in place of any published before."""
+        self._published = data
+        self._hello()
+        if self._block is not None and not self._knows_what_is_published(self._block):
+            self._block = None
+
+    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+        """Return the private mean of a stage's query over all subjects of the participants.
+
+        Parameters
+        ----------
+        stage : int
+            Index of the stage in the contract.
+        state : bytes
+            The public state on which the subjects' vectors depend.
+
+        Raises
+        ------
+        ProtocolError
+            If too few sites are left, naming the missing.
+        BudgetExceededError
+            If the stage was asked for more often than agreed, or the budget does not allow it.
+        """
+        if self._done[stage] >= self.contract.stages[stage].count:
+            raise BudgetExceededError(
+                f"'{self._query(stage).label}' was agreed on {self.contract.stages[stage].count} times; "
+                "it cannot be asked once more"
+            )
+        for _ in range(MAX_ATTEMPTS):
+            if self._block is None or not self._block.serves(stage):
+                self._block = self._take_next(stage) or self._open_block(stage)
+            if self._block is not None:
+                self._make_next(self._block, stage)
+                value = self._ask(self._block, stage, state)
+                if value is not None:
+                    self._done[stage] += 1
+                    return value
+                self._give_up_blocks()
+        raise ProtocolError(f"'{self._query(stage).label}' failed {MAX_ATTEMPTS} times: {self._blame()}")
+
+    def charged(self) -> dict[str, float]:
+        """Ask the sites for the mu^2 that their ledgers have charged to this contract."""
+        if not self.contract.protects:
+            return dict.fromkeys(self._wanted(), math.inf)
+        total = self.contract.total_mu
+        return {name: status.spent * total[name] ** 2 for name, status in self._hello().items()}
+
+    def close(self) -> None:
+        """Stop making a block ahead, and return when no more messages will be sent."""
+        self._give_up_blocks()
+        if self._worker is not None:
+            self._worker.shutdown()
+
+    def _query(self, stage: int) -> Query:
+        return self.contract.stages[stage].query
+
+    def _header(self) -> tuple[int, bytes]:
+        return VERSION, self.contract.hash
+
+    def _tell(self, doing: str, present: Collection[str]) -> None:
+        if self._on_event is not None:
+            roster = self.contract.roster
+            others = [name for name in roster.names if name in self.refusals and name not in present]
+            lost = {name: self.refusals[name] for name in others}
+            self._on_event(Event(doing, roster.in_order(present), lost))
+
+    def _blame(self) -> str:
+        return (
+            "; ".join(f"{name}: {reason}" for name, reason in sorted(self.refusals.items()))
+            or "nobody refused"
+        )
+
+    # Greetings
+
+    def _wanted(self) -> tuple[str, ...]:
+        """Return the sites to work with: all but those that failed the others too often."""
+        alone = self.contract.mechanism == "local"
+        names = (self.contract.alone,) if alone else self.contract.roster.names
+        # defence: patience-with-a-site
+        return tuple(name for name in names if self._failures[name] < PATIENCE)
+
+    def _hello(self) -> dict[str, Status]:
+        """Tell the sites what is published and was given up, hand each its last head, and see who answers."""
+        told = *self._header(), self._published, self._aborted
+        questions = {name: Hello(*told, self._heads.get(name, b"")) for name in self._wanted()}
+        self._tell("greeting", self._informed)
+        # defence: blocks-far-ahead-aggregator
+        present = self._near_each_other(self._conversation.ask(questions, Status))
+        self._heads |= {name: status.head for name, status in present.items()}
+        self._informed = present.keys()
+        return present
+
+    def _near_each_other(self, present: dict[str, Status]) -> dict[str, Status]:
+        """Leave out sites whose last block is so far ahead that the others would refuse the next one."""
+        runaways = far_ahead(present)
+        self._failures.update(runaways)
+        self.refusals.update(
+            dict.fromkeys(runaways, "it says that it claimed a block far ahead of the others'")
+        )
+        return {name: status for name, status in present.items() if name not in runaways}
+
+    @property
+    def _needed(self) -> int:
+        """How many sites must be there."""
+        return self.contract.roster.threshold if self.contract.mechanism == "cape" else 1
+
+    def _greet(self) -> dict[str, Status]:
+        """Return the sites that are there; refuse to go on with too few."""
+        present = self._hello()
+        if len(present) < self._needed:
+            missing = ", ".join(name for name in self.contract.roster.names if name not in present)
+            raise ProtocolError(
+                f"{len(present)} sites answered, {self._needed} are needed; missing: {missing} "
+                f"({self._blame()})"
+            )
+        self._aborted = []
+        return present
+
+    def _knows_what_is_published(self, block: OpenBlock) -> bool:
+        """Whether all participants do: one that does not would refuse, and the others be charged in vain."""
+        return set(block.participants) <= set(self._informed)
+
+    # Blocks
+
+    def _open_block(self, stage: int) -> OpenBlock | None:
+        """Make a block for the coming releases; None if sites were lost on the way: try again."""
+        present = self._greet()
+        spent = max(status.spent for status in present.values())
+        self._shrink = recalibrated(self.contract, self._done, spent, self._shrink)
+        slots = self._coming_slots(stage)
+        invited = self.contract.roster.in_order(present)
+        begin = Begin(
+            *self._header(),
+            _number_after(present),
+            list(invited),
+            slots if self._worker is None else slots[:1],
+        )
+        self._tell("making masks", invited)
+        return self._result(BlockMaking(self.contract, self._exchange, begin))
+
+    def _make_next(self, block: OpenBlock, stage: int) -> None:
+        """Begin to make the block for what this one does not hold, unless that was done."""
+        if self._worker is None or self._next is not None:
+            return
+        slots = self._coming_slots(stage, block.unused)
+        if not slots:
+            return
+        invited, number = block.participants, block.begin.block + 1
+        # The sites of a block that was made ahead were greeted long ago; others may have come since.
+        if block.begin.ahead:
+            present = self._hello()
+            invited = self.contract.roster.in_order(present)
+            if len(invited) < self._needed:
+                return
+            number = _number_after(present)
+        begin = Begin(*self._header(), number, list(invited), slots, after=block.begin.block)
+        self._tell("making masks ahead", invited)
+        self._next = BlockMaking(self.contract, self._exchange, begin).start(self._worker)
+
+    def _take_next(self, stage: int) -> OpenBlock | None:
+        """Return the block that was made ahead, if it can be used."""
+        if self._next is None:
+            return None
+        block, self._next = self._result(self._next), None
+        usable = block is not None and block.serves(stage) and self._knows_what_is_published(block)
+        return block if usable else None
+
+    def _result(self, making: BlockMaking) -> OpenBlock | None:
+        """Return a block that is made, and take note of what was learnt of the sites."""
+        block = making.result()
+        self.refusals.update(making.refusals)
+        self._failures.update(making.missing)
+        return block
+
+    def _give_up_blocks(self) -> None:
+        """Forget all masks."""
+        self._block = None
+        if self._next is not None:
+            # What was learnt in it is not noted: a lost site would be counted twice for being lost once.
+            self._next.abandon()
+            self._next = None
+
+    def _coming_slots(self, stage: int, held: Sequence[SlotPlan] = ()) -> list[SlotPlan]:
+        """Return slots for this stage and those after it, as many as fit a block, without those held."""
+        n_held = Counter(slot.stage for slot in held)
+        coming = (
+            SlotPlan(index, planned_share(self.contract, index) * self._shrink)
+            for index, agreed in enumerate(self.contract.stages[stage:], start=stage)
+            for _ in range(agreed.count - self._done[index] - n_held[index])
+        )
+        slots: list[SlotPlan] = []
+        words = 0
+        for slot in islice(coming, MAX_SLOTS):
+            words += self._query(slot.stage).size
+            if slots and words > BLOCK_WORDS:
+                break
+            slots.append(slot)
+        return slots
+
+    # Releases
+
+    def _ask(self, block: OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
+        """Ask for one release; None, with what was sent charged, if a participant did not answer."""
+        slot = block.take(stage)
+        plan = block.plan(slot)
+        self._tell(f"asking {plan.query.label}", plan.participants)
+        ask = Ask(
+            *self._header(),
+            block.begin.block,
+            slot,
+            list(plan.participants),
+            block.begin.slots[slot],
+            self._published_hash(),
+            state,
+        )
+        answers = self._ask_until_complete(ask, plan)
+        aborted = len(answers) < len(plan.participants)
+        self.releases.append(
+            Release(
+                label=plan.query.label,
+                # defence: what-was-given-up-stays-charged
+                mu=plan.mu,
+                participants=plan.participants,
+                aborted=aborted,
+                noise=plan.output_std,
+            )
+        )
+        self._heads |= {name: answer.head for name, answer in answers.items()}
+        if aborted:
+            self._aborted.append((block.begin.block, slot))
+            self._failures.update(name for name in plan.participants if name not in answers)
+            return None
+        return self._combine(block, slot, plan, [answer.words for answer in answers.values()])
+
+    def _ask_until_complete(self, ask: Ask, plan: ReleasePlan) -> dict[str, Answer]:
+        """Ask, and ask those again whose answer got lost: they repeat it as it was, uncharged."""
+        answers: dict[str, Answer] = {}
+        for _ in range(1 + REPEATS):
+            missing = [name for name in plan.participants if name not in answers]
+            if missing:
+                given = self._conversation.ask(dict.fromkeys(missing, ask), Answer)
+                answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
+        return answers
+
+    def _published_hash(self) -> bytes:
+        return publication_hash(self._published)
+
+    def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
+        # defence: answers-that-fit
+        if (answer.block, answer.slot) != (ask.block, ask.slot) or len(answer.words) != 8 * plan.query.size:
+            self.refusals[answer.sender] = "an answer to another release than the one asked for"
+            return False
+        if not math.isclose(answer.mu, plan.mu[answer.sender], rel_tol=1e-9):
+            self.refusals[answer.sender] = f"claims mu {answer.mu:.6g}, planned {plan.mu[answer.sender]:.6g}"
+            return False
+        return True
+
+    def _combine(
+        self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]
+    ) -> NDArray[np.float64]:
+        """Add up, take the masks off, and return to real numbers."""
+        total = np.zeros(plan.query.size, dtype=np.uint64)
+        for part in parts:
+            total += np.frombuffer(part, dtype="<u8")
+        total -= block.masks(slot)
+        if plan.curator_noise:
+            assert self._noise is not None
+            total += self._noise.discrete_gaussian(plan.curator_noise, plan.query.size).view(np.uint64)
+        return lift(total) * np.float64(plan.step / plan.n_subjects)
+
+
+def _number_after(present: Mapping[str, Status]) -> int:
+    """Return the number of a block that all these sites can claim."""
+    return 1 + max(status.block for status in present.values())

@@ -1,0 +1,174 @@
+"""A first look: four hospitals in one process, on the real protocol, with data whose truth is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica import __version__
+from capedjica.data import make_synthetic
+from capedjica.data.simulated.synthetic import SyntheticStudy
+from capedjica.errors import InputError
+from capedjica.estimators import CapeDJICA
+from capedjica.estimators.djica import Method
+from capedjica.mechanisms.contract import MechanismName
+from capedjica.metrics import match_components, normalized_gain_index
+from capedjica.report.figures import convergence_figure, maps_figure, save
+
+SITES: Final = 4
+SCAN_LENGTH: Final = 200
+# Iterations of the paper's method, which would allow itself 1000 and divide the budget by them.
+PAPER_ITERATIONS: Final = 100
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to analyse the study."""
+
+    title: str
+    method: Method = "subject"
+    mechanism: MechanismName = "cape"
+
+
+WAYS: Final = {
+    "cape": Way("private, all sites (cape)"),
+    "none": Way("not private, all sites", mechanism="none"),
+    "conventional": Way("private, conventional noise", mechanism="conventional"),
+    "local": Way("private, one site alone", mechanism="local"),
+    "paper": Way("private, the paper's method", method="paper"),
+}
+
+Progress = Callable[[str, int, float, float], None]
+
+
+@dataclass
+class Run:
+    """One way to analyse the study, as it went."""
+
+    name: str
+    estimator: CapeDJICA
+    gain_index: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
+    map_correlation: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The study, and every way it was analysed, the private one first."""
+
+    study: SyntheticStudy
+    epsilon: float
+    runs: list[Run]
+
+    @property
+    def private(self) -> Run:
+        """The run with cape."""
+        return self.runs[0]
+
+
+def run_demo(
+    n_subjects: int, n_components: int, epsilon: float, random_state: int | None, progress: Progress
+) -> Demo:
+    """Make the data and analyse them in every way of `WAYS`, each at the same total epsilon.
+
+    ``progress(name, iteration, epsilon, gain index)`` is called after each iteration.
+    """
+    study = make_synthetic(SITES, n_subjects, n_components, SCAN_LENGTH, 24, random_state)
+    runs = [_analyse(study, name, n_components, epsilon, progress) for name in WAYS]
+    return Demo(study, epsilon, runs)
+
+
+def _analyse(study: SyntheticStudy, name: str, n_components: int, epsilon: float, progress: Progress) -> Run:
+    way = WAYS[name]
+    estimator = CapeDJICA(
+        n_components,
+        None if way.mechanism == "none" else epsilon,
+        method=way.method,
+        mechanism=way.mechanism,
+        image_shape=study.image_shape,
+        max_iter=PAPER_ITERATIONS if way.method == "paper" else None,
+        scan_length=SCAN_LENGTH,
+    )
+    run = Run(name, estimator)
+
+    def look(estimator: CapeDJICA, iteration: int) -> None:
+        run.gain_index.append(normalized_gain_index(estimator.unmixing_ @ study.mixing))
+        run.spent.append(estimator.privacy_.spent_epsilon)
+        progress(name, iteration, run.spent[-1], run.gain_index[-1])
+
+    estimator.callback = look
+    start = time.perf_counter()
+    estimator.fit(study.sites)
+    run.seconds = time.perf_counter() - start
+    run.map_correlation = float(np.mean(match_components(estimator.components_, study.mixing.T).correlations))
+    return run
+
+
+def summary(demo: Demo) -> dict[str, Any]:
+    """Return what came out, as numbers."""
+    privacy = demo.private.estimator.privacy_
+    return {
+        "capedjica": __version__,
+        "sites": [len(site) for site in demo.study.sites],
+        "components": len(demo.study.maps),
+        "features": int(demo.study.mixing.shape[0]),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "n_colluding": privacy.n_colluding,
+        "neighbour": privacy.neighbour,
+        "against": privacy.adversary.against,
+        "not_against": privacy.adversary.not_against,
+        "releases": len(privacy.releases),
+        "runs": {
+            run.name: {
+                "gain_index": run.gain_index[-1],
+                "map_correlation": run.map_correlation,
+                "epsilon": None if run.name == "none" else demo.epsilon,
+                "seconds": round(run.seconds, 2),
+                "gain_index_by_iteration": run.gain_index,
+                "epsilon_by_iteration": [None if math.isinf(value) else value for value in run.spent],
+            }
+            for run in demo.runs
+        },
+    }
+
+
+def write_demo(demo: Demo, folder: Path) -> None:
+    """Write maps.png, convergence.png, report.html and result.json, each whole or not at all."""
+    rows = {"true": demo.study.maps}
+    rows |= {WAYS[run.name].title.replace(", ", ",\n"): _matched_maps(demo.study, run) for run in demo.runs}
+    curves = {WAYS[run.name].title: run.gain_index for run in demo.runs}
+    save(maps_figure(rows, f"Networks: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
+    save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
+    title = f"Networks of {sum(map(len, demo.study.sites))} people who do not exist"
+    demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
+    draft = folder / ".result.json.part"
+    draft.write_text(json.dumps(summary(demo), indent=2) + "\n", encoding="utf-8")
+    draft.replace(folder / "result.json")
+
+
+def _matched_maps(study: SyntheticStudy, run: Run) -> NDArray[np.float64]:
+    """Return a run's maps in the order and with the signs of the true ones."""
+    matching = match_components(run.estimator.components_, study.mixing.T)
+    maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
+    return maps.reshape(study.maps.shape)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder, before any work is done, and make sure that it can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder} cannot be written")

@@ -1,0 +1,102 @@
+"""A whole consortium on this machine: server and sites as processes of their own, up to the report."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.coordinator.flare.running import Follower, Terms, run_federated
+from capedjica.coordinator.run.report import run_report
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.flare import processes
+from capedjica.metrics import match_components, normalized_gain_index
+from capedjica.one_machine.local_run import find_sites
+from capedjica.one_machine.simulation import Simulation, simulate
+from capedjica.site.approval.participation import approve
+from capedjica.site.flare import kits
+from capedjica.site.home import SiteHome
+from capedjica.study.matrices import read_matrix
+from capedjica.study.study_file import Study
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FederatedDemo:
+    """What came out of it.
+
+    Attributes
+    ----------
+    report : Path
+        The page for a browser.
+    gain_index, map_correlation : float
+        How well the true networks were found.
+    """
+
+    report: Path
+    gain_index: float
+    map_correlation: float
+
+
+def run_demo(
+    simulation: Simulation, out: Path, port: int | None, say: Say, follower: Follower
+) -> FederatedDemo:
+    """Simulate people, seal a study, start a server and sites, run it, and write report.html into ``out``.
+
+    ``say`` is told each step as the command that a user would type. No process is left behind.
+    """
+    folder = out / "study"
+    say(f"capedjica simulate {folder}")
+    simulate(simulation, folder)
+    study = Study.load(folder)
+    port = free_port() if port is None else port
+    say(f"capedjica study provision {folder} --host localhost --port {port}")
+    federation = provision(study, "localhost", port)
+    homes = find_sites(study, folder / "sites")
+    for home in homes:
+        kit = federation.site_kits / f"{home.settings.name}.zip"
+        say(f"capedjica site approve {kit} --site {home.folder}; capedjica site start {home.folder}")
+        with kits.received(home, kit) as (given, keep):
+            approve(home, given)
+            keep()
+    with running_sites(homes):
+        say(f"capedjica run {folder} --engine flare")
+        run_federated(study, folder / "run", Terms(wait=120.0), follower)
+    say(f"capedjica report {folder / 'run'} --out {out / 'report.html'}")
+    run_report(folder / "run").save_as_html(out / "report.html")
+    return _judged(folder, out / "report.html")
+
+
+@contextmanager
+def running_sites(homes: Sequence[SiteHome]) -> Iterator[None]:
+    """Have the clients of sites running, each with its latest kit, and stop them however it ends."""
+    own = {home.settings.name: kits.find_kit(home).path for home in homes}
+    with ThreadPoolExecutor(len(own)) as together:
+        try:
+            list(together.map(lambda name: processes.start(own[name], "client", name), own))
+            yield
+        finally:
+            list(together.map(processes.stop, own.values()))
+
+
+def free_port() -> int:
+    """Return a port of this machine that nothing uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _judged(folder: Path, report: Path) -> FederatedDemo:
+    run = RunFolder(folder / "run")
+    truth = read_matrix(folder / "truth" / "mixing.npy")
+    matched = match_components(run.read_array("mixing.npy").T, truth.T)
+    return FederatedDemo(
+        report,
+        gain_index=float(normalized_gain_index(run.read_array("unmixing.npy") @ truth)),
+        map_correlation=float(matched.correlations.mean()),
+    )

@@ -1,0 +1,260 @@
+"""What simulated sites hold: tables of the pixels of square images, or runs of a scanner."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from capedjica.data.features import FeatureTable
+from capedjica.data.layouts import DataKind
+from capedjica.data.simulated.brain import SPACE, Brain, BrainModel, mni_brain
+from capedjica.data.simulated.brain_files import BidsFolder, NiftiFolder
+from capedjica.data.simulated.synthetic import SyntheticModel
+from capedjica.data.timeseries import write_scan
+from capedjica.study.study_file import AnalysisTable
+
+if TYPE_CHECKING:
+    from capedjica.one_machine.simulation import Simulation
+
+# Bytes of one number at most: four of float32, or nine digits with sign, point, exponent and separator.
+_NUMBER_BYTES: Final = {"npy": 4, "csv": 16}
+# What a file may take beyond its content: the header, and the rest of its last block.
+_FILE_BYTES: Final = 8192
+_CONFOUND_BYTES: Final = 64 * 16  # of a volume: columns, and the digits of one
+# Slower changes than the confounds have cosines for.
+_HIGH_PASS: Final = 0.008
+# What is taken out of a run: 24 numbers of its motion, two of its physiology, drift.
+_TAKEN_OUT: Final = 40
+_TRUTH: Final = """\
+What is true about the simulated scans of this study, to compare results with. No analysis reads it.
+
+mixing.npy  A, one row per feature and one column per component: a scan is S A', with the time courses S
+            (one column per component) standardised for each subject{noise}.
+{maps}
+
+The scans are in ../sites/*/data, numbered through all sites. They and the truth follow from the seed {seed}.
+"""
+_MAPS: Final = "maps.npy    the same maps as images, one per component."
+_BRAIN_MAPS: Final = """\
+maps.nii.gz the same maps as images in MNI space, one per component, in per cent of the mean image.
+
+The features are the voxels of ../mask.nii.gz in row-major order. The scans also hold what disturbs real ones,
+multiplied by the gain of their site's scanner; see capedjica.data.simulated.brain."""
+
+
+class SimulatedData(Protocol):
+    """What is simulated, and how it is written."""
+
+    kind: DataKind
+    features: FeatureTable
+
+    @property
+    def shortest(self) -> int:
+        """The fewest time points that a scan may have."""
+
+    @property
+    def n_bytes(self) -> int:
+        """The most that scans and truth take on disk."""
+
+    @property
+    def picture(self) -> str:
+        """What a scan is made of, for people to read."""
+
+    def analysis(self) -> AnalysisTable:
+        """Return what suits the data."""
+
+    def write_public(self, folder: Path) -> None:
+        """Write the files that the study names."""
+
+    def write_truth(self, folder: Path) -> None:
+        """Write what generated the data."""
+
+    def write_scans(self, folders: Sequence[Path], progress: Callable[[], None]) -> None:
+        """Write the scans of each site into its folder; ``progress`` is called after each person."""
+
+
+class Tables:
+    """Square images with a row for each time point, one file per person.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What to simulate.
+    """
+
+    kind: DataKind = "files"
+    features = FeatureTable()
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    @property
+    def shortest(self) -> int:
+        """As many as there are components."""
+        return self._simulation.n_components
+
+    @property
+    def n_bytes(self) -> int:
+        """The most that scans and truth take on disk."""
+        asked = self._simulation
+        n_features = asked.image_side**2
+        scan = asked.n_timepoints[1] * n_features * _NUMBER_BYTES[asked.file_format] + _FILE_BYTES
+        return asked.n_subjects * scan + 2 * 8 * n_features * asked.n_components + 3 * _FILE_BYTES
+
+    @property
+    def picture(self) -> str:
+        """What a scan is made of."""
+        side = self._simulation.image_side
+        return f"{side} x {side} pixels"
+
+    def analysis(self) -> AnalysisTable:
+        """Return what suits the data."""
+        asked = self._simulation
+        return AnalysisTable(
+            n_components=asked.n_components,
+            n_features=asked.image_side**2,
+            scan_length=round(sum(asked.n_timepoints) / 2),
+            image_shape=(asked.image_side, asked.image_side),
+        )
+
+    @cached_property
+    def model(self) -> SyntheticModel:
+        """What the scans are made from."""
+        asked = self._simulation
+        return SyntheticModel.draw(
+            asked.n_subjects,
+            asked.n_components,
+            asked.n_timepoints,
+            asked.image_side,
+            asked.seed,
+            noise=asked.noise,
+        )
+
+    def write_public(self, folder: Path) -> None:
+        """Write nothing: columns need no files."""
+
+    def write_truth(self, folder: Path) -> None:
+        """Write the maps."""
+        _write_truth(folder, self._simulation, self.model, _MAPS)
+        np.save(folder / "maps.npy", self.model.maps)
+
+    def write_scans(self, folders: Sequence[Path], progress: Callable[[], None]) -> None:
+        """Write one file per person."""
+        asked, subjects = self._simulation, self.model.subjects()
+        for folder, names in zip(folders, site_names(asked), strict=True):
+            folder.mkdir()
+            for name, scan in zip(names, subjects, strict=False):
+                write_scan(folder / f"{name}.{asked.file_format}", scan)
+                progress()
+
+
+class Scans:
+    """Runs of a scanner, as images: plain ones, or fMRIPrep's derivatives with their confounds.
+
+    In plain images there is neither motion nor physiology, as if these had been taken out, since there are no
+    confounds to do it with.
+
+    Parameters
+    ----------
+    simulation : Simulation
+        What to simulate.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._bids = simulation.file_format == "bids"
+        self.kind: DataKind = "bids" if self._bids else "nifti"
+        self.features = FeatureTable(kind="voxels", mask="mask.nii.gz", detrend=True, **self._cleaning())
+
+    def _cleaning(self) -> dict[str, Any]:
+        if self._bids:
+            return {"space": SPACE, "confounds": ("motion", "wm_csf", "high_pass")}
+        return {"high_pass": _HIGH_PASS}
+
+    @property
+    def shortest(self) -> int:
+        """So many that something is left for the components when the rest has been taken out."""
+        return self._simulation.n_components + _TAKEN_OUT
+
+    @property
+    def n_bytes(self) -> int:
+        """The most that scans and truth take on disk, if everybody had two runs."""
+        asked, n_voxels = self._simulation, self.brain.n_voxels
+        volume = 2 * n_voxels + self.brain.mask.size // 50 + self._bids * _CONFOUND_BYTES
+        run = asked.n_timepoints[1] * volume + (5 if self._bids else 1) * _FILE_BYTES
+        return 2 * asked.n_subjects * run + 2 * 8 * n_voxels * asked.n_components + 4 * _FILE_BYTES
+
+    @property
+    def picture(self) -> str:
+        """What a scan is made of."""
+        shape = " x ".join(map(str, self.brain.mask.shape))
+        return f"{shape} voxels of {self.brain.voxel_size:g} mm, {self.brain.n_voxels:,} of them in the brain"
+
+    @property
+    def brain(self) -> Brain:
+        """Where the scans are."""
+        return mni_brain(self._simulation.voxel_size)
+
+    def analysis(self) -> AnalysisTable:
+        """Return what suits the data."""
+        lengths = [run.n_volumes for run in self.model.runs]
+        return AnalysisTable(
+            n_components=self._simulation.n_components,
+            n_features=self.brain.n_voxels,
+            scan_length=round(median(lengths)),
+        )
+
+    @cached_property
+    def model(self) -> BrainModel:
+        """What the scans are made from."""
+        asked = self._simulation
+        return BrainModel.draw(
+            asked.subjects,
+            asked.n_components,
+            asked.n_timepoints,
+            asked.voxel_size,
+            asked.seed,
+            noise=asked.noise,
+        )
+
+    def write_public(self, folder: Path) -> None:
+        """Write the mask, whose voxels are the features."""
+        self.brain.mask_image().to_filename(folder / "mask.nii.gz")
+
+    def write_truth(self, folder: Path) -> None:
+        """Write the maps."""
+        _write_truth(folder, self._simulation, self.model.signal, _BRAIN_MAPS)
+        image = self.brain.image(self.model.signal.maps.astype(np.float32))
+        image.to_filename(folder / "maps.nii.gz")
+
+    def write_scans(self, folders: Sequence[Path], progress: Callable[[], None]) -> None:
+        """Write one run after the other."""
+        names = site_names(self._simulation)
+        layout = BidsFolder if self._bids else NiftiFolder
+        sites = [layout(folder, own) for folder, own in zip(folders, names, strict=True)]
+        people = list(itertools.chain.from_iterable(names))
+        for run, volumes, confounds in self.model.recordings(disturbed=self._bids):
+            sites[run.site].write(people[run.person], self.brain, run, volumes, confounds)
+            if run.is_last:
+                progress()
+
+
+def _write_truth(folder: Path, asked: Simulation, model: SyntheticModel, maps: str) -> None:
+    folder.mkdir()
+    np.save(folder / "mixing.npy", model.mixing)
+    noise = f", plus noise of standard deviation {model.noise:.6g}" if model.noise else ""
+    text = _TRUTH.format(noise=noise, maps=maps, seed=asked.seed)
+    (folder / "README.txt").write_text(text, encoding="utf-8")
+
+
+def site_names(simulation: Simulation) -> list[list[str]]:
+    """Return the names of the people of every site, numbered through all of them."""
+    digits = max(4, len(str(simulation.n_subjects)))
+    numbers = itertools.count(1)
+    return [[f"sub-{next(numbers):0{digits}}" for _ in range(size)] for size in simulation.subjects]

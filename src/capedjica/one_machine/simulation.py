@@ -1,0 +1,213 @@
+"""A whole study on disk with known truth: sites that hold nobody real, to try everything out on.
+
+Scans are made and written one at a time, so a study may be far larger than memory. The seed decides the scans
+and the truth to the last bit; the keys of the sites are new each time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from capedjica.errors import InputError
+from capedjica.one_machine.simulated_data import Scans, SimulatedData, Tables
+from capedjica.privacy import validate
+from capedjica.site.home import SiteHome
+from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study
+
+# The most that a simulated site may spend, on one study as on all of them.
+SITE_EPSILON: Final = 1000.0
+TABLES: Final = ("npy", "csv")
+IMAGES: Final = ("nifti", "bids")
+# Real images are noisy and of different lengths; their many voxels need a larger budget.
+_USUAL_IMAGES: Final[dict[str, Any]] = {
+    "n_components": 6,
+    "n_timepoints": (120, 160),
+    "noise": 1.0,
+    "epsilon": 10.0,
+}
+_FOREIGN: Final = {"voxel_size": TABLES, "image_side": IMAGES}
+# What a site may keep besides its scans, and the study: settings, keys, the study.toml.
+_SITE_BYTES: Final = 3 * 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What to simulate.
+
+    Parameters
+    ----------
+    subjects : tuple of int
+        Subjects of every site.
+    n_components : int
+        R, at least 2.
+    n_timepoints : pair of int
+        The shortest and the longest that a scan may be; at least R, for images 40 more.
+    image_side : int
+        Images in tables have image_side^2 pixels.
+    voxel_size : float
+        Side of the voxels of scans, in mm.
+    noise : float
+        White noise, relative to the signal, as for :func:`capedjica.data.make_synthetic`.
+    epsilon, delta : float
+        What the study may cost.
+    file_format : {"npy", "csv", "nifti", "bids"}
+        Tables of pixels, one per person; or scans, as plain images or as fMRIPrep's derivatives.
+    seed : int
+        Of the scans; the private noise of a run is never seeded by it.
+    """
+
+    subjects: tuple[int, ...]
+    n_components: int = 10
+    n_timepoints: tuple[int, int] = (200, 200)
+    image_side: int = 24
+    voxel_size: float = 8.0
+    noise: float = 0.0
+    epsilon: float = 3.0
+    delta: float = 1e-5
+    file_format: str = "npy"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for number, enrolled in enumerate(self.subjects, start=1):
+            validate.count(f"subjects of site {number}", enrolled)
+        validate.count("components", self.n_components, minimum=2)
+        if self.file_format not in (*TABLES, *IMAGES):
+            raise InputError(f"format must be npy, csv, nifti or bids, got {self.file_format!r}")
+        self._check_timepoints()
+        validate.count("image_side", self.image_side)
+        validate.count("seed", self.seed, minimum=0)
+        validate.nonnegative("noise", self.noise)
+        validate.probability("delta", self.delta)
+        if validate.positive("epsilon", self.epsilon) > SITE_EPSILON:
+            raise InputError(
+                f"epsilon must be at most the {SITE_EPSILON:g} of simulated sites, got {self.epsilon:g}"
+            )
+
+    @classmethod
+    def usual(cls, file_format: str, **given: Any) -> Simulation:
+        """Return a simulation with what is usual for its format wherever None is given."""
+        for option, formats in _FOREIGN.items():
+            if given.get(option) is not None and file_format in formats:
+                raise InputError(f"{option} does not apply to format {file_format}")
+        options = {key: value for key, value in given.items() if value is not None}
+        return cls(file_format=file_format, **(_USUAL_IMAGES if file_format in IMAGES else {}) | options)
+
+    @property
+    def n_subjects(self) -> int:
+        """Subjects of all sites."""
+        return sum(self.subjects)
+
+    @cached_property
+    def data(self) -> SimulatedData:
+        """What is simulated, and how it is written."""
+        return Tables(self) if self.file_format in TABLES else Scans(self)
+
+    @property
+    def n_bytes(self) -> int:
+        """The most that the study takes on disk."""
+        return self.data.n_bytes + (len(self.subjects) + 1) * _SITE_BYTES
+
+    def _check_timepoints(self) -> None:
+        least, (shortest, longest) = self.data.shortest, self.n_timepoints
+        if not least <= shortest <= longest:
+            more = f" and {least - self.n_components} more" if least > self.n_components else ""
+            raise InputError(
+                f"timepoints must be at least the components, {self.n_components}{more}, and the shortest "
+                f"first; got {shortest}-{longest}"
+            )
+
+
+def simulate(simulation: Simulation, out: Path, progress: Callable[[], None] = lambda: None) -> None:
+    """Write the study into ``out``, whole or not at all.
+
+    There will be ``study.toml``, a folder for each of ``sites`` with its settings, its key and its scans, and
+    ``truth``. ``progress`` is called after each person.
+    """
+    with _whole_folder(out, simulation.n_bytes) as draft:
+        data = simulation.data
+        data.write_public(draft)
+        folders = _make_sites(simulation, draft)
+        data.write_truth(draft / "truth")
+        data.write_scans(folders, progress)
+
+
+@contextmanager
+def _whole_folder(out: Path, n_bytes: int) -> Iterator[Path]:
+    """Give a hidden folder beside ``out`` that becomes it in the end; on any error it is removed."""
+    target = out.resolve()
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        _check_target(out)
+        _check_space(n_bytes, out)
+        draft.mkdir(parents=True)
+        yield draft
+        draft.rename(target)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check_target(out: Path) -> None:
+    """Refuse a folder in which something would be lost."""
+    if not os.path.lexists(out):
+        return
+    if not out.is_dir():
+        raise InputError(f"{out} exists and is not a folder")
+    if any(out.iterdir()):
+        raise InputError(f"{out} is not empty; give a folder that does not exist yet")
+    if out.samefile(Path.cwd()):
+        raise InputError(f"{out} is the folder you are in; give one that does not exist yet")
+
+
+def _check_space(n_bytes: int, out: Path) -> None:
+    """Refuse what would not fit on the disk."""
+    folder = next(parent for parent in out.absolute().parents if parent.is_dir())
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
+        raise InputError(f"{out} may need {_size(n_bytes)}; {_size(free)} are free on its disk")
+
+
+def _size(n_bytes: float) -> str:
+    """Return a size for people to read."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if n_bytes < 999.5:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:,.0f} PB"
+
+
+def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
+    """Write the sites without their scans, and the study between them; return where the scans go."""
+    data = simulation.data
+    homes = [
+        SiteHome.create(
+            folder / "sites" / name,
+            name,
+            SITE_EPSILON,
+            SITE_EPSILON,
+            simulation.delta,
+            data_kind=data.kind,
+            simulated=True,
+        )
+        for name in (f"site-{number}" for number in range(1, len(simulation.subjects) + 1))
+    ]
+    sites = tuple(
+        SiteTable(name=home.settings.name, subjects=enrolled, card=home.card().card)
+        for home, enrolled in zip(homes, simulation.subjects, strict=True)
+    )
+    title = f"Simulated networks of {simulation.n_subjects} people at {len(sites)} sites"
+    privacy = PrivacyTable(epsilon=simulation.epsilon, delta=simulation.delta)
+    content = StudyFile(
+        title=title, analysis=data.analysis(), features=data.features, privacy=privacy, sites=sites
+    )
+    write_study(folder / "study.toml", content)
+    return [home.data_path for home in homes]

@@ -1,0 +1,359 @@
+"""A site as its data manager sees it before a study: what is there, what is wrong, what it would cost.
+
+Nothing is spent, and no ledger is begun.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from statistics import median
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from capedjica.data.layouts import check_folder
+from capedjica.data.scans import Problem
+from capedjica.errors import CapedjicaError, InputError
+from capedjica.flare.certificates import certificate_warning
+from capedjica.privacy import gaussian_epsilon
+from capedjica.privacy.cap import epsilon_of
+from capedjica.privacy.statement import round_up
+from capedjica.site.approval.participation import (
+    budget_problems,
+    changed_since_approval,
+    data_obstacles,
+    is_settled,
+    spent_on,
+    terms_problems,
+)
+from capedjica.site.flare.kits import installed
+from capedjica.site.home import SiteHome
+from capedjica.site.people.approved_scans import read_record
+from capedjica.site.people.enrolment import Enrolment
+from capedjica.site.people.roll import Roll, Tick, call_roll, look, measure
+from capedjica.study.approval_text import describe, more_words, show_facts, show_releases, unit_of
+from capedjica.study.study_file import Study
+from capedjica.tools.text import printable, show_heading, show_paragraph
+
+KINDS: Final = {
+    "files": "tables of region time series, one per person",
+    "nifti": "4-D images",
+    "bids": "BIDS derivatives, as fMRIPrep writes them",
+    "abide": "nilearn's copy of ABIDE",
+}
+# No study can do anything with less.
+_NEXT_TO_NOTHING: Final = 0.01
+
+
+def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) -> dict[str, Any]:
+    """Return everything that :func:`show_site` says, for programs; ``tick`` is called after each person.
+
+    ``obstacles`` is what keeps the site from taking part, in words.
+    """
+    facts: dict[str, Any] = {
+        "site": home.settings.name,
+        "folder": str(home.data_path),
+        "warnings": _kit_warnings(home, study),
+    }
+    obstacles = [] if study is None else _study_obstacles(home, study)
+    if study is not None and home.settings.name in study.contract.roster.names:
+        facts["approval"] = _approval(home, study)
+        obstacles += facts["approval"]["changed"]
+    try:
+        roll = call_roll(home, study)
+        problems = [*roll.problems, *look(home, roll.found, study, tick)]
+    except InputError as error:
+        unread = _unread(home, study, error)
+        noted = [] if unread else [{"person": "", "what": str(error), "fatal": False}]
+        return facts | {"data": None, "problems": noted, "obstacles": obstacles + unread} | _cost(home, study)
+    obstacles += _data_obstacles(home, study, roll, problems)
+    return (
+        facts
+        | {
+            "data": _measured(roll),
+            "enrolment": None if roll.enrolment is None else _enrolment(roll.enrolment, roll),
+            "problems": [
+                {"person": found.name, "what": str(found), "fatal": found.fatal} for found in problems
+            ],
+            "obstacles": list(dict.fromkeys(obstacles)),
+        }
+        | _cost(home, study)
+    )
+
+
+def _unread(home: SiteHome, study: Study | None, error: InputError) -> list[str]:
+    """Return that the scans cannot be read; of a study that has begun, only if the folder is not there."""
+    if study is None or not is_settled(home, study):
+        return [str(error)]
+    try:
+        check_folder(home.data_path)
+    except InputError as missing:
+        return [str(missing)]
+    return []
+
+
+def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
+    """Return which kits can be used no more, or not for long: that of a study, or all."""
+    try:
+        kits = installed(home)
+    except InputError as error:
+        return [str(error)]
+    chosen = [kit for kit in kits if study is None or kit.label.study == study.hash.hex()]
+    warnings = filter(None, (certificate_warning(kit.path) for kit in chosen))
+    return [f"{words}; ask the coordinator for a new kit" for words in warnings]
+
+
+def _study_obstacles(home: SiteHome, study: Study) -> list[str]:
+    """Return what keeps the site from taking part before any scan is looked at."""
+    found: list[str] = []
+    demands = [terms_problems]
+    if home.settings.name in study.contract.roster.names:
+        demands.append(budget_problems)
+    for demand in demands:
+        try:
+            found += demand(home, study)
+        except CapedjicaError as error:
+            found.append(str(error))
+    return found
+
+
+def _approval(home: SiteHome, study: Study) -> dict[str, Any]:
+    """Return whether a study was approved, when, and what changed since then and before it began."""
+    spent, record = spent_on(home, study), read_record(home, study)
+    changed: list[str] = []
+    with suppress(InputError):  # a folder that cannot be read is named elsewhere
+        changed = changed_since_approval(home, study)
+    return {
+        "approved": spent is not None and not spent.revoked,
+        "by_itself": home.settings.policy.auto_approve,
+        "when": None if record is None else record.when,
+        "releases": 0 if spent is None else spent.n_releases,
+        "changed": changed,
+    }
+
+
+def _data_obstacles(home: SiteHome, study: Study | None, roll: Roll, problems: list[Problem]) -> list[str]:
+    if study is not None and home.settings.name in study.contract.roster.names:
+        return data_obstacles(home, study, roll, problems)
+    return [] if roll.enrolment else [str(problem) for problem in problems if problem.fatal]
+
+
+def _measured(roll: Roll) -> dict[str, Any]:
+    """Return what there is, in numbers; a recording that cannot be read is left out of them."""
+    measured = []
+    for recording in (recording for person in roll.found for recording in person.recordings):
+        with suppress(Exception):
+            measured.append(measure(recording))
+    lengths = [one.n_timepoints for one in measured]
+    times = [one.repetition_time for one in measured]
+    return {
+        "kind": roll.kind,
+        "people": len(roll.people),
+        "recordings": sum(len(person.recordings) for person in roll.found),
+        "people_with_several": sum(len(person.recordings) > 1 for person in roll.found),
+        "timepoints": [min(lengths), median(lengths), max(lengths)] if lengths else None,
+        "repetition_times": sorted({round(time, 4) for time in times if time is not None}),
+        "without_repetition_time": times.count(None),
+        "grids": dict(Counter(one.grid for one in measured).most_common()),
+    }
+
+
+def _enrolment(enrolment: Enrolment, roll: Roll) -> dict[str, Any]:
+    return {
+        "when": enrolment.when,
+        "study": enrolment.study,
+        "people": len(enrolment.enrolled),
+        "left_out": {one.name: list(one.reasons) for one in enrolment.left_out},
+        "missing": roll.missing,
+        "withdrawn": sorted(roll.withdrawn),
+    }
+
+
+def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
+    """Return the site's limits, what is spent, and what a study would add at most."""
+    policy, totals = home.policy, home.totals()
+    spent = 0.0 if totals is None else totals.overall.mu2
+    limits = {
+        "total_epsilon": policy.total.epsilon,
+        "study_epsilon": policy.per_study.epsilon,
+        "delta": policy.total.delta,
+        "spent_epsilon": _finite(epsilon_of(spent, policy.total.delta)),
+    }
+    if study is None or home.settings.name not in study.contract.roster.names:
+        return {"limits": limits, "study": None}
+    contract, cap = study.contract, study.contract.cap(home.settings.name)
+    known = None if totals is None else totals.studies.get(contract.hash)
+    to_come = max(0.0, cap.mu2 - (0.0 if known is None else known.mu2)) if contract.protects else math.inf
+    # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
+    left = policy.total.mu2 - to_come - (0.0 if math.isinf(spent) else spent)
+    return {
+        "limits": limits,
+        "study": describe(study)
+        | {
+            "own_epsilon": cap.epsilon if contract.protects else None,
+            "approved": known is not None,
+            "epsilon_afterwards": _finite(epsilon_of(spent + to_come, policy.total.delta)),
+            "epsilon_left": gaussian_epsilon(math.sqrt(left), policy.total.delta) if left >= 0 else None,
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# For people
+
+
+def show_terms(home: SiteHome, study: Study, console: Console) -> None:
+    """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
+    facts, name = _cost(home, study), home.settings.name
+    epsilon = next(site["epsilon"] for site in facts["study"]["sites"] if site["name"] == name)
+    own = {"name": name, "epsilon": epsilon, "words": list(_limit_words(facts))}
+    show_facts(facts["study"] | {"own": own}, console)
+
+
+def show_site(facts: dict[str, Any], console: Console) -> None:
+    """Explain a site on the terminal."""
+    console.print(Text(f"Site {facts['site']}", style="bold"))
+    for warning in facts["warnings"]:
+        show_paragraph(f"Warning: {warning}.", console)
+    if facts["data"] is not None:
+        show_heading("What is here", console)
+        for words in _data_words(facts):
+            show_paragraph(words, console)
+        show_heading("Who takes part", console)
+        for words in _enrolment_words(facts):
+            show_paragraph(words, console)
+    if facts["problems"]:
+        show_heading("What is wrong with scans", console)
+        _show_problems(facts["problems"], console)
+    if facts["study"] is not None:
+        show_heading(f"What would leave, for '{printable(facts['study']['title'])}'", console)
+        show_releases(facts["study"], console)
+    show_heading("What it costs", console)
+    for words in _cost_words(facts):
+        show_paragraph(words, console)
+    if "approval" in facts:
+        show_heading("Whether it is approved", console)
+        for words in _approval_words(facts["approval"]):
+            show_paragraph(words, console)
+
+
+def _data_words(facts: dict[str, Any]) -> Iterator[str]:
+    data = facts["data"]
+    count = f"{data['people']:,} people, {data['recordings']:,} recordings"
+    yield f"{facts['folder']}: {KINDS[data['kind']]}. {count}."
+    if data["people_with_several"]:
+        yield (
+            f"People with several recordings: {data['people_with_several']:,}. These count as one person, "
+            "who is protected as one."
+        )
+    if data["timepoints"]:
+        shortest, middle, longest = data["timepoints"]
+        yield f"Time points of a recording: {shortest:,} to {longest:,}, typically {middle:,.0f}."
+    grids = "; ".join(f"{grid} ({count:,} recordings)" for grid, count in data["grids"].items())
+    if grids:
+        yield f"A time point has {grids}."
+    if data["repetition_times"]:
+        yield f"Repetition times: {', '.join(f'{tr:g} s' for tr in data['repetition_times'])}."
+        if data["without_repetition_time"]:
+            yield f"{data['without_repetition_time']:,} recordings do not say theirs."
+
+
+def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
+    enrolment = facts["enrolment"]
+    if enrolment is None:
+        yield (
+            f"Nobody was chosen yet: all {facts['data']['people']:,} who are found take part. `capedjica "
+            "site enrol` fixes the list, and leaves out scans that cannot be used."
+        )
+        return
+    yield (
+        f"{enrolment['people']:,} people, enrolled {enrolment['when']}; {len(enrolment['left_out']):,} were "
+        "left out then, for the reasons in enrolled.toml. The number is public, the names are not."
+    )
+    if enrolment["missing"]:
+        yield (
+            f"Of these, {len(enrolment['missing']):,} cannot be found any more and would count as zero: "
+            f"{', '.join(map(printable, enrolment['missing']))}."
+        )
+    if enrolment["withdrawn"]:
+        yield (
+            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their scans are not read, "
+            "and they count as zero."
+        )
+
+
+def _show_problems(problems: list[dict[str, Any]], console: Console) -> None:
+    for problem in problems:
+        kind = "cannot be used" if problem["fatal"] else "note"
+        # Not wrapped: a path in two pieces cannot be copied.
+        console.print(Text(f"  {kind}: {problem['what']}"), soft_wrap=True)
+
+
+def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
+    yield from _limit_words(facts)
+    if facts["study"] is None:
+        yield "Give a study with --study to see what it would cost."
+    elif facts["study"]["own_epsilon"] is not None:
+        yield more_words(facts["study"]["privacy"])
+    yield "Nothing was spent by looking."
+
+
+def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
+    """Yield what the site allows and has spent, and what a study would leave of that."""
+    limits, study = facts["limits"], facts["study"]
+    spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
+    yield (
+        f"This site allows epsilon {limits['study_epsilon']:g} to any one study and "
+        f"{limits['total_epsilon']:g} to all together, at delta {limits['delta']:g}. Spent so far: {spent}."
+    )
+    if study is None:
+        return
+    if study["own_epsilon"] is None:
+        yield "NOT PRIVATE: this study protects nobody from the aggregator; the ledger counts it unlimited."
+        return
+    after = study["epsilon_afterwards"]
+    together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
+    yield (
+        f"This study may cost each {unit_of(study['privacy']).named('person')} here at most epsilon "
+        f"{round_up(study['own_epsilon'])}. All together would then be {together}. "
+        f"{_left_words(study['epsilon_left'])}"
+    )
+
+
+def _left_words(left: float | None) -> str:
+    if left is None:
+        return "That is more than the site allows: a run would be refused."
+    context = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
+    shown = float(context.create_decimal(decimal.Decimal(left)))
+    if shown < _NEXT_TO_NOTHING:
+        return "Next to nothing would be left for later studies."
+    return f"Later studies could then cost epsilon {shown:.4g} (epsilons do not simply add up)."
+
+
+def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
+    if not approval["approved"]:
+        yield "Not approved yet." + (
+            " This site approves by itself what is within its limits, when a study runs."
+            if approval["by_itself"]
+            else " `capedjica site approve` shows what it asks for, and approves it."
+        )
+        return
+    yield (
+        "Approved."
+        if approval["when"] is None
+        else f"Approved {approval['when']}, with the scans of that time."
+    )
+    if approval["releases"]:
+        yield f"It has begun: {approval['releases']:,} releases were made."
+    elif approval["when"] is not None and not approval["changed"]:
+        yield "They have not changed since."
+    for changed in approval["changed"]:
+        yield f"But {changed}."

@@ -1,0 +1,1 @@
+"""Whose consent stands, and what happens when somebody withdraws it."""

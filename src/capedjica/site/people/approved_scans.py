@@ -1,0 +1,206 @@
+"""What an approval was given for: the people who take part, and their files as they were.
+
+The record stays at the site, and only its owner can read it. It is compared with what is there before
+anything is spent on the study, and never afterwards: what happens to a scan while a study runs must not be
+seen from outside. A study reads the people and the files of the record and no others: one that came later was
+never approved, and must not push out another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from capedjica.data.layouts import recordings_among
+from capedjica.data.scans import Person
+from capedjica.site.home import SiteHome
+from capedjica.site.private_files import write_private
+from capedjica.study.study_file import Study
+from capedjica.tools.text import printable
+
+SCHEMA: Final = 1
+_UNREADABLE: Final = "unreadable"
+
+
+class FileState(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file: its size in bytes, when it was changed (ns) and the SHA-256 of its content."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+Files = dict[str, FileState]
+
+
+class ApprovedScans(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The content of a record.
+
+    Attributes
+    ----------
+    when : str
+        The time of the approval.
+    people : dict
+        The files of everybody who takes part, by names relative to the folder of the scans. Whoever was
+        enrolled and could not be found has none.
+    """
+
+    schema: int = SCHEMA
+    when: str
+    people: dict[str, Files]
+
+
+def record_path(home: SiteHome, study: Study) -> Path:
+    """Return where the record of a study is, beside its copy."""
+    return home.approved_path / f"{study.hash.hex()[:16]}.people"
+
+
+def read_record(home: SiteHome, study: Study) -> ApprovedScans | None:
+    """Return what a study was approved for; None where no record of it can be read."""
+    return _read(record_path(home, study))
+
+
+def approved_people(home: SiteHome, study: Study) -> tuple[Person, ...] | None:
+    """Return for whom a study was approved, with the files they had then; None without a record.
+
+    Nothing is looked for in the folder of the scans, so nothing that is there can be in the way.
+    """
+    record = read_record(home, study)
+    if record is None:
+        return None
+    return tuple(
+        Person(_name(name), recordings_among([home.data_path / _name(file) for file in files]))
+        for name, files in record.people.items()
+    )
+
+
+def write_record(home: SiteHome, study: Study, record: ApprovedScans) -> None:
+    """Keep what a study is approved for."""
+    write_private(record_path(home, study), msgspec.json.encode(record))
+
+
+def forget_person(home: SiteHome, name: str) -> None:
+    """Take what is known of somebody's files out of all records; they stay approved, without any file."""
+    for file in home.approved_path.glob("*.people"):
+        record = _read(file)
+        if record is not None and record.people.get(_text(name)):
+            people = record.people | {_text(name): {}}
+            write_private(file, msgspec.json.encode(msgspec.structs.replace(record, people=people)))
+
+
+def _read(file: Path) -> ApprovedScans | None:
+    try:
+        record = msgspec.json.decode(file.read_bytes(), type=ApprovedScans)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return record if record.schema == SCHEMA else None
+
+
+def take_record(home: SiteHome, people: Iterable[Person], tick: Callable[[], None]) -> ApprovedScans:
+    """Return a record of this moment; ``tick`` is called after each person.
+
+    A file of a name, size and time of change that an earlier approval recorded is not read again.
+    """
+    known, taken = _known(home), {}
+    for person in people:
+        states = ((name, _state(name, path, known)) for name, path in _files(home, person))
+        taken[_text(person.name)] = {name: state for name, state in states if state is not None}
+        tick()
+    return ApprovedScans(when=datetime.now(UTC).isoformat(timespec="seconds"), people=taken)
+
+
+def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person]) -> list[str]:
+    """Return in words what became different since the record was taken, for the site's own people.
+
+    A file is read only where its time of change is another and its size is not.
+    """
+    now = {_text(person.name): person for person in people}
+    new = [name for name in now if name not in record.people]
+    gone = [name for name in record.people if name not in now]
+    found = []
+    if new or gone:
+        found.append(
+            f"not the same people take part as when the study was approved ({len(new)} came, {len(gone)} "
+            f"went): the first is {printable((new + gone)[0])}"
+        )
+    both = [name for name in now if name in record.people]
+    changed = [name for name in both if not _is_as_it_was(home, now[name], record.people[name])]
+    if changed:
+        found.append(
+            f"{len(changed)} of {len(now)} people's scans changed since the study was approved: the first is "
+            f"that of {printable(changed[0])}"
+        )
+    return found
+
+
+def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Path]]:
+    """Yield every file that has a say in a person's series, by its name in the folder of the scans."""
+    for path in (path for recording in person.recordings for path in recording.sources):
+        if path.exists():
+            yield _text(os.path.relpath(path, home.data_path)), path
+
+
+def _text(name: str) -> str:
+    """Return a name as text that can be written, also one that is not in UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def _name(text: str) -> str:
+    """Return the name that :func:`_text` wrote; only bytes that are no text were escaped."""
+    plain = re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes.fromhex(found[1].decode()), text.encode())
+    return os.fsdecode(plain)
+
+
+_Known = dict[tuple[str, int, int], str]
+
+
+def _known(home: SiteHome) -> _Known:
+    """Return the hashes that all records of the site have."""
+    records = filter(None, map(_read, home.approved_path.glob("*.people")))
+    files = (item for record in records for files in record.people.values() for item in files.items())
+    return {
+        (name, state.size, state.mtime_ns): state.sha256
+        for name, state in files
+        if state.sha256 != _UNREADABLE
+    }
+
+
+def _state(name: str, path: Path, known: _Known) -> FileState | None:
+    """Return a file as it is, None where it is not there any more."""
+    try:
+        # Before it is read: if it changes meanwhile, the next look finds another time.
+        status = path.stat()
+    except OSError:
+        return None
+    size, changed = status.st_size, status.st_mtime_ns
+    return FileState(size, changed, known.get((name, size, changed)) or _digest(path))
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return _UNREADABLE
+
+
+def _is_as_it_was(home: SiteHome, person: Person, files: Files) -> bool:
+    now = dict(_files(home, person))
+    return now.keys() == files.keys() and all(_is_same(now[name], files[name]) for name in now)
+
+
+def _is_same(path: Path, before: FileState) -> bool:
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    if status.st_size != before.size:
+        return False
+    return status.st_mtime_ns == before.mtime_ns or _digest(path) == before.sha256

@@ -1,0 +1,227 @@
+"""The people of a site: found, looked at, enrolled, and opened for a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from capedjica.algorithms.ica.scan_length import longest_scan
+from capedjica.data.features import FeatureTable, open_features
+from capedjica.data.images import repetition_time
+from capedjica.data.layouts import Found, check_folder, find_people, is_image
+from capedjica.data.people import People
+from capedjica.data.scans import Features, Person, Problem, Recording
+from capedjica.data.timeseries import read_scan
+from capedjica.errors import InputError
+from capedjica.site.consent.consents import consenting, read_withdrawn, standing
+from capedjica.site.home import DataTable, SiteHome
+from capedjica.site.people.approved_scans import approved_people
+from capedjica.site.people.enrolment import (
+    Enrolment,
+    LeftOut,
+    enrolment_path,
+    read_enrolment,
+    write_enrolment,
+)
+from capedjica.study.study_file import Study
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
+
+Tick = Callable[[], None]
+# Without a study, images are looked at through the brain of the MNI152 template, in coarse voxels.
+_PLAIN_IMAGES: Final = FeatureTable(kind="voxels", voxel_size=8.0)
+# The fewest time points that any analysis needs.
+_FEWEST_TIMEPOINTS: Final = 2
+_WITHDREW: Final = "withdrew consent on"
+
+
+@dataclass(frozen=True)
+class Roll:
+    """Who takes part at a site.
+
+    Attributes
+    ----------
+    kind : str
+        What the folder of the scans was taken for.
+    people : tuple of Person
+        In order. Somebody who is enrolled but cannot be found has no recordings.
+    problems : tuple of Problem
+        What is wrong already, before any file is opened.
+    enrolment : Enrolment or None
+        None where all that are found take part.
+    withdrawn : frozenset of str
+        Names of those among the enrolled who withdrew their consent, and who therefore have no recordings.
+    """
+
+    kind: str
+    people: tuple[Person, ...]
+    problems: tuple[Problem, ...]
+    enrolment: Enrolment | None
+    withdrawn: frozenset[str] = frozenset()
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of those who are enrolled but cannot be found."""
+        names = [person.name for person in self.people if not person.recordings]
+        return [name for name in names if name not in self.withdrawn]
+
+    @cached_property
+    def found(self) -> list[Person]:
+        """All who have recordings."""
+        return [person for person in self.people if person.recordings]
+
+
+def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
+    """Return who takes part: exactly those who were enrolled, or all that are found if nobody was."""
+    enrolment = read_enrolment(home)
+    if enrolment is None:
+        found = find(home, home.settings.data, study)
+        return Roll(found.kind, found.people, found.problems, None)
+    # The folder may have been moved, and whoever was asked for by name may be gone.
+    data = msgspec.structs.replace(enrolment.data, path=home.settings.data.path, participants=())
+    found = find(home, data, study)
+    present = {person.name: person for person in found.people}
+    # defence: the-enrolled-stay-enrolled
+    people = tuple(present.get(name, Person(name, ())) for name in enrolment.enrolled)
+    names = set(enrolment.enrolled)
+    problems = tuple(problem for problem in found.problems if problem.name in names)
+    return Roll(found.kind, people, problems, enrolment, frozenset(read_withdrawn(home)) & names)
+
+
+def find(
+    home: SiteHome, data: DataTable, study: Study | None, withdrawn: Collection[str] | None = None
+) -> Found:
+    """Return who is in the folder of the scans and did not withdraw, in the study's space if it has one.
+
+    ``withdrawn`` takes the place of the site's list, for those who do not open what is found.
+    """
+    wanted = None if study is None else study.content.features.space
+    if wanted is not None and data.space not in (None, wanted):
+        raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
+    return find_people(
+        data.kind,
+        home.data_path,
+        pattern=data.pattern,
+        task=data.task,
+        space=data.space or wanted,
+        participants=data.participants,
+        abide_site=data.abide_site,
+        # defence: the-withdrawn-are-not-found
+        without=read_withdrawn(home) if withdrawn is None else withdrawn,
+    )
+
+
+def open_people(home: SiteHome, study: Study) -> People:
+    """Return the people of a site as a study reads them: those of the approval, with the files of then."""
+    return consenting(home, _taking_part(home, study), study.features, read_withdrawn(home))
+
+
+def _taking_part(home: SiteHome, study: Study) -> tuple[Person, ...]:
+    """Return who was approved; a site that approves by itself keeps no record, and takes whoever is there."""
+    # defence: the-people-of-the-approval
+    approved = None if home.settings.policy.auto_approve else approved_people(home, study)
+    if approved is None:
+        return call_roll(home, study).people
+    check_folder(home.data_path)
+    return approved
+
+
+def look(
+    home: SiteHome, people: list[Person], study: Study | None, tick: Tick = lambda: None
+) -> list[Problem]:
+    """Read everybody once, and return everything that is wrong; without a study, what none could use."""
+    if study is None:
+        found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
+        return [problem for problem in found if problem.fatal]
+    readable = consenting(home, people, study.features, standing(home))
+    analysis = study.content.analysis
+    return readable.check(analysis.n_components, tick, longest_scan(analysis.scan_length))
+
+
+def _plain_features(people: list[Person]) -> Features:
+    """Return features that suit the recordings where no study says what to make of them."""
+    paths = [recording.path for person in people for recording in person.recordings]
+    if any(map(is_image, paths)):
+        return open_features(_PLAIN_IMAGES, Path(), None)
+    return open_features(FeatureTable(), Path(), next(filter(None, map(_n_columns, paths)), 1))
+
+
+def _n_columns(path: Path) -> int | None:
+    try:
+        return int(read_scan(path).shape[1])
+    except Exception:
+        return None
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What a recording says of itself: time points, seconds between them, and the grid in words."""
+
+    n_timepoints: int
+    repetition_time: float | None
+    grid: str
+
+
+def measure(recording: Recording) -> Measures:
+    """Measure a recording; raise whatever comes when it cannot be read."""
+    if not is_image(recording.path):
+        length, width = read_scan(recording.path).shape
+        return Measures(length, None, f"{width} columns")
+    import nibabel
+
+    image = cast("Nifti1Image", nibabel.load(recording.path))
+    shape, zooms = image.shape, image.header.get_zooms()  # type: ignore[no-untyped-call]
+    words = " x ".join(map(str, shape[:3])), " x ".join(f"{side:.3g}" for side in zooms[:3])
+    return Measures(int(shape[3]), repetition_time(recording, image), f"{words[0]} voxels of {words[1]} mm")
+
+
+def enrol(
+    home: SiteHome,
+    data: DataTable,
+    study: Study | None,
+    *,
+    again: bool = False,
+    tick: Tick = lambda: None,
+) -> Enrolment:
+    """Look at everybody that ``data`` selects, leave out those who cannot take part, and fix the list.
+
+    Those who withdrew their consent are left out without a look. An earlier list is replaced only if
+    ``again`` says so.
+    """
+    if enrolment_path(home).exists() and not again:
+        raise InputError(
+            f"site {home.settings.name} has enrolled its people ({enrolment_path(home)}); "
+            "--again replaces the list"
+        )
+    found = find(home, data, study)
+    problems = [*found.problems, *look(home, list(found.people), study, tick)]
+    reasons = _reasons(problems)
+    enrolled = [person.name for person in found.people if person.name not in reasons]
+    if not enrolled:
+        first = next(iter(reasons.values()), ["nobody is there"])[0]
+        raise InputError(f"nobody of site {home.settings.name} can be enrolled; the first reason: {first}")
+    names = [person.name for person in found.people if person.name in reasons]
+    left_out = [LeftOut(name, tuple(reasons[name])) for name in names]
+    left_out += [
+        LeftOut(name, (f"{name}: {_WITHDREW} {when}",)) for name, when in read_withdrawn(home).items()
+    ]
+    title = None if study is None else study.content.title
+    enrolment = Enrolment.now(data, enrolled, left_out, title)
+    write_enrolment(home, enrolment)
+    return enrolment
+
+
+def _reasons(problems: list[Problem]) -> dict[str, list[str]]:
+    """Return why people cannot take part, by name."""
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        if problem.fatal:
+            reasons[problem.name].append(str(problem))
+    return reasons

@@ -1,0 +1,109 @@
+"""A site's results about its people, gathered for the page that stays there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.ica.maps import mixing_of
+from capedjica.errors import InputError
+from capedjica.report.local import PersonResults, Spectrum, local_page
+from capedjica.report.page import write_page
+from capedjica.site.home import SiteHome
+from capedjica.site.results.per_person import write_local_results
+from capedjica.study.matrices import read_matrix
+from capedjica.study.study_file import Study
+
+FloatArray = NDArray[np.float64]
+REPORT: Final = "report.html"
+
+
+def write_local_report(run: Path, home: SiteHome, tick: Callable[[], None] = lambda: None) -> Path:
+    """Write results about a site's people that are missing, and the page of all; only its owner reads it."""
+    written = write_local_results(run, home, tick)
+    study, group = Study.load(run), mixing_of(read_matrix(run / "unmixing.npy")).T
+    people = [_person(folder, study, group) for folder in sorted(written.folder.glob("sub-*"))]
+    if not people:
+        raise InputError(f"site {home.settings.name} has no results about anybody: no scan can be used")
+    path = written.folder / REPORT
+    page = local_page(study.content.title, home.settings.name, people, written.unusable)
+    write_page(path, page, 0o600)
+    return path
+
+
+def _person(folder: Path, study: Study, group: FloatArray) -> PersonResults:
+    courses = _sorted(folder, "timeseries")
+    spectra = _sorted(folder, "spectra")
+    try:
+        return PersonResults(
+            name=folder.name,
+            courses=[_table(path) for path in courses],
+            spectra=[_spectrum(path) for path in spectra],
+            connectivity=_table(_sorted(folder, "relmat")[0]),
+            fit=_fit(folder, study, group),
+            left_out=sum(int(_about(path)["VolumesLeftOut"]) for path in courses),
+            files={
+                _words(path): quote(f"{folder.name}/{path.name}")
+                for path in sorted(folder.iterdir())
+                if path.suffix != ".json"
+            },
+        )
+    except (OSError, KeyError, IndexError, TypeError, ValueError):
+        raise InputError(
+            f"{folder} is not as it was written; remove it, and it is made again: capedjica site results"
+        ) from None
+
+
+def _sorted(folder: Path, kind: str) -> list[Path]:
+    """Return the tables of a kind, by run."""
+    return sorted(folder.glob(f"*_desc-components_{kind}.tsv"), key=lambda path: (len(path.name), path.name))
+
+
+def _table(path: Path) -> FloatArray:
+    header, *rows = path.read_text(encoding="utf-8").splitlines()
+    values = np.array([[float(cell) for cell in row.split("\t")] for row in rows])
+    if values.shape != (len(rows), len(header.split("\t"))):
+        raise ValueError("rows are missing")
+    return values
+
+
+def _spectrum(path: Path) -> Spectrum:
+    values = _table(path)
+    return Spectrum(values[:, 0], values[:, 1:], str(_about(path)["FrequencyUnit"]))
+
+
+def _about(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return content
+
+
+def _words(path: Path) -> str:
+    """Return what a file holds: the last part of its name, and the run if there are several."""
+    parts = path.name.split(".")[0].split("_")
+    return " ".join([parts[-1], *(part.replace("-", " ") for part in parts if part.startswith("run-"))])
+
+
+def _fit(folder: Path, study: Study, group: FloatArray) -> float:
+    """Return the mean correlation of somebody's own maps with those of the group, in the same places."""
+    (own,) = folder.glob("*_desc-components_maps.n*")
+    if own.suffix == ".npy":
+        maps, reference = read_matrix(own), group
+    else:
+        import nibabel
+
+        whole = study.features.image(group)
+        assert whole is not None
+        mine = np.asarray(nibabel.load(own).dataobj, dtype=np.float64)  # type: ignore[attr-defined]
+        theirs = np.asarray(whole.dataobj, dtype=np.float64)
+        inside = np.abs(theirs).max(axis=-1) > 0
+        maps, reference = mine[inside].T, theirs[inside].T
+    a = maps - maps.mean(axis=1, keepdims=True)
+    b = reference - reference.mean(axis=1, keepdims=True)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.mean(np.sum(a * b, axis=1) / np.where(lengths > 0, lengths, 1.0)))

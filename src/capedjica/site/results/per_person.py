@@ -1,0 +1,261 @@
+"""What a study says about each person of one site: written at that site, for its own use, and never sent.
+
+Each person has a folder with names after BIDS::
+
+    results/<study>/sub-01/sub-01_desc-components_timeseries.tsv   a column per component
+                           sub-01_desc-components_spectra.tsv      power of the time courses by frequency
+                           sub-01_desc-components_relmat.tsv       functional network connectivity
+                           sub-01_desc-components_maps.nii.gz      the person's own maps (.npy without images)
+
+with a JSON file beside every table. Somebody with several runs has ``run-1``, ``run-2``... in the names of
+what belongs to one. Where the study censors volumes, these are left out of the time courses: what was apart
+becomes neighbours, and spectra are approximate. Nothing of it is private in the sense of the study: whoever
+can read it sees the person.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.ica.single_subject import SEGMENT, SingleSubject, analyse_subject, power_spectra
+from capedjica.data.scans import Person, Scan
+from capedjica.errors import InputError
+from capedjica.site.consent.consents import consenting, standing
+from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import call_roll, measure
+from capedjica.study.matrices import read_matrix
+from capedjica.study.study_file import Study
+
+FloatArray = NDArray[np.float64]
+_README: Final = """\
+About single people: never to leave this site. Made by `capedjica site results` from the maps of
+'{title}'; `capedjica site purge --results` removes it.
+"""
+
+
+@dataclass(frozen=True)
+class LocalResults:
+    """What was written.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it is.
+    written, kept : int
+        People of this time, and of earlier times.
+    unusable : tuple of str
+        Names of those whose scans cannot be used.
+    """
+
+    folder: Path
+    written: int
+    kept: int
+    unusable: tuple[str, ...]
+
+
+def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = lambda: None) -> LocalResults:
+    """Write what the maps of a run say about each person of a site.
+
+    Everybody's folder appears when it is complete. After an interruption those who have one are kept.
+    ``tick`` is called after each person.
+    """
+    study = Study.load(run)
+    unmixing = _unmixing(run, study)
+    people = call_roll(home, study).people
+    folder = _own_folder(home, study, unmixing)
+    outcomes: dict[str, list[str]] = {"written": [], "kept": [], "unusable": []}
+    for person in people:
+        outcomes[_write_person(folder, person, study, home, unmixing)].append(person.name)
+        tick()
+    return LocalResults(folder, len(outcomes["written"]), len(outcomes["kept"]), tuple(outcomes["unusable"]))
+
+
+def purge_results(home: SiteHome) -> int:
+    """Remove the results about single people; return of how many studies there were some."""
+    folders = [path for path in home.results_path.glob("*") if path.is_dir()]
+    try:
+        if home.results_path.exists():
+            shutil.rmtree(home.results_path)
+    except OSError as error:
+        raise InputError(f"{home.results_path} cannot be removed: {error.strerror}") from None
+    return len(folders)
+
+
+def _unmixing(run: Path, study: Study) -> FloatArray:
+    """Return the unmixing matrix of a run, if it is that of the study."""
+    unmixing = read_matrix(run / "unmixing.npy")
+    table = study.content.analysis
+    if unmixing.shape != (table.n_components, table.n_features):
+        raise InputError(
+            f"{run / 'unmixing.npy'} has shape {unmixing.shape}, that of its study would be "
+            f"{(table.n_components, table.n_features)}"
+        )
+    return unmixing
+
+
+def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
+    """Return the folder of a study's results, made so that only its owner can open it."""
+    folder, digest = home.results_path / study.hash.hex()[:16], hashlib.sha256(unmixing.tobytes()).hexdigest()
+    mark = folder / ".maps"
+    try:
+        for path in (home.results_path, folder):
+            path.mkdir(mode=0o700, exist_ok=True)
+            path.chmod(0o700)
+        if mark.exists() and mark.read_text(encoding="ascii") != digest:
+            raise InputError(
+                f"{folder} holds results from other maps of this study; remove them first: "
+                "capedjica site purge --results"
+            )
+        for draft in folder.glob(".*.part"):
+            shutil.rmtree(draft)
+        _write(mark, digest.encode())
+        _write(folder / "README.txt", _README.format(title=study.content.title).encode())
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+def person_label(name: str) -> str:
+    """Return what the folder of somebody's results is called."""
+    return name if name.startswith("sub-") else f"sub-{name}"
+
+
+def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, unmixing: FloatArray) -> str:
+    """Write the folder of one person, whole or not at all; return what became of it."""
+    label = person_label(person.name)
+    if _withdrew(folder, person, home):
+        return "unusable"
+    if (folder / label).exists():
+        return "kept"
+    runs = _runs(person, study, home)
+    if not runs:
+        return "unusable"
+    draft = folder / f".{label}.part"
+    try:
+        draft.mkdir(mode=0o700)
+        for name, content in _files(label, person, study, runs, unmixing):
+            _write(draft / name, content)
+        draft.rename(folder / label)
+    except OSError as error:
+        if not _withdrew(folder, person, home):
+            raise InputError(f"{folder / label} cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    # Once more: a withdrawal is on the list first and removes results next, so one of the two sees the other.
+    return "unusable" if _withdrew(folder, person, home) else "written"
+
+
+def _withdrew(folder: Path, person: Person, home: SiteHome) -> bool:
+    """Whether a person withdrew their consent; then there is no folder of theirs any more."""
+    # defence: results-written-after-a-withdrawal
+    if person.name not in standing(home):
+        return False
+    shutil.rmtree(folder / person_label(person.name), ignore_errors=True)
+    return True
+
+
+def _runs(person: Person, study: Study, home: SiteHome) -> list[Scan]:
+    """Return the series of a person's runs; nothing unless all can be used, as in the study itself."""
+    alone = [Person(person.name, (recording,)) for recording in person.recordings]
+    runs = list(consenting(home, alone, study.features, standing(home)))
+    return runs if all(run.size and np.isfinite(run).all() for run in runs) else []
+
+
+def _files(
+    label: str, person: Person, study: Study, runs: list[Scan], unmixing: FloatArray
+) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of a person's files."""
+    found = analyse_subject(runs, unmixing)
+    columns = [f"component-{number:02d}" for number in range(1, len(unmixing) + 1)]
+    origin = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    for number, (recording, courses) in enumerate(
+        zip(person.recordings, found.courses, strict=True), start=1
+    ):
+        stem = f"{label}_run-{number}" if len(runs) > 1 else label
+        measured = measure(recording)
+        tr, left_out = measured.repetition_time, measured.n_timepoints - len(courses)
+        about = origin | {"Sources": [str(recording.path)], "RepetitionTime": tr, "VolumesLeftOut": left_out}
+        yield from _table(f"{stem}_desc-components_timeseries", columns, courses, about | _courses_words(tr))
+        frequencies, power = power_spectra(courses, tr)
+        table = np.column_stack([frequencies, power])
+        yield from _table(
+            f"{stem}_desc-components_spectra", ["frequency", *columns], table, about | _spectra_words(tr)
+        )
+    about = origin | {"Sources": [str(recording.path) for recording in person.recordings]}
+    yield from _table(f"{label}_desc-components_relmat", columns, found.connectivity, about | _RELATIONS)
+    yield from _maps(label, study, found, about)
+
+
+_RELATIONS: Final = {
+    "Description": "Functional network connectivity: Fisher's z, artanh(r), of the correlations r between "
+    "the time courses of components, over all runs, each standardised by itself. The diagonal is 0.",
+    "RelationshipMeasure": "Fisher's z of Pearson's correlation",
+}
+_MAPS: Final = {
+    "Description": "The person's own maps by dual regression: time courses that explain the scan best given "
+    "the group's maps, then maps that explain it best given these time courses, standardised.",
+}
+
+
+def _courses_words(tr: float | None) -> dict[str, Any]:
+    return {
+        "Description": "Time courses of the group's components, in the units of the scan.",
+        "SamplingFrequency": None if tr is None else 1 / tr,
+        "StartTime": 0,
+    }
+
+
+def _spectra_words(tr: float | None) -> dict[str, Any]:
+    unit = "cycles per time point" if tr is None else "Hz"
+    return {
+        "Description": "Power spectral densities of the time courses, by Welch's method in segments of at "
+        f"most {SEGMENT} time points. Frequencies in {unit}.",
+        "FrequencyUnit": unit,
+    }
+
+
+def _table(
+    stem: str, columns: list[str], values: FloatArray, about: dict[str, Any]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield a table and the words that go with it."""
+    buffer = io.BytesIO()
+    np.savetxt(buffer, values, fmt="%.8g", delimiter="\t", header="\t".join(columns), comments="")
+    yield f"{stem}.tsv", buffer.getvalue()
+    yield f"{stem}.json", _json(about | {"Columns": columns})
+
+
+def _maps(
+    label: str, study: Study, found: SingleSubject, about: dict[str, Any]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield a person's maps, as an image where the features have places."""
+    stem, image = f"{label}_desc-components_maps", study.features.image(found.maps)
+    if image is None:
+        buffer = io.BytesIO()
+        np.save(buffer, found.maps, allow_pickle=False)
+        yield f"{stem}.npy", buffer.getvalue()
+    else:
+        yield f"{stem}.nii.gz", gzip.compress(image.to_bytes(), mtime=0)
+    yield f"{stem}.json", _json(about | _MAPS)
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, from its first byte on."""
+    # defence: results-about-single-people
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)

@@ -1,0 +1,151 @@
+"""Settings files for people: read strictly, all problems named at once, a misspelt key put right."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from capedjica.errors import InputError
+from capedjica.tools.text import printable
+
+_PLAIN: Final = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "a list",
+}
+_BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+# A value is quoted to people up to this length.
+_LONGEST_QUOTE: Final = 60
+_Content = TypeVar("_Content", bound=msgspec.Struct)
+
+
+def read_toml(path: str | os.PathLike[str], kind: type[_Content], schema: int | None = None) -> _Content:
+    """Read a TOML file into a struct; InputError lists all that is wrong with it.
+
+    A file made for another ``schema`` is refused as such, whatever else it holds.
+    """
+    file = Path(path)
+    table = _parse(file)
+    if schema is not None and table.get("schema", schema) != schema:
+        raise InputError(
+            f"{file}: schema must be {schema}, got {_quoted(table['schema'])}: "
+            "made for another version of capedjica"
+        )
+    found = problems(table, kind)
+    if found:
+        raise InputError(listed(str(file), found))
+    try:
+        return msgspec.convert(table, kind)
+    except (msgspec.ValidationError, InputError) as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{file} is not a text file (UTF-8)") from None
+    except RecursionError:
+        raise InputError(f"{file} is not a settings file: brackets inside brackets without end") from None
+    except ValueError as error:  # TOMLDecodeError, and numbers of thousands of digits
+        raise InputError(f"{file} is not valid TOML: {printable(str(error))}") from None
+
+
+def toml_value(value: Any) -> str:
+    """Return a value as TOML has it: as JSON does, but for one character that TOML wants escaped too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def listed(what: str, found: list[str]) -> str:
+    """Return one problem on one line, several as a list."""
+    if len(found) == 1:
+        return f"{what}: {found[0]}"
+    return f"{what}: {len(found)} problems\n" + "\n".join(f"  - {problem}" for problem in found)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return what was probably meant, or all that is known."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+
+
+def problems(table: dict[str, Any], kind: type[msgspec.Struct], where: str = "") -> list[str]:
+    """Return what is wrong with a table that is to become a struct: unknown, missing and unfit keys."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    found = [
+        f"{where}{_key(key)} is not a known key; {suggestion(key, fields)}"
+        for key in table
+        if key not in fields
+    ]
+    found += [
+        f"{where}{name} is missing" for name, field in fields.items() if field.required and name not in table
+    ]
+    for name, field in fields.items():
+        if name in table:
+            found += _unfit(table[name], field.type, where + name)
+    return found
+
+
+def _unfit(value: Any, kind: Any, place: str) -> list[str]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
+        return problems(value, kind, f"{place}.")
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        inner = get_args(kind)[0]
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            return [p for i, item in enumerate(value, 1) for p in _unfit(item, inner, f"{place}[{i}]")]
+    choices = _choices(kind)
+    if isinstance(value, str) and choices and value not in choices:
+        return [f"{place}: {_quoted(value)} is not known; {suggestion(value, choices)}"]
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return [f"{place}: {_plain(str(error), choices)}, got {_quoted(value)}"]
+    return []
+
+
+def _choices(kind: Any) -> list[str]:
+    """Return the words that a type allows, wherever they stand in it."""
+    if get_origin(kind) is Literal:
+        return [choice for choice in get_args(kind) if isinstance(choice, str)]
+    return [choice for part in get_args(kind) for choice in _choices(part)]
+
+
+def _plain(text: str, choices: list[str]) -> str:
+    """Return a message of msgspec in the words of TOML."""
+    text = re.sub(r"( - at `.*|, got .*)", "", text)
+    words = _PLAIN | ({"str": " or ".join(map(repr, choices))} if choices else {})
+
+    def named(match: re.Match[str]) -> str:
+        return " or ".join(words.get(name, name) for name in match[1].split(" | ") if name != "null")
+
+    text = re.sub(r"`([^`]*)`", named, text)
+    text = re.sub(r" (>=|<=|>|<) (\S+)", lambda match: f" {_BOUNDS[match[1]]} {_number(match[2])}", text)
+    return text[:1].lower() + text[1:]
+
+
+def _number(text: str) -> str:
+    value = float(text)
+    return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]{1,60}", key, re.ASCII) else _quoted(key)
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[: _LONGEST_QUOTE - 3]}..."
