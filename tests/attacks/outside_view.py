@@ -65,7 +65,7 @@ FRESH = {"Answer": {"words", "head"}, "Status": {"head"}, "Hello": {"head"}}
 SUM_HEADER = 7
 LOG_TIME = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", re.MULTILINE)
 # The package has a function of this name.
-run_command = importlib.import_module("capedjica.cli.run")
+run_command = importlib.import_module("capedjica.cli.coordinator.run")
 MIDNIGHT = datetime(2000, 1, 1, tzinfo=UTC)
 
 

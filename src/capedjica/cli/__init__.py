@@ -9,18 +9,19 @@ import typer
 from rich.console import Console
 
 import capedjica
-from capedjica.cli import connecting
-from capedjica.cli.compare import compare
-from capedjica.cli.demo import demo
-from capedjica.cli.federated_demo import federated_demo
-from capedjica.cli.ledger import app as ledger_app
-from capedjica.cli.plan import plan
-from capedjica.cli.report import report
-from capedjica.cli.run import run
-from capedjica.cli.simulate import simulate
-from capedjica.cli.site import app as site_app
-from capedjica.cli.status import status
-from capedjica.cli.study import app as study_app
+from capedjica.cli.coordinator.compare import compare
+from capedjica.cli.coordinator.plan import plan
+from capedjica.cli.coordinator.provision import provision
+from capedjica.cli.coordinator.report import report
+from capedjica.cli.coordinator.run import run
+from capedjica.cli.coordinator.status import status
+from capedjica.cli.coordinator.study import app as study_app
+from capedjica.cli.first_look.demo import demo
+from capedjica.cli.first_look.federated_demo import federated_demo
+from capedjica.cli.first_look.simulate import simulate
+from capedjica.cli.site import connection
+from capedjica.cli.site.ledger import app as ledger_app
+from capedjica.cli.site.site import app as site_app
 from capedjica.errors import CapedjicaError
 
 INTERRUPTED: Final = 130
@@ -41,11 +42,11 @@ app.command()(run)
 app.command()(status)
 app.command()(report)
 app.command()(compare)
-study_app.command()(connecting.provision)
-site_app.command()(connecting.start)
-site_app.command()(connecting.status)
-site_app.command()(connecting.stop)
-site_app.command()(connecting.forget)
+study_app.command()(provision)
+site_app.command()(connection.start)
+site_app.command()(connection.status)
+site_app.command()(connection.stop)
+site_app.command()(connection.forget)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
 app.add_typer(study_app, name="study")

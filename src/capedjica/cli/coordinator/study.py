@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from capedjica.cli.coordinator.plan import image_size
 from capedjica.cli.options import JsonOption
-from capedjica.cli.plan import image_size
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:

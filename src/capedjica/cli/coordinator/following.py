@@ -1,24 +1,15 @@
-"""What the commands for studies on several machines share."""
+"""How a run on other machines is followed in the terminal."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
-from capedjica.errors import InputError
-
 if TYPE_CHECKING:
     from capedjica.coordinator.flare.progress import Progress as RunProgress
     from capedjica.coordinator.flare.running import Follower
-
-
-def need_flare() -> None:
-    """Refuse where NVIDIA FLARE is not installed."""
-    if importlib.util.find_spec("nvflare") is None:
-        raise InputError("studies on several machines need NVIDIA FLARE: pip install 'capedjica[federated]'")
 
 
 def follower(progress: Progress) -> Follower:

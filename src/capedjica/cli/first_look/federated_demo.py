@@ -27,8 +27,9 @@ def federated_demo(
     Everything that a real consortium does, on this machine, with people who do not exist: simulate, seal the
     study, approve it, start the sites, run, report. No process is left behind.
     """
-    from capedjica.cli.federated import follower, need_flare
-    from capedjica.cli.run import progress_bars
+    from capedjica.cli.coordinator.following import follower
+    from capedjica.cli.coordinator.run import progress_bars
+    from capedjica.cli.options import need_flare
 
     need_flare()
     from capedjica.coordinator.planning.plan import spread_subjects

@@ -1,4 +1,4 @@
-"""``capedjica study provision`` and ``capedjica site start|stop|status``: what connects machines."""
+"""``capedjica site start|stop|status|forget``: what connects a hospital with the server of a study."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from capedjica.cli.federated import need_flare
-from capedjica.cli.options import JsonOption
-from capedjica.cli.site import SiteArgument
+from capedjica.cli.options import JsonOption, need_flare
+from capedjica.cli.site.site import SiteArgument
 from capedjica.errors import InputError
 
 WhichOption = Annotated[
@@ -24,49 +23,6 @@ WhichOption = Annotated[
 AnyOption = Annotated[
     str | None, typer.Option("--study", help="Which study, by the beginning of its hash; by default all.")
 ]
-
-
-def provision(
-    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
-    host: Annotated[
-        str | None, typer.Option(help="The name by which sites reach the machine of the aggregator.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Its port, the only one that sites must reach; by default 8002.")
-    ] = None,
-    again: Annotated[
-        bool,
-        typer.Option(
-            "--again", help="Make new kits for a sealed study: certificates end, or a kit was lost or stolen."
-        ),
-    ] = False,
-) -> None:
-    """Seal a study: it can be changed no more, and every site gets a kit to connect with.
-
-    With --again the study stays the same, and all earlier kits become useless: every site needs its new one.
-    """
-    need_flare()
-    from capedjica.coordinator.flare import provisioning
-    from capedjica.study.study_file import Study
-
-    given = Study.load(study)
-    if again:
-        federation = provisioning.provision_again(given, host, port)
-        typer.echo("All earlier kits are useless now: every site approves its new one.")
-    elif host is None:
-        raise InputError("--host is missing: the name by which sites reach the machine of the aggregator")
-    else:
-        federation = provisioning.provision(given, host, port or provisioning.DEFAULT_PORT)
-    host, port = federation.seal.host, federation.seal.port
-    typer.echo(
-        f"Sealed '{given.content.title}'. Its hash, to be compared with the sites:\n  {given.hash.hex()}"
-    )
-    typer.echo("A kit for each site, to be handed over so that nobody else gets it:")
-    for name in given.contract.roster.names:
-        typer.echo(f"  {federation.site_kits / f'{name}.zip'}")
-    typer.echo(f"Keep to yourself: {federation.path / 'root'}. Open to the sites: port {port} of {host}.")
-    typer.echo("Next, at each site: capedjica site approve NAME.zip; capedjica site start")
-    typer.echo(f"Next, here: capedjica run {shlex.quote(str(study))} --engine flare")
 
 
 def start(

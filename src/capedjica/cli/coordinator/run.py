@@ -120,7 +120,8 @@ def _run_on_flare(
     seed: int | None,
     progress: Progress,
 ) -> RunState:
-    from capedjica.cli.federated import follower, need_flare
+    from capedjica.cli.coordinator.following import follower
+    from capedjica.cli.options import need_flare
 
     if sites is not None:
         raise InputError(

@@ -32,7 +32,7 @@ def status(
 
     Exit codes for scripts: 0 complete, 10 not sealed or not begun, 11 running, 12 stopped.
     """
-    from capedjica.cli.federated import need_flare
+    from capedjica.cli.options import need_flare
 
     need_flare()
     from capedjica.coordinator.flare.status import look

@@ -1,0 +1,1 @@
+"""Commands to try everything out: demonstrations and simulated consortia."""

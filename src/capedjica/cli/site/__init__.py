@@ -1,0 +1,1 @@
+"""Commands of a hospital's data manager: ``capedjica site`` and ``capedjica ledger``."""
