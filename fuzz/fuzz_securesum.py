@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["capedjica"]):
     from capedjica.securesum.identity import SIGNATURE_BYTES
     from capedjica.securesum.messages import sign
 
-from tests.attacks.party_state import aggregator_state, site_state
+from tests.attacks.messages.party_state import aggregator_state, site_state
 from tests.vectors.generate import NAMES, Run, identity
 
 SITE = NAMES[0]

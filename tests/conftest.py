@@ -10,26 +10,26 @@ settings.load_profile("capedjica")
 
 # Files that take longest go first, so that no worker is left with one of them at the end.
 LONGEST = (
-    "faults/test_flare_kills.py",
-    "attacks/test_pipeline_audit.py",
+    "faults/flare/test_flare_kills.py",
+    "attacks/views/test_pipeline_audit.py",
     "paper/test_vary_figures.py",
-    "attacks/test_flare_fuzz.py",
-    "faults/test_flare_outages.py",
+    "attacks/flare/test_flare_fuzz.py",
+    "faults/flare/test_flare_outages.py",
     "federated/test_flare_run.py",
     "benchmarks/test_utility.py",
     "faults/test_rotation_kill.py",
-    "faults/test_soak.py",
+    "faults/flare/test_soak.py",
     "federated/test_flare_full.py",
-    "test_guide_scans.py",
+    "docs/test_guide_scans.py",
     "faults/test_ledger_kill.py",
-    "attacks/test_outside_view.py",
-    "study/test_prediction.py",
+    "attacks/views/test_outside_view.py",
+    "coordinator/test_prediction.py",
     "faults/test_run_kill.py",
-    "attacks/test_flare_trust.py",
-    "attacks/test_flare_neighbours.py",
+    "attacks/flare/test_flare_trust.py",
+    "attacks/flare/test_flare_neighbours.py",
     "securesum/test_protocol.py",
-    "test_docs.py",
-    "test_demo.py",
+    "docs/test_docs.py",
+    "one_machine/test_demo.py",
     "faults/test_run_storage.py",
     "algorithms/test_kernels.py",
     "report/test_report_browser.py",
@@ -39,7 +39,7 @@ LONGEST = (
 @pytest.fixture
 def cli(monkeypatch, capsys):
     """The command line, run in this process: a function of its arguments."""
-    from tests.in_process import run_main
+    from tests.support.in_process import run_main
 
     return lambda *arguments: run_main(arguments, monkeypatch, capsys)
 

@@ -15,7 +15,9 @@ from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
-EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
+from tests.support.places import ROOT
+
+EVIDENCE = ROOT / "docs" / "evidence"
 N_SLOWEST = 40
 PACKAGES = (
     "capedjica",

@@ -8,7 +8,7 @@ import pytest
 
 from capedjica.data.features import FeatureTable, count_features, feature_problems, open_features
 from capedjica.errors import InputError
-from tests.data.scanner import AFFINE, INSIDE, LABELS, MAPS, SHAPE, public_files, save
+from tests.support.scanner import AFFINE, INSIDE, LABELS, MAPS, SHAPE, public_files, save
 
 
 @pytest.fixture

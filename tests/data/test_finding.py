@@ -5,7 +5,7 @@ import pytest
 
 from capedjica.data import find_people
 from capedjica.errors import InputError
-from tests.data.scanner import fmriprep, save, volumes
+from tests.support.scanner import fmriprep, save, volumes
 
 PHENOTYPES = "Phenotypic_V1_0b_preprocessed1.csv"
 

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from capedjica.data import FeatureTable, People, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.scans import Person, Recording
-from tests.data.scanner import (
+from tests.support.scanner import (
     AFFINE,
     INSIDE,
     LABELS,

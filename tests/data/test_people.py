@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from capedjica.data import FeatureTable, People, find_people, open_features
 from capedjica.data.cache import SeriesCache
 from capedjica.data.scans import Person, Recording
-from tests.data.scanner import AFFINE, T, public_files, save, volumes
+from tests.support.scanner import AFFINE, T, public_files, save, volumes
 
 ATLAS = FeatureTable(kind="atlas", atlas="labels.nii.gz")
 

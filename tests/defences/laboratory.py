@@ -22,8 +22,9 @@ import scipy.optimize
 import scipy.stats
 
 from tests.defences.catalogue import Defence
-from tests.defences.markers import ROOT, changed, markers, place_of
+from tests.defences.markers import changed, markers, place_of
 from tests.defences.outcomes import described
+from tests.support.places import ROOT
 
 __all__ = ["Laboratory", "cryptography", "msgspec", "numba", "numpy", "scipy"]
 

@@ -11,9 +11,9 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.places import ROOT
+
 _MARKED = ("src", "tests")
 _MARKER = re.compile(r"^ *# defence: ([a-z0-9-]+)$", re.MULTILINE)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.defences.catalogue import DEFENCES, Defence
-from tests.defences.markers import ROOT
+from tests.support.places import ROOT
 
 REPORT = ROOT / "docs" / "evidence" / "defences.txt"
 

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from capedjica import CapeDJICA
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation
-from tests.data.scanner import AFFINE, INSIDE, SHAPE, image, save
+from tests.support.scanner import AFFINE, INSIDE, SHAPE, image, save
 
 R, T, SITES, PEOPLE = 3, 80, 3, 4
 CENTRES = np.array([[2.5, 3, 3], [5.5, 6, 4], [2.5, 7, 4]])

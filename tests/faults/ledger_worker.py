@@ -19,7 +19,7 @@ from types import FrameType
 from capedjica.errors import BudgetExceededError, CapedjicaError, ProtocolError
 from capedjica.privacy.cap import Cap
 from capedjica.privacy.ledger import Ledger, Policy
-from tests.privacy.ledger_site import DELTA, STUDY, Site, ask, begin, digest
+from tests.privacy.ledger.ledger_site import DELTA, STUDY, Site, ask, begin, digest
 
 STUDY_CAP = Cap(1.0, DELTA)
 POLICY = Policy(total=Cap(500.0, DELTA), per_study=STUDY_CAP)

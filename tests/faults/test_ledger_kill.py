@@ -19,9 +19,9 @@ import pytest
 
 from capedjica.privacy.ledger import Entry, Policy, SlotBurntError
 from tests.faults.ledger_worker import POLICY, STUDY_CAP
-from tests.privacy.ledger_site import STUDY, Site, ask, refuse_to_make
+from tests.privacy.ledger.ledger_site import STUDY, Site, ask, refuse_to_make
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
 
 

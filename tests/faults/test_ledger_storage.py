@@ -17,9 +17,8 @@ import pytest
 from capedjica.errors import InputError
 from capedjica.privacy.cap import charge
 from capedjica.privacy.ledger import LedgerError, SlotBurntError, StorageError
-from tests.privacy.ledger_site import STUDY, Site, ask, begin, refuse_to_make
-
-ROOT = Path(__file__).parents[2]
+from tests.privacy.ledger.ledger_site import STUDY, Site, ask, begin, refuse_to_make
+from tests.support.places import ROOT
 
 
 @pytest.fixture
@@ -287,7 +286,7 @@ def test_a_file_without_write_permission(site):
 FORK = """
 import os, sys
 from pathlib import Path
-from tests.privacy.ledger_site import Site, ask, begin, refuse_to_make
+from tests.privacy.ledger.ledger_site import Site, ask, begin, refuse_to_make
 with Site(Path(sys.argv[1])).open() as ledger:
     begin(ledger)
     if os.fork() == 0:

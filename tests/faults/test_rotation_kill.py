@@ -3,16 +3,14 @@
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from capedjica.privacy.ledger import WrongKeyError
 from capedjica.site.home import SiteHome
 from capedjica.site.key_rotation import rotate_key
-from tests.privacy.ledger_site import ask, begin
-
-ROOT = Path(__file__).parents[2]
+from tests.privacy.ledger.ledger_site import ask, begin
+from tests.support.places import ROOT
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.one_machine.local_run import find_sites
 from capedjica.privacy import gaussian_epsilon
-from tests.study.small_study import COMPONENTS, SIDE, make_study
+from tests.support.small_study import COMPONENTS, SIDE, make_study
 
 ITERATIONS = 20
 

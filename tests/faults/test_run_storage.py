@@ -11,7 +11,7 @@ from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from tests.faults.test_ledger_storage import file_size_limit
 from tests.faults.test_run_kill import check, complete
-from tests.study.small_study import make_study
+from tests.support.small_study import make_study
 
 N_FILES = 12  # run.json, study.toml, eight results, run.json when complete and once more with the time
 DYING = """

@@ -27,8 +27,8 @@ from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import Roster
 from tests.faults.site_worker import NAME, POLICY, open_ledger
+from tests.support.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 SIZE, COUNT = 50, 2000
 PEERS = ("s1", "s2", "s3")
 

@@ -9,7 +9,7 @@ import pytest
 
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.mechanisms.aggregator.driving import Aggregator
-from tests.attacks.test_release_mutations import Watch
+from tests.attacks.messages.test_release_mutations import Watch
 from tests.faults.test_lost_sites import COUNT, DATA, N_ROUNDS, NAMES, check_books, run
 from tests.mechanisms.consortium import DATA as CONSORTIUM_DATA
 from tests.mechanisms.consortium import Consortium

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from capedjica.site.consent.consents import Consenting
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
-from tests.study.small_study import make_study
+from tests.support.places import ROOT
+from tests.support.small_study import make_study
 
-ROOT = Path(__file__).parents[2]
 PERSON = "sub-03"
 
 

@@ -7,7 +7,7 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
-from tests.study.small_study import make_study
+from tests.support.small_study import make_study
 
 
 @pytest.fixture(scope="session")

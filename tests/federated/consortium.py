@@ -25,7 +25,7 @@ from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
-from tests.study.small_study import make_study
+from tests.support.small_study import make_study
 
 # Short, so that tests of what is lost do not take minutes.
 PATIENCE = Patience(joining=60.0, silence=8.0, greeting=30.0, masks=60.0, release=60.0)

@@ -11,8 +11,8 @@ from capedjica.flare import processes
 from capedjica.site.flare import kits
 from tests.federated.consortium import own_port
 from tests.federated.sealed import certificate, days_from_now
-from tests.in_process import run_main
-from tests.study.small_study import make_study
+from tests.support.in_process import run_main
+from tests.support.small_study import make_study
 
 
 @pytest.fixture

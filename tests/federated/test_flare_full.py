@@ -15,7 +15,7 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.study.study_file import Study, write_study
 from tests.federated.consortium import PATIENCE, Consortium, consortium
-from tests.study.small_study import make_study
+from tests.support.small_study import make_study
 
 pytestmark = pytest.mark.full
 

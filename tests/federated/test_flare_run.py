@@ -20,10 +20,10 @@ from capedjica.flare import processes
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.securesum.noise import NoiseSource
 from capedjica.site.approval.participation import approve
-from tests.attacks.leaks import Needles, contents
+from tests.attacks.views.leaks import Needles, contents
 from tests.federated.consortium import CALM, Consortium
-from tests.in_process import run_main
-from tests.study.small_study import make_study
+from tests.support.in_process import run_main
+from tests.support.small_study import make_study
 
 SEED = 7
 ODD = ("Zoë-Quux-{}", "patient {} of ward 7741", "MRN_00{}9-4471-X")

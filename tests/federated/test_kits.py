@@ -20,7 +20,7 @@ from capedjica.flare.kit import COMMUNICATION
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from tests.federated.sealed import altered, certificate, days_from_now, lying_zip, rezip, unzip, with_member
-from tests.in_process import run_main
+from tests.support.in_process import run_main
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from capedjica.site.key_rotation import rotate_key
 from capedjica.tools.locks import locked
 from tests.federated.consortium import consortium
 from tests.federated.sealed import certificate, days_from_now, unzip
-from tests.in_process import run_main
-from tests.study.small_study import make_study
+from tests.support.in_process import run_main
+from tests.support.small_study import make_study
 
 pytest.importorskip("nvflare")
 

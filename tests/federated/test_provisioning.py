@@ -18,11 +18,11 @@ from capedjica.errors import InputError
 from capedjica.flare.kit import COORDINATOR
 from capedjica.flare.limits import MAX_MESSAGE
 from capedjica.study.study_file import SiteTable, Study, write_study
-from tests.attacks.leaks import contents
+from tests.attacks.views.leaks import contents
 from tests.federated.sealed import unzip
-from tests.in_process import run_main
-from tests.study.drafts import card, draft
-from tests.study.small_study import changed
+from tests.support.drafts import card, draft
+from tests.support.in_process import run_main
+from tests.support.small_study import changed
 
 LONG = "a." * 40 + "org"
 HOSTS = [

@@ -30,7 +30,7 @@ from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.privacy import gaussian_delta
 from capedjica.privacy.cap import Cap
 from capedjica.privacy.ledger import Summary
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.securesum.noise import NoiseSource
 from tests.mechanisms.consortium import DATA, SIZES, Consortium, reply
 from tests.mechanisms.world import clipped_mean, make_study

@@ -17,7 +17,7 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS, plan_release, stream_distance
 from capedjica.privacy import gaussian_mu
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import MAX_SIGMA

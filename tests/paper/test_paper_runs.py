@@ -16,8 +16,7 @@ from rich.console import Console
 
 from paper import _runs
 from paper._runs import Clock, Kept, Outcome, Run, code_hash, make_all, make_and_store, source_files
-
-ROOT = Path(__file__).parents[2]
+from tests.support.places import ROOT
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from paper import _common, composition, effective_delta
 from paper._common import Experiment, Finding
-
-ROOT = Path(__file__).parents[2]
+from tests.support.places import ROOT
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from capedjica.errors import BudgetExceededError, CapedjicaError, InputError
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.privacy import gaussian_delta, gaussian_epsilon, gaussian_mu, pure_mu
 from capedjica.privacy.ledger import LedgerError, RestoredError
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 
 ROWS = [np.random.default_rng(s).normal(size=(30, 2)) for s in range(3)]
 SCANS = [[np.random.default_rng(10 * s + m).normal(size=(40 + m, 5)) for m in range(6)] for s in range(3)]

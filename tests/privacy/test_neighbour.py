@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from capedjica.errors import InputError
 from capedjica.privacy import Cape, gaussian_epsilon
 from capedjica.privacy.neighbour import ProtectedUnit
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 
 
 @given(st.integers(1, 5000), st.floats(1e-3, 5), st.floats(1e-12, 1e-2))

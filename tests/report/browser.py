@@ -12,9 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.support.places import ROOT
+
 # Long enough for a busy machine; a browser that hangs must not hang the tests.
 PATIENCE = 120
-ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".venv" / "node_modules" / "axe-core" / "axe.min.js"
 
 

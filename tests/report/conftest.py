@@ -10,8 +10,8 @@ from capedjica.coordinator.run.report import comparison_report, run_report
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study, write_study
-from tests.study.small_scans import make_scans
-from tests.study.small_study import changed, make_study
+from tests.support.small_scans import make_scans
+from tests.support.small_study import changed, make_study
 
 KINDS = ("pixels", "regions", "brains")
 

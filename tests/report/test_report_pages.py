@@ -33,7 +33,7 @@ from capedjica.report.viewer import volumes
 from capedjica.site.people.roll import open_people
 from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study
-from tests.attacks.leaks import Needles
+from tests.attacks.views.leaks import Needles
 from tests.report.conftest import KINDS
 
 PAGES = (*KINDS, "not private", "compared", "of a site")

@@ -116,7 +116,7 @@ def test_variance_at_the_papers_calibration():
     sensitivity = 2 / 40
     mu = cape.mu(sensitivity)[0]
     from capedjica.privacy import gaussian_epsilon
-    from capedjica.privacy.reserve import RESERVED_DELTA
+    from capedjica.privacy.reserved_delta import RESERVED_DELTA
 
     epsilon = gaussian_epsilon(mu, 1e-5 * (1 - RESERVED_DELTA))
     errors, noise = release(EQUAL, mask="paper", epsilon=epsilon)

@@ -13,7 +13,7 @@ from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
 from capedjica.study.public_files import copy_file, copy_files, file_problems, with_hashes
 from capedjica.study.study_file import Study, write_study
-from tests.study.drafts import draft
+from tests.support.drafts import draft
 
 REGIONS = 6
 

@@ -14,7 +14,7 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.study_file import SiteTable, Study, StudyFile, changes, write_study
 from capedjica.tools.toml import toml_value
-from tests.study.drafts import card, draft, plain, sites
+from tests.support.drafts import card, draft, plain, sites
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 titles = st.text(st.characters().filter(str.isprintable), min_size=1, max_size=500).filter(str.strip)

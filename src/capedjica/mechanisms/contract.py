@@ -16,7 +16,7 @@ from capedjica.privacy import gaussian_mu, validate
 from capedjica.privacy.adversary import Adversary, adversary
 from capedjica.privacy.cap import Cap
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.securesum.parameters import Roster
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]

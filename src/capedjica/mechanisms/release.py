@@ -33,7 +33,7 @@ from scipy.optimize import brentq
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.privacy import Cape, calibrate
-from capedjica.privacy.reserve import check_reserve
+from capedjica.privacy.reserved_delta import check_reserve
 from capedjica.privacy.validate import FloatArray
 from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.noise import MAX_SIGMA, total_variation_bound, word_variation_bound

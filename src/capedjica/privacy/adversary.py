@@ -23,7 +23,7 @@ from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.privacy.gaussian import gaussian_epsilon
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 
 _OWN_SITE: Final = "the site that holds the data"
 

@@ -13,8 +13,9 @@ earlier ones, and calls may run at the same time, since their releases in the or
 whose costs stay within the caps.
 
 **Different deltas.** A call's delta serves to find its mu and nothing else; the budget's own delta is the one
-of the total. What the grid and the stream of the noise add to delta (:mod:`capedjica.privacy.reserve`) is
-compared with the budget's reserve, in the same proportion as the charge.
+of the total. What the grid and the stream of the noise add to delta
+(:mod:`capedjica.privacy.reserved_delta`) is compared with the budget's reserve, in the same proportion as the
+charge.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from capedjica.privacy.gaussian import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger, Policy, StorageError, Summary
 from capedjica.privacy.ledger.keys import verifies
 from capedjica.privacy.ledger.memory import memory_ledger
-from capedjica.privacy.reserve import RESERVED_DELTA, check_reserve
+from capedjica.privacy.reserved_delta import RESERVED_DELTA, check_reserve
 from capedjica.privacy.statement import round_up
 
 _STUDY: Final = hashlib.sha256(b"capedjica budget 1").digest()
@@ -167,7 +168,7 @@ class PrivacyBudget:
         numbers : int
             How many numbers are released.
         grid, distance : float
-            What the call's noise takes of the reserve (:func:`capedjica.privacy.reserve.check_reserve`).
+            What its noise takes of the reserve (:func:`capedjica.privacy.reserved_delta.check_reserve`).
 
         Raises
         ------

@@ -10,7 +10,7 @@ the view is k mu-GDP. (Any mu-GDP procedure is k mu-GDP for k units: Dong, Roth 
 Releases compose as before, since :math:`\sum_i (k \mu_i)^2 = (k \mu)^2`. What the grid adds to delta,
 equation (4) of :mod:`capedjica.securesum.discrete_gaussian`, grows by a factor of at most k, so k times as
 much of delta is set aside. Above an epsilon of 10 this is said, as every such epsilon is, of ideal random
-numbers (:mod:`capedjica.privacy.reserve`).
+numbers (:mod:`capedjica.privacy.reserved_delta`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.privacy.gaussian import gaussian_epsilon
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 
 Neighbour = Literal["subject", "sample"]
 NEIGHBOURS: Final[tuple[str, ...]] = get_args(Neighbour)

@@ -12,7 +12,7 @@ from functools import cached_property
 from capedjica.privacy.adversary import Adversary, adversary, curious_site_epsilon
 from capedjica.privacy.gaussian import gaussian_epsilon
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
-from capedjica.privacy.reserve import STREAM_EPSILON, difference
+from capedjica.privacy.reserved_delta import STREAM_EPSILON, difference
 
 
 def round_up(value: float | None, digits: int = 4) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_delta, gaussian_epsilon, paper
 from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
-from capedjica.privacy.reserve import RESERVED_DELTA
+from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.privacy.statement import Charge, PrivacyStatement, round_up
 
 NAMES: Final = {

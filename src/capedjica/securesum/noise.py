@@ -246,7 +246,7 @@ def total_variation_bound(count: int) -> float:
     Returns
     -------
     float
-        The total-variation distance, at most. What it does to delta: :mod:`capedjica.privacy.reserve`.
+        The total-variation distance, at most. What it does to delta: :mod:`capedjica.privacy.reserved_delta`.
     """
     return min(1.0, float(_checked_count(count)) ** 2 * 2.0**-122)
 

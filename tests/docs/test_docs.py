@@ -1,0 +1,93 @@
+"""Every command and every example of the documentation is run."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import capedjica
+from tests.support.places import ROOT
+from tests.support.shell import run_script
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+GUIDES = [page for page in PAGES if page.name.startswith("guide-")]
+# Run by a test that also looks at what comes out.
+OWN_TEST = {"guide-scans.md": "tests/docs/test_guide_scans.py"}
+
+
+def blocks(language, pages=PAGES):
+    for page in pages:
+        for number, block in enumerate(
+            re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        ):
+            yield pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+
+
+@pytest.mark.parametrize("block", list(blocks("bash", [page for page in PAGES if page not in GUIDES])))
+def test_commands(block, tmp_path):
+    """The commands of a block, in order, from an empty folder."""
+    for line in filter(str.strip, block.splitlines()):
+        command = shlex.split(line, comments=True)
+        # make is run by continuous integration; here: the target exists and its steps can be listed
+        if command[0] == "make":
+            subprocess.run(["make", "--dry-run", *command[1:]], cwd=ROOT, check=True, capture_output=True)
+            continue
+        assert command[0] == "capedjica", f"no way to test {command}"
+        subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in GUIDES if page.name not in OWN_TEST], ids=lambda page: page.name
+)
+def test_guide(page, tmp_path):
+    """All commands of a guide, in order, from an empty folder."""
+    run_script("\n".join(parameter.values[0] for parameter in blocks("bash", [page])), tmp_path)
+
+
+@pytest.mark.parametrize("code", list(blocks("python")))
+def test_example(code, capsys):
+    exec(compile(code, "example", "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+        if not target.startswith(("http", "mailto")):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_and_modules_named_in_the_text_exist(page):
+    text = page.read_text("utf-8")
+    for path in re.findall(r"`(tests/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(capedjica(?:\.\w+)+)`", text):
+        pkgutil.resolve_name(name)
+
+
+def modules():
+    return [
+        info.name
+        for info in pkgutil.walk_packages(capedjica.__path__, "capedjica.")
+        if "__main__" not in info.name
+    ]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_project_speaks_of_the_project_alone():
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+    forbidden = re.compile("|".join(["/wo" + "rk/", r"\.\./sha" + "red", "/ro" + "ot/"]))
+    for name in tracked:
+        if name.endswith((".py", ".md", ".toml", ".txt", ".json", ".cff")) and (ROOT / name).exists():
+            assert not forbidden.search((ROOT / name).read_text("utf-8")), name
