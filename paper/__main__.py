@@ -30,9 +30,10 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from paper import _common, communication, composition, effective_delta, sample_imbalance
-from paper._common import Shared
+from paper import communication, composition, effective_delta, sample_imbalance
 from paper.pca_energy import PCA_ENERGY
+from paper.shared import common
+from paper.shared.common import Shared
 from paper.spatial_maps import SPATIAL_MAPS
 from paper.vary_delta import VARY_DELTA
 from paper.vary_epsilon import VARY_EPSILON
@@ -45,12 +46,12 @@ SHARED: Final[tuple[Shared[Any], ...]] = (PCA_ENERGY, VARY_EPSILON, VARY_SUBJECT
 def main(arguments: list[str] | None = None) -> None:
     """Make everything."""
     start = time.perf_counter()
-    chosen = _common.options("Every figure and table of the paper.", arguments, shared=True)
+    chosen = common.options("Every figure and table of the paper.", arguments, shared=True)
     if chosen.abide is None:
         print("real data are left out: give their folder with --abide, or make paper ABIDE=FOLDER")
     for module in ALONE:
         module.main([*(["--quick"] if chosen.quick else []), "--out", str(chosen.out)])
-    _common.make_runs([run for shared in SHARED for run in shared.all_runs(chosen)], chosen)
+    common.make_runs([run for shared in SHARED for run in shared.all_runs(chosen)], chosen)
     for shared in SHARED:
         shared.write(chosen)
     print(f"everything in {(time.perf_counter() - start) / 60:.1f} min")

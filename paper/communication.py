@@ -34,8 +34,8 @@ from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.engines.inprocess import Letter
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.report.figures import COLOURS
-from paper import _common
-from paper._common import Experiment, Finding
+from paper.shared import common
+from paper.shared.common import Experiment, Finding
 
 Scheme = Literal["conventional", "cape", "capeDJICA", "secure aggregation"]
 
@@ -377,7 +377,7 @@ def experiment(setting: Setting) -> Experiment:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the experiment and write its results."""
-    _common.run(experiment, Setting(), QUICK, arguments)
+    common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from capedjica.algorithms.ica.infomax import B_G, B_H, default_learning_rate
 from capedjica.privacy import Cape, gaussian_delta, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.accountants import Release, accountant
 from capedjica.report.figures import COLOURS
-from paper import _common, _formulas
-from paper._common import Experiment, Finding
+from paper.shared import common, formulas
+from paper.shared.common import Experiment, Finding
 
 RELEASES_PER_ITERATION = 2
 
@@ -197,7 +197,7 @@ def rdp_as_printed(setting: Setting) -> Finding:
     taus = [paper.gaussian_mechanism_tau(each, setting.epsilon_i, setting.noise_delta) for each in shifts]
     pairs = list(zip(taus, shifts, strict=True))
     printed = [paper.rdp_sigma_squared(tau, shift, rate) for tau, shift in pairs]
-    corrected = [_formulas.rdp_sigma_squared_corrected(tau, shift) for tau, shift in pairs]
+    corrected = [formulas.rdp_sigma_squared_corrected(tau, shift) for tau, shift in pairs]
     totals = [paper.rdp_epsilon(setting.iterations, w, b, setting.delta) for w, b in (printed, corrected)]
     return Finding(
         "RDP gives the overall ε with σ_W² = ρ² τ²/Δ_G and σ_b² = ρ² τ²/Δ_h",
@@ -265,7 +265,7 @@ def experiment(setting: Setting) -> Experiment:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the experiment and write its results."""
-    _common.run(experiment, Setting(), QUICK, arguments)
+    common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

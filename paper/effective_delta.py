@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 
 from capedjica.privacy import Cape, gaussian_delta, paper
 from capedjica.report.figures import COLOURS
-from paper import _common, _formulas
-from paper._common import Experiment, Finding
+from paper.shared import common, formulas
+from paper.shared.common import Experiment, Finding
 
 SMALLEST = 1e-12
 DEPTH = 4.0
@@ -99,8 +99,8 @@ def deltas(panel: str, case: Case, tau: float, n_colluding: int) -> Deltas:
         tau=tau,
         n_colluding=n_colluding,
         paper_cape=paper.cape_delta(epsilon, tau, n, s, n_colluding) if stated else math.nan,
-        paper_conv=_formulas.delta_conventional(epsilon, tau, n, s),
-        paper_pool=_formulas.delta_pooled(epsilon, tau, n, s),
+        paper_conv=formulas.delta_conventional(epsilon, tau, n, s),
+        paper_pool=formulas.delta_pooled(epsilon, tau, n, s),
         exact_cape=gaussian_delta(float(cape.mu(own)[0]), epsilon),
         exact_cape_uniform=gaussian_delta(float(uniform.mu(own)[0]), epsilon),
         exact_conv=gaussian_delta(own * math.sqrt(s) / tau, epsilon),
@@ -264,7 +264,7 @@ def experiment(setting: Setting) -> Experiment:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the experiment and write its results."""
-    _common.run(experiment, Setting(), QUICK, arguments)
+    common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

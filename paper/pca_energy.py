@@ -25,9 +25,9 @@ from matplotlib.figure import Figure
 from benchmarks.utility.runs import standard_error
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.report.figures import COLOURS
-from paper._common import Experiment, Finding, Options, Shared
-from paper._pca_runs import Calibration, Energy, Spectrum, n_colluding
-from paper._runs import Kept
+from paper.shared.common import Experiment, Finding, Options, Shared
+from paper.shared.pca_runs import Calibration, Energy, Spectrum, n_colluding
+from paper.shared.runs import Kept
 
 MECHANISMS: tuple[MechanismName, ...] = ("pooled", "cape", "conventional", "local")
 CALIBRATIONS: tuple[Calibration, ...] = ("paper", "exact")

@@ -37,8 +37,8 @@ from capedjica.privacy import Cape
 from capedjica.report.figures import COLOURS
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
-from paper import _common, _formulas
-from paper._common import Experiment, Finding
+from paper.shared import common, formulas
+from paper.shared.common import Experiment, Finding
 
 # Grid of the paper's scheme: the least local noise is this many steps.
 FINENESS = 2.0**20
@@ -165,7 +165,7 @@ def imbalance(setting: Setting, sizes: tuple[int, ...], source: NoiseSource) -> 
     return Imbalance(
         sizes=" ".join(map(str, sizes)),
         largest_over_smallest=max(sizes) / min(sizes),
-        h_formula=_formulas.sample_size_ratio(sizes),
+        h_formula=formulas.sample_size_ratio(sizes),
         h_measured=_mean_square(paper_noise(scheme, setting.size, source)) * n**2,
         worst_mu_squared=float(np.max(scheme.mu(1 / np.array(sizes)) ** 2)),
         equal_weights_stated=(equal_stated / pooled) ** 2,
@@ -226,7 +226,7 @@ def _draw_variances(axis: Axes, setting: Setting, rows: Sequence[Imbalance]) -> 
         axis.plot(x[-1], y[-1], color=colour, marker=marker, markerfacecolor="white", linestyle="")
     axis.plot([], [], color="#333333", marker="D", markerfacecolor="white", linestyle="", label=_OPEN)
     for bound, shift in zip(
-        _formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites), (-10, 4), strict=True
+        formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites), (-10, 4), strict=True
     ):
         axis.axhline(bound, color="#888888", linewidth=0.9, linestyle=(0, (1, 3)))
         axis.annotate(
@@ -240,7 +240,7 @@ def findings(setting: Setting, rows: Sequence[Imbalance]) -> list[Finding]:
     """Answer the claims of Remark 2; six standard errors are allowed."""
     allowed = 6 * math.sqrt(2 / setting.size)
     off = max(abs(row.h_measured / row.h_formula - 1) for row in rows)
-    low, high = _formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites)
+    low, high = formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites)
     within = all(low * (1 - 1e-9) <= row.h_formula <= high * (1 + 1e-9) for row in rows)
     even, most = rows[0], rows[-1]
     worst = max(row.worst_mu_squared for row in rows)
@@ -281,9 +281,9 @@ SENSITIVITIES: tuple[tuple[str, Callable[[float], float]], ...] = (
 def proposition_2(setting: Setting) -> Finding:
     """Evaluate H(n) and the conditions of Proposition 2 for equal sites."""
     sizes = [setting.n_samples / setting.n_sites] * setting.n_sites
-    ratios = [(label, _formulas.low_sensitivity_ratio(of, sizes)) for label, of in SENSITIVITIES]
+    ratios = [(label, formulas.low_sensitivity_ratio(of, sizes)) for label, of in SENSITIVITIES]
     agree = all(
-        all(_formulas.low_sensitivity_conditions(of, sizes)) == math.isclose(ratio, 1.0)
+        all(formulas.low_sensitivity_conditions(of, sizes)) == math.isclose(ratio, 1.0)
         for (_, of), (_, ratio) in zip(SENSITIVITIES, ratios, strict=True)
     )
     words = ", ".join(f"{ratio:.3g} for Δ(N) = {label}" for label, ratio in ratios)
@@ -299,11 +299,11 @@ def proposition_2(setting: Setting) -> Finding:
 def asymmetric(setting: Setting) -> Finding:
     """Solve the paper's system for unequal sites with weights by size, and look at what it protects."""
     sizes = np.array(site_sizes(setting.n_samples, setting.n_sites, 0.9), dtype=float)
-    scheme = _formulas.asymmetric_cape(1 / sizes, 1 / setting.n_samples, sizes / sizes.sum(), "third")
+    scheme = formulas.asymmetric_cape(1 / sizes, 1 / setting.n_samples, sizes / sizes.sum(), "third")
     variance = scheme.output_variance * setting.n_samples**2
     exact = float(np.max(scheme.mu(1 / sizes) ** 2))
     printed = [
-        2 * _formulas.asymmetric_mu_z(scheme, _honest(scheme, s), 1 / sizes[s]) for s in range(len(sizes))
+        2 * formulas.asymmetric_mu_z(scheme, _honest(scheme, s), 1 / sizes[s]) for s in range(len(sizes))
     ]
     return Finding(
         "the asymmetric scheme has the pooled variance τ_pool² at the privacy asked for",
@@ -369,7 +369,7 @@ def experiment(setting: Setting) -> Experiment:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the experiment and write its results."""
-    _common.run(experiment, Setting(), QUICK, arguments)
+    common.run(experiment, Setting(), QUICK, arguments)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.maps import mixing_of
 from capedjica.metrics import match_components
-from paper._common import Experiment, Finding, Options, Shared
-from paper._ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, DpDjica, Recipe, Subject
-from paper._runs import Kept
-from paper._scores import (
+from paper.shared.common import Experiment, Finding, Options, Shared
+from paper.shared.ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, DpDjica, Recipe, Subject
+from paper.shared.runs import Kept
+from paper.shared.scores import (
     CAPE,
     CAPE_TUNED,
     DJICA,

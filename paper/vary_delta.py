@@ -15,10 +15,10 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paper._common import Experiment, Finding, Options, Shared
-from paper._ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, Quiet, Recipe, Subject
-from paper._runs import Kept
-from paper._scores import (
+from paper.shared.common import Experiment, Finding, Options, Shared
+from paper.shared.ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, Quiet, Recipe, Subject
+from paper.shared.runs import Kept
+from paper.shared.scores import (
     CAPE,
     CAPE_TUNED,
     DJICA,

@@ -26,8 +26,8 @@ from matplotlib.ticker import NullLocator
 
 from benchmarks.utility.figures import USABLE
 from capedjica.algorithms.ica.infomax import B_G
-from paper._common import Experiment, Finding, Holds, Options, Shared
-from paper._ica_runs import (
+from paper.shared.common import Experiment, Finding, Holds, Options, Shared
+from paper.shared.ica_runs import (
     PAPER,
     TUNED,
     Analysis,
@@ -39,8 +39,8 @@ from paper._ica_runs import (
     Recipe,
     Subject,
 )
-from paper._runs import Kept
-from paper._scores import (
+from paper.shared.runs import Kept
+from paper.shared.scores import (
     CAPE,
     CAPE_TUNED,
     CONVENTIONAL,

@@ -14,10 +14,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.utility.figures import USABLE
-from paper._common import Experiment, Finding, Options, Shared
-from paper._ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, DpDjica, Quiet, Recipe, Subject
-from paper._runs import Kept
-from paper._scores import (
+from paper.shared.common import Experiment, Finding, Options, Shared
+from paper.shared.ica_runs import (
+    PAPER,
+    TUNED,
+    Analysis,
+    Data,
+    Descent,
+    Djica,
+    DpDjica,
+    Quiet,
+    Recipe,
+    Subject,
+)
+from paper.shared.runs import Kept
+from paper.shared.scores import (
     CAPE,
     CAPE_TUNED,
     DJICA,

@@ -20,7 +20,7 @@ from capedjica.algorithms.symmetric import svec, svec_size, unsvec
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import Stage
 from capedjica.metrics import subspace_angles
-from tests.algorithms.reference import clipped_moments
+from tests.algorithms.ica.reference import clipped_moments
 
 R, D = 3, 12
 

@@ -13,7 +13,7 @@ from capedjica.algorithms.pca import subject_moments
 from capedjica.data import make_synthetic
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.privacy import gaussian_delta, paper
-from paper._ica_runs import (
+from paper.shared.ica_runs import (
     PAPER,
     TUNED,
     Data,
@@ -31,8 +31,8 @@ from paper._ica_runs import (
     scans_of,
     study_with_noise,
 )
-from paper._runs import Kept, make_and_store
-from paper._scores import accounts
+from paper.shared.runs import Kept, make_and_store
+from paper.shared.scores import accounts
 
 SMALL = Data(12, 3, 5, 4, 40, 8)
 FALSE_ALARM = 1e-7
@@ -157,7 +157,7 @@ def test_subject_takes_epsilon_at_its_own_delta(tmp_path, monkeypatch):
         asked.append(epsilon)
         return np.eye(3, 64), 1
 
-    monkeypatch.setattr("paper._ica_runs.Problem.analyse", analyse)
+    monkeypatch.setattr("paper.shared.ica_runs.Problem.analyse", analyse)
     for delta in (1e-5, 1e-2):
         make_and_store(Subject(SMALL, 2.0, delta), Kept(tmp_path))
     assert asked[0] == pytest.approx(2.0)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from paper import _runs
-from paper._runs import Clock, Kept, Outcome, Run, code_hash, make_all, make_and_store, source_files
+from paper.shared import runs
+from paper.shared.runs import Clock, Kept, Outcome, Run, code_hash, make_all, make_and_store, source_files
 from tests.support.places import ROOT
 
 
@@ -103,7 +103,7 @@ def test_a_write_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
         file.write(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(_runs.np, "savez", broken)
+    monkeypatch.setattr(runs.np, "savez", broken)
     with pytest.raises(OSError, match="disk full"):
         make_and_store(run, kept)
     assert run not in kept
@@ -115,29 +115,31 @@ def test_key_is_that_of_parameters_and_code_and_not_of_places(monkeypatch):
     assert Base(1.0).key != Base(2.0).key
     assert Base(1.0).key != Doubled(1.0).key
     before = Base(1.0).key
-    monkeypatch.setattr(_runs, "code_hash", lambda module: "other code")
+    monkeypatch.setattr(runs, "code_hash", lambda module: "other code")
     assert Base(1.0).key != before
 
 
 def test_code_of_a_run_is_what_it_imports_and_no_figure():
-    names = {path.relative_to(ROOT).as_posix() for path in source_files("paper._ica_runs")}
+    names = {path.relative_to(ROOT).as_posix() for path in source_files("paper.shared.ica_runs")}
     for expected in (
-        "paper/_ica_runs.py",
-        "paper/_runs.py",
+        "paper/shared/ica_runs.py",
+        "paper/shared/runs.py",
         "src/capedjica/algorithms/ica/infomax.py",
         "src/capedjica/algorithms/kernels.py",
         "src/capedjica/securesum/discrete_gaussian.py",
         "benchmarks/utility/problems.py",
     ):
         assert expected in names
-    assert not any(name.startswith(("paper/vary", "paper/_scores", "src/capedjica/cli")) for name in names)
+    assert not any(
+        name.startswith(("paper/vary", "paper/shared/scores", "src/capedjica/cli")) for name in names
+    )
 
 
 def test_code_hash_follows_the_files(tmp_path, monkeypatch):
     (tmp_path / "paper").mkdir()
     (tmp_path / "paper/one.py").write_text("from paper import two\n")
     (tmp_path / "paper/two.py").write_text("import numpy\n")
-    monkeypatch.setattr(_runs, "_SOURCES", (tmp_path,))
+    monkeypatch.setattr(runs, "_SOURCES", (tmp_path,))
     hashes = []
     for text in ("import numpy\n", "import numpy as np\n"):
         (tmp_path / "paper/two.py").write_text(text)
@@ -170,8 +172,8 @@ import sys, time
 from dataclasses import dataclass
 from pathlib import Path
 from rich.console import Console
-from paper._common import Options, make_runs
-from paper._runs import Outcome, Run
+from paper.shared.common import Options, make_runs
+from paper.shared.runs import Outcome, Run
 
 @dataclass(frozen=True)
 class Wait(Run):

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
-from paper._pca_runs import make_data
 from paper.pca_energy import FULL, QUICK, Row, cells, main, over_epsilon, over_samples, over_sites, runs
+from paper.shared.pca_runs import make_data
 
 
 @pytest.fixture(scope="module")

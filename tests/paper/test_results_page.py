@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from paper import _common, composition, effective_delta
-from paper._common import Experiment, Finding
+from paper import composition, effective_delta
+from paper.shared import common
+from paper.shared.common import Experiment, Finding
 from tests.support.places import ROOT
 
 
@@ -21,7 +22,7 @@ class Numbers:
 
 def write(out, name, measured, *notes):
     findings = [Finding("a claim", measured, "yes")]
-    _common.write(Experiment(name, name.title(), Numbers(), [Numbers()], Figure(), findings, notes), out)
+    common.write(Experiment(name, name.title(), Numbers(), [Numbers()], Figure(), findings, notes), out)
 
 
 def test_writing_again_replaces_only_its_own_part(tmp_path):
@@ -44,8 +45,8 @@ def test_same_run_gives_the_same_bytes(tmp_path):
 
 
 def test_small_version_does_not_overwrite_the_results():
-    assert _common.options("", []).out == Path("paper/results")
-    assert _common.options("", ["--quick"]).out == Path("out/paper/results")
+    assert common.options("", []).out == Path("paper/results")
+    assert common.options("", ["--quick"]).out == Path("out/paper/results")
 
 
 @pytest.mark.parametrize("module", [composition, effective_delta])

@@ -9,7 +9,6 @@ from scipy.stats import chi2
 
 from capedjica.privacy import Cape
 from capedjica.securesum.noise import NoiseSource
-from paper import _formulas
 from paper.sample_imbalance import (
     QUICK,
     Setting,
@@ -26,6 +25,7 @@ from paper.sample_imbalance import (
     secure_sum,
     site_sizes,
 )
+from paper.shared import formulas
 
 FALSE_ALARM = 1e-7  # of each comparison
 
@@ -54,9 +54,9 @@ def test_quick_version_writes_everything(tmp_path):
 def test_sizes_keep_n_and_grow_unequal(setting):
     chosen = all_sizes(setting)
     assert all(sum(sizes) == setting.n_samples and min(sizes) >= 1 for sizes in chosen)
-    ratios = [_formulas.sample_size_ratio(sizes) for sizes in chosen]
+    ratios = [formulas.sample_size_ratio(sizes) for sizes in chosen]
     assert ratios == sorted(ratios)
-    low, high = _formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites)
+    low, high = formulas.sample_size_ratio_bounds(setting.n_samples, setting.n_sites)
     assert ratios[0] == pytest.approx(low)
     assert ratios[-1] == pytest.approx(high)
 

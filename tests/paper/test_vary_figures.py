@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from paper import spatial_maps, vary_delta, vary_epsilon, vary_subjects
-from paper._runs import Kept
-from paper._scores import (
+from paper.shared.runs import Kept
+from paper.shared.scores import (
     CAPE,
     CAPE_TUNED,
     CONVENTIONAL_TUNED,

@@ -6,9 +6,9 @@ every message, the sum of masks T, and that site's data and noise, and it choose
 guarantee allows it to. For each victim it forms the likelihood ratio of its whole view and guesses.
 
 **The view.** One message alone is uniform (:mod:`tests.attacks.views.test_release_transcripts`), so of each
-release what matters is y, the sum of all messages less T and less what the colluding site added: the sum F of
-the honest sites on the grid plus Gaussian noise of variance sigma^2 = sum n_s^2. With f_A and f_B the sums that
-the two scans would give, the likelihood ratio of the view is
+release what matters is y, the sum of all messages less T and less what the colluding site added: the sum F
+of the honest sites on the grid plus Gaussian noise of variance sigma^2 = sum n_s^2. With f_A and f_B the sums
+that the two scans would give, the likelihood ratio of the view is
 
 .. math:: L = \sum_{releases} (f_A - f_B)' (y - (f_A + f_B) / 2) / \sigma^2 .                          (1)
 

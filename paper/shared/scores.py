@@ -37,8 +37,8 @@ from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.accountants import RdpAccountant, Release
 from capedjica.privacy.paper import gaussian_mechanism_tau
 from capedjica.report.figures import COLOURS
-from paper._common import Finding, Holds, Options
-from paper._ica_runs import (
+from paper.shared.common import Finding, Holds, Options
+from paper.shared.ica_runs import (
     PAPER,
     TUNED,
     Analysis,
@@ -50,7 +50,7 @@ from paper._ica_runs import (
     fingerprint,
     longest_scan,
 )
-from paper._runs import Kept
+from paper.shared.runs import Kept
 
 TARGET_DELTA: Final = 1e-5
 INK: Final = "#333333"

@@ -23,8 +23,8 @@ from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Stage
 from capedjica.metrics import normalized_gain_index
-from tests.algorithms.mixtures import PEERS, make_mixture, mne_infomax
-from tests.algorithms.reference import Rate, algorithm_4, mean_gradients
+from tests.algorithms.ica.mixtures import PEERS, make_mixture, mne_infomax
+from tests.algorithms.ica.reference import Rate, algorithm_4, mean_gradients
 
 LENGTHS = [20, 35, 50]
 R = 4

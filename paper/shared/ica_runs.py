@@ -60,8 +60,8 @@ from capedjica.metrics import matched_map_correlation
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
 from capedjica.study.releases import planned_releases, spendable_delta
-from paper._runs import Kept, Outcome, Run
-from paper._truth import pooled_ica
+from paper.shared.runs import Kept, Outcome, Run
+from paper.shared.truth import pooled_ica
 
 FloatArray = NDArray[np.float64]
 Scheme = Literal["cape", "conventional", "local"]

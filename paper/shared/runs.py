@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = Path("out/paper/runs")
 _SOURCES: Final = (ROOT, ROOT / "src")
 _OURS: Final = ("paper", "benchmarks", "capedjica")

@@ -16,7 +16,7 @@ from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import captured_energy
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
-from paper._runs import Kept, Outcome, Run
+from paper.shared.runs import Kept, Outcome, Run
 
 Calibration = Literal["paper", "exact", "exact, the paper's masks"]
 SMALL_DELTA: Final = 1e-9

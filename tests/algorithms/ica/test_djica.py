@@ -12,7 +12,7 @@ from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.infomax import default_learning_rate
 from capedjica.errors import InputError
 from capedjica.metrics import normalized_gain_index
-from tests.algorithms import reference
+from tests.algorithms.ica import reference
 
 R = 3
 

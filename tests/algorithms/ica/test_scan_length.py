@@ -92,7 +92,7 @@ import gc, sys, tracemalloc
 import numpy as np
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.ica.subject import SubjectSite
-from tests.algorithms.test_scan_length import D, R, rows_at_every_stage, scans
+from tests.algorithms.ica.test_scan_length import D, R, rows_at_every_stage, scans
 
 rows_at_every_stage("subject", scans(30, 30), 4000)  # compile
 np.seterr(all="ignore")

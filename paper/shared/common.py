@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from paper._runs import FOLDER, Kept, Run, make_all, parameters
+from paper.shared.runs import FOLDER, Kept, Run, make_all, parameters
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -12,7 +12,7 @@ from capedjica.algorithms.ica.dp_djica import NoisySite, dp_djica, laplace, samp
 from capedjica.errors import InputError
 from capedjica.metrics import normalized_gain_index
 from capedjica.securesum.noise import NoiseSource
-from tests.algorithms.reference import algorithm_4
+from tests.algorithms.ica.reference import algorithm_4
 
 R = 4
 FALSE_ALARM = 1e-6
