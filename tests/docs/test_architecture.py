@@ -1,0 +1,36 @@
+"""ARCHITECTURE.md names files that exist, and the package keeps the shape that it describes."""
+
+import re
+
+import pytest
+
+from tests.support.places import ROOT
+
+PACKAGE = ROOT / "src" / "capedjica"
+MOST_MODULES = 15
+
+
+def section(title: str) -> str:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("title", ["One scan, from disk to report", "Where to change what"])
+def test_every_file_it_names_exists(title):
+    named = re.findall(r"`([\w/]+(?:/|\.py|\.jinja|\.html\.jinja|\.toml\.jinja))`", section(title))
+    assert len(named) > 15
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
+def test_a_scan_takes_ten_steps_and_twenty_changes_have_their_place():
+    steps = re.findall(r"^(\d+)\. ", section("One scan, from disk to report"), re.MULTILINE)
+    assert [int(step) for step in steps] == list(range(1, 11))
+    rows = re.findall(r"^\| (?!change|-)", section("Where to change what"), re.MULTILINE)
+    assert len(rows) == 20
+
+
+def test_no_folder_holds_more_than_fifteen_modules():
+    for top in ("src", "tests", "benchmarks", "paper"):
+        folders = {file.parent for file in (ROOT / top).rglob("*.py")}
+        counts = {str(one): len([f for f in one.glob("*.py") if f.name != "__init__.py"]) for one in folders}
+        assert {one: n for one, n in counts.items() if n > MOST_MODULES} == {}
