@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.subject import SubjectSite
+from capedjica.algorithms.ica.subject_level import SubjectSite
 from capedjica.data.cache import SeriesCache
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.layouts import find_people

@@ -23,7 +23,7 @@ from rich.console import Console
 from benchmarks.framework import EVIDENCE_WIDTH, ROOT, Row, Section, amount_row, show, write_evidence
 from benchmarks.timing import PROBES, TIMES
 from capedjica.coordinator.flare.provisioning import provision
-from capedjica.coordinator.flare.running import Terms, run_federated
+from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.data import make_synthetic
 from capedjica.one_machine.flare_demo import free_port, running_sites
 from capedjica.site.approval.participation import approve

@@ -26,7 +26,7 @@ LONGEST = (
     "coordinator/test_prediction.py",
     "faults/test_run_kill.py",
     "attacks/flare/test_flare_trust.py",
-    "attacks/flare/test_flare_neighbours.py",
+    "attacks/flare/test_flare_peers.py",
     "securesum/test_protocol.py",
     "docs/test_docs.py",
     "one_machine/test_demo.py",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
-from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod, SubjectSite
+from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod, SubjectSite
 from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName

@@ -20,7 +20,7 @@ from benchmarks.utility.report import Claim
 from benchmarks.utility.runs import Cell, Fit, Options, Row, Task, compared, gain
 from benchmarks.utility.synthetic import QUICK, find
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.subject import rotate
+from capedjica.algorithms.ica.subject_level import rotate
 from capedjica.algorithms.ica.varimax_start import varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.data import make_synthetic

@@ -47,11 +47,11 @@ from capedjica.algorithms.ica.infomax import (
     subject_gradients,
 )
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.paper import reduce, within_unit_ball
+from capedjica.algorithms.ica.paper_method import reduce, within_unit_ball
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query
 from capedjica.algorithms.state import read_arrays
-from capedjica.algorithms.symmetric import svec
+from capedjica.algorithms.svec import svec
 from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MechanismName, Stage
@@ -59,7 +59,7 @@ from capedjica.mechanisms.statistics import Statistics
 from capedjica.metrics import matched_map_correlation
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
-from capedjica.study.releases import planned_releases, spendable_delta
+from capedjica.study.planned_releases import planned_releases, spendable_delta
 from paper.shared.runs import Kept, Outcome, Run
 from paper.shared.truth import pooled_ica
 

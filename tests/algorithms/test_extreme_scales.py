@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapePCA, private_mean
-from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod, SubjectSite
+from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod, SubjectSite
 from capedjica.algorithms.pca import pca_query, sample_moments, subject_moments
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.tables.histogram import cell_query, person_cells

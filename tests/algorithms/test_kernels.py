@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from capedjica.algorithms import compiled, kernels
+from capedjica.algorithms import kernels, parallel
 from capedjica.algorithms.kernels import (
     PackedSubjects,
     infomax_statistics,
@@ -200,7 +200,7 @@ def test_rows_do_not_depend_on_threads(monkeypatch):
     packed, (W, b) = PackedSubjects.from_list(subjects_of(8)), model(8)
     expected = infomax_statistics(packed, W, b, 2.0, 1.0)
     for threads in (1, 2, 5, 100):
-        monkeypatch.setattr(compiled.numba.config, "NUMBA_NUM_THREADS", threads)
+        monkeypatch.setattr(parallel.numba.config, "NUMBA_NUM_THREADS", threads)
         assert_array_equal(infomax_statistics(packed, W, b, 2.0, 1.0), expected)
 
 

@@ -16,7 +16,7 @@ from capedjica.algorithms.pca import (
     sample_moments,
     subject_moments,
 )
-from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import Stage
 from capedjica.metrics import subspace_angles

@@ -7,7 +7,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Summary
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.pca import PSD_SPREAD
 from capedjica.coordinator.planning import plan as planning
 from capedjica.coordinator.planning.paper_accounts import paper_noise

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from capedjica.algorithms.compiled import one_thread
+from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.pca import leading_subspace
-from capedjica.algorithms.symmetric import svec
+from capedjica.algorithms.svec import svec
 from capedjica.coordinator.planning import prediction as module
 from capedjica.coordinator.planning.plan import plan_study, sketch
 from capedjica.coordinator.planning.plan_text import show_prediction

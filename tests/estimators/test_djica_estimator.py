@@ -242,8 +242,8 @@ class Fragile:
 @pytest.mark.parametrize("site_class", ["subject", "paper"])
 def test_a_subject_that_fails_changes_nobody_elses_part(site_class):
     """With a scan that raises, each stage gives the other subjects exactly what they gave without it."""
-    from capedjica.algorithms.ica.paper import PaperSite
-    from capedjica.algorithms.ica.subject import SubjectSite
+    from capedjica.algorithms.ica.paper_method import PaperSite
+    from capedjica.algorithms.ica.subject_level import SubjectSite
     from capedjica.algorithms.state import pack
 
     healthy = STUDY.sites[0][:6]

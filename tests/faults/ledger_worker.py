@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, ProtocolError
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy
 from tests.privacy.ledger.ledger_site import DELTA, STUDY, Site, ask, begin, digest
 

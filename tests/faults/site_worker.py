@@ -17,7 +17,7 @@ import numpy as np
 
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.site.answering import Site
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource

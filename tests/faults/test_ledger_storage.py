@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.privacy.cap import charge
+from capedjica.privacy.charges import charge
 from capedjica.privacy.ledger import LedgerError, SlotBurntError, StorageError
 from tests.privacy.ledger.ledger_site import STUDY, Site, ask, begin, refuse_to_make
 from tests.support.places import ROOT

@@ -16,7 +16,7 @@ import psutil
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.progress import Progress, read_progress
 from capedjica.coordinator.flare.provisioning import provision
-from capedjica.coordinator.flare.running import Follower, Terms, run_federated
+from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.flare import processes
 from capedjica.flare.carriage import Patience

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from capedjica.coordinator.flare.running import Follower, Terms, run_federated
+from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
 from capedjica.data import make_synthetic
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.revocation import find_approval, revoke

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from capedjica.coordinator.flare import running, status
+from capedjica.coordinator.flare import remote_run, status
 from capedjica.coordinator.flare.progress import read_progress
 from capedjica.coordinator.flare.provisioning import settle
-from capedjica.coordinator.flare.running import Follower
+from capedjica.coordinator.flare.remote_run import Follower
 from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.one_machine.local_run import find_sites, run_study
@@ -103,9 +103,9 @@ def story(tmp_path_factory):
         parties = make_parties(tmp_path_factory.mktemp("unmistakable-place"))
         server = parties.federation.server_kit
         # One server for several runs; each would start one of its own.
-        patch.setattr(running, "_server", lambda *_: nullcontext())
+        patch.setattr(remote_run, "_server", lambda *_: nullcontext())
         # So often that a run under way is seen however fast it is, so long that a busy server answers.
-        patch.setattr(running, "_LOOK_SECONDS", 0.05)
+        patch.setattr(remote_run, "_LOOK_SECONDS", 0.05)
         patch.setattr(status, "_SECONDS", 120.0)
         story = Story(parties)
         try:

@@ -215,7 +215,7 @@ def test_the_coordinator_is_warned(study, monkeypatch, capsys):
     def stop_here(*_):
         raise InputError("far enough")
 
-    monkeypatch.setattr("capedjica.coordinator.flare.running.run_federated", stop_here)
+    monkeypatch.setattr("capedjica.coordinator.flare.remote_run.run_federated", stop_here)
     done = run_main(["run", str(study.folder), "--engine", "flare"], monkeypatch, capsys)
     assert "Warning: the certificates of" in re.sub(r"\s+", " ", done.stdout + done.stderr)
     assert "far enough" in done.stderr

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capedjica.errors import ProtocolError
 from capedjica.flare import carriage
 from capedjica.flare.carriage import VERSION, Courier, Desk, Parcel, Patience, Revocable, Slip
-from capedjica.flare.limits import MAX_MESSAGE
+from capedjica.flare.size_limits import MAX_MESSAGE
 from tests.flare.carriers import ASK, BEGIN, HELLO, SUM, Clock, Faulty, Network, Worker, read, slip
 
 PATIENCE = Patience()

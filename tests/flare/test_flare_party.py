@@ -14,7 +14,7 @@ from nvflare.fuel.utils.fobs.fobs import Packer
 
 from capedjica.coordinator.flare import origins
 from capedjica.coordinator.flare import program as server_program
-from capedjica.flare.limits import MAX_FRAME
+from capedjica.flare.size_limits import MAX_FRAME
 from capedjica.site.flare import guard
 from capedjica.site.flare import program as site_program
 

@@ -8,7 +8,7 @@ from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import Answer, Refusal, Status, SumAnswer
 from capedjica.mechanisms.site.answering import Site
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource

@@ -28,7 +28,7 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.privacy import gaussian_delta
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Summary
 from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.securesum.noise import NoiseSource

@@ -13,7 +13,7 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.approval.participation import taking_part
 from capedjica.study.study_file import Study
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from tests.one_machine.test_running import Interrupt, check_privacy, ledger_sums, run
 from tests.support.small_study import changed, make_study
 

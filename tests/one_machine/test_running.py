@@ -15,7 +15,7 @@ from capedjica.privacy import gaussian_epsilon
 from capedjica.site.approval.participation import approve
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from tests.support.small_study import COMPONENTS, SIDE, SIZES, changed, make_study
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chi2
 
 from capedjica.algorithms.ica.infomax import Infomax, gradient_query
-from capedjica.algorithms.ica.paper import reduce, within_unit_ball
+from capedjica.algorithms.ica.paper_method import reduce, within_unit_ball
 from capedjica.algorithms.pca import subject_moments
 from capedjica.data import make_synthetic
 from capedjica.mechanisms.contract import Query, Stage

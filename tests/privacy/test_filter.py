@@ -16,7 +16,7 @@ import pytest
 
 from capedjica.errors import BudgetExceededError
 from capedjica.privacy import gaussian_delta
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Policy
 
 PARTS = 4

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.single_subject import analyse_subject
+from capedjica.algorithms.ica.one_person import analyse_subject
 from capedjica.cli import app
 from capedjica.coordinator.run.comparison import compare_runs
 from capedjica.coordinator.run.report import comparison_report, run_findings, run_report

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.site.approval.participation import approve, changed_since_approval, problems
 from capedjica.site.check import show_terms, site_report
 from capedjica.site.home import SiteHome

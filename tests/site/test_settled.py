@@ -13,7 +13,7 @@ from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import record_path
 from capedjica.site.people.roll import call_roll, enrol, open_people
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from tests.site.test_withdrawal import Opened
 from tests.support.small_study import SIDE, make_study
 

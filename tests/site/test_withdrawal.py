@@ -21,7 +21,7 @@ from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.enrolment import enrolment_path, read_enrolment
 from capedjica.site.people.roll import call_roll, enrol, open_people
 from capedjica.site.results import per_person
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from tests.support.in_process import run_main
 from tests.support.small_study import SIZES, make_study
 

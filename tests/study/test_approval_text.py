@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.ica.paper import PaperMethod
-from capedjica.algorithms.ica.subject import SubjectMethod
+from capedjica.algorithms.ica.paper_method import PaperMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.coordinator.planning.plan_text import show_plan
 from capedjica.privacy.statement import round_up

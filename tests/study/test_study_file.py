@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.errors import InputError
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.study_file import SiteTable, Study, StudyFile, changes, write_study

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.compiled import InParallel, compiled, over_subjects
+from capedjica.algorithms.parallel import InParallel, compiled, over_subjects
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.kernels import second_moments
-from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import CLIP_RANGE, Query
 from capedjica.privacy import validate

@@ -20,8 +20,8 @@ from capedjica.cli.first_look.demo import demo
 from capedjica.cli.first_look.federated_demo import federated_demo
 from capedjica.cli.first_look.simulate import simulate
 from capedjica.cli.site import connection
+from capedjica.cli.site.commands import app as site_app
 from capedjica.cli.site.ledger import app as ledger_app
-from capedjica.cli.site.site import app as site_app
 from capedjica.errors import CapedjicaError
 
 INTERRUPTED: Final = 130

@@ -13,9 +13,9 @@ from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
+from capedjica.mechanisms.guarantee import privacy_statement
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site.answering import Site, SitePolicy
-from capedjica.mechanisms.statement import privacy_statement
 from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget

@@ -17,10 +17,10 @@ from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.infomax import B_G, B_H, TOLERANCE, Infomax
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.paper import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
+from capedjica.algorithms.ica.paper_method import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
 from capedjica.algorithms.ica.reliability import stability
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
-from capedjica.algorithms.ica.subject import SubjectMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
 from capedjica.engines.embedded import EmbeddedStudy
@@ -62,7 +62,7 @@ class CapeDJICA(Estimator):
     delta : float
         Of the total guarantee.
     method : {"subject", "paper", "djica", "dp-djica"}
-        "subject": one small vector per subject and release (:mod:`capedjica.algorithms.ica.subject`).
+        "subject": one small vector per subject and release (:mod:`capedjica.algorithms.ica.subject_level`).
         "paper": capePCA, then Algorithm 4. "djica": the non-private algorithm of Baker et al. 2018.
         "dp-djica": the algorithm of Imtiaz et al. 2016, with Laplace noise and pure epsilon for the descent.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}

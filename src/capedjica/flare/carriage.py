@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from capedjica.errors import ProtocolError
-from capedjica.flare.limits import MAX_MESSAGE
+from capedjica.flare.size_limits import MAX_MESSAGE
 
 # All parties of a study run the same version: what they compute must be the same to the last bit.
 VERSION: Final = version("capedjica")

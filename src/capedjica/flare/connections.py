@@ -20,7 +20,7 @@ from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.prefix import Prefix
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
-from capedjica.flare.limits import MAX_FRAME
+from capedjica.flare.size_limits import MAX_FRAME
 
 # A name and a few properties.
 MAX_GREETING: Final = 1 << 14

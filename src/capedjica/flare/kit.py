@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from capedjica.flare.limits import MAX_FRAME
+from capedjica.flare.size_limits import MAX_FRAME
 
 # The name in the certificate of the coordinator, who alone may give the server commands.
 COORDINATOR: Final = "coordinator@capedjica.org"

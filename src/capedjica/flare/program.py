@@ -9,7 +9,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-from capedjica.flare import connections, neighbours, unpacking
+from capedjica.flare import connections, peers, unpacking
 
 
 def limit() -> None:
@@ -17,7 +17,7 @@ def limit() -> None:
     connections.install()
     # defence: limits-before-flare-begins
     unpacking.install()
-    neighbours.make_no_connections()
+    peers.make_no_connections()
 
 
 def run() -> None:

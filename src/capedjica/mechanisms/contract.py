@@ -14,7 +14,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu, validate
 from capedjica.privacy.adversary import Adversary, adversary
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.securesum.parameters import Roster

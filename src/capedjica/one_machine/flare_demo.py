@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capedjica.coordinator.flare.provisioning import provision
-from capedjica.coordinator.flare.running import Follower, Terms, run_federated
+from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
 from capedjica.coordinator.run.report import run_report
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.flare import processes

@@ -16,7 +16,7 @@ from capedjica.site.approval.participation import problems, taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending
 from capedjica.study.study_file import Study
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from capedjica.tools.log_files import logged
 from capedjica.tools.toml import listed
 

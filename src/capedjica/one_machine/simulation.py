@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from capedjica.errors import InputError
-from capedjica.one_machine.simulated_data import Scans, SimulatedData, Tables
+from capedjica.one_machine.simulated_sites import Scans, SimulatedData, Tables
 from capedjica.privacy import validate
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study

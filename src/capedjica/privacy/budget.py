@@ -36,7 +36,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.privacy import validate
-from capedjica.privacy.cap import Cap, epsilon_of
+from capedjica.privacy.charges import Cap, epsilon_of
 from capedjica.privacy.gaussian import gaussian_epsilon
 from capedjica.privacy.ledger import Ledger, Policy, StorageError, Summary
 from capedjica.privacy.ledger.keys import verifies

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.single_subject import standardise
+from capedjica.algorithms.ica.one_person import standardise
 from capedjica.report import charts, slices
 from capedjica.report.downloads import Figure, png, table
 from capedjica.report.page import render

@@ -21,7 +21,7 @@ from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
-from capedjica.privacy.cap import epsilon_of
+from capedjica.privacy.charges import epsilon_of
 from capedjica.privacy.statement import round_up
 from capedjica.site.approval.participation import (
     budget_problems,

@@ -12,7 +12,7 @@ import msgspec
 
 from capedjica.data.layouts import DataKind
 from capedjica.errors import InputError
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy, Totals, WrongKeyError
 from capedjica.securesum.identity import Identity, PublicIdentity
 from capedjica.tools.toml import read_toml, toml_value

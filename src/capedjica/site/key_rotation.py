@@ -25,7 +25,7 @@ from capedjica.privacy.ledger import WrongKeyError
 from capedjica.securesum.identity import Identity, PublicIdentity
 from capedjica.site.approval.participation import approved
 from capedjica.site.home import SiteHome
-from capedjica.site.resting import resting
+from capedjica.site.idle import resting
 from capedjica.tools.durable import sync_folder
 
 

@@ -18,7 +18,7 @@ from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from capedjica.tools.log_files import logged
 
 

@@ -15,7 +15,7 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.neighbour import ProtectedUnit
 from capedjica.privacy.statement import round_up
-from capedjica.study.releases import participants
+from capedjica.study.planned_releases import participants
 from capedjica.study.study_file import AnalysisTable, Study
 from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
 

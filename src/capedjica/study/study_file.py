@@ -16,9 +16,9 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capedjica.algorithms.ica.basis import KEPT, low_pass
-from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
-from capedjica.algorithms.ica.subject import SubjectMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.method import Method
 from capedjica.data.features import FeatureTable, feature_problems, open_features
 from capedjica.data.scans import Features
@@ -29,8 +29,8 @@ from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu, validate
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.securesum.parameters import Roster, default_threshold
+from capedjica.study.planned_releases import planned_releases
 from capedjica.study.public_files import file_problems, with_hashes
-from capedjica.study.releases import planned_releases
 from capedjica.tools.toml import listed, problems, read_toml, toml_value
 
 SCHEMA: Final = 1

@@ -6,7 +6,7 @@ import pytest
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.maps import mixing_of, peak_order, pseudo_inverse
 from capedjica.algorithms.ica.reliability import STABLE, stability
-from capedjica.algorithms.ica.subject import SubjectMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data import make_synthetic
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.metrics import match_components

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.paper import PaperSite
+from capedjica.algorithms.ica.paper_method import PaperSite
 from capedjica.algorithms.ica.scan_length import (
     LONGEST_SCAN,
     TYPICAL_SCAN,
@@ -19,7 +19,7 @@ from capedjica.algorithms.ica.scan_length import (
     longest_scan,
     reserve,
 )
-from capedjica.algorithms.ica.subject import SubjectMethod, SubjectSite
+from capedjica.algorithms.ica.subject_level import SubjectMethod, SubjectSite
 from capedjica.algorithms.state import pack
 from capedjica.errors import InputError
 
@@ -91,7 +91,7 @@ ALLOCATIONS = """
 import gc, sys, tracemalloc
 import numpy as np
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.ica.subject import SubjectSite
+from capedjica.algorithms.ica.subject_level import SubjectSite
 from tests.algorithms.ica.test_scan_length import D, R, rows_at_every_stage, scans
 
 rows_at_every_stage("subject", scans(30, 30), 4000)  # compile

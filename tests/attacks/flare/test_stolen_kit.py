@@ -18,7 +18,7 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from tests.attacks.messages.hostile_messages import Relay, Views, Wire
 from tests.federated.consortium import consortium
 from tests.support.places import ROOT

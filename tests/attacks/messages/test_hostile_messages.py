@@ -8,7 +8,7 @@ from capedjica.engines.inprocess import InProcessEngine
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.run import attending
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 from tests.attacks.messages.hostile_messages import attack
 from tests.support.small_study import make_study
 

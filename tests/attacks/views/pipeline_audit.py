@@ -38,8 +38,8 @@ from scipy.linalg import hadamard
 from scipy.special import ndtri
 from scipy.stats import beta
 
-from capedjica.algorithms.compiled import one_thread
-from capedjica.algorithms.ica.subject import SubjectMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod
+from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.state import pack
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question, read_reply

@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pytest
 
-from capedjica.algorithms.ica.single_subject import analyse_subject
+from capedjica.algorithms.ica.one_person import analyse_subject
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.one_machine import local_run
 from capedjica.site import run

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from capedjica.coordinator.flare.progress import Progress
-from capedjica.coordinator.flare.running import Follower
+from capedjica.coordinator.flare.remote_run import Follower
 from capedjica.one_machine.local_run import find_sites, run_study
 from tests.federated.consortium import CALM, Consortium, consortium
 from tests.support.small_study import make_study

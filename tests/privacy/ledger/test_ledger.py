@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
-from capedjica.privacy.cap import Cap, charge, epsilon_of
+from capedjica.privacy.charges import Cap, charge, epsilon_of
 from capedjica.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 from capedjica.privacy.ledger import (
     Ledger,

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from capedjica.errors import CapedjicaError
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Policy, StorageError
 from capedjica.privacy.ledger.memory import memory_ledger
 from tests.privacy.ledger.ledger_site import DELTA, POLICY, STUDY, Site, ask, begin, digest, refuse_to_make

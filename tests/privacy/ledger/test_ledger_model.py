@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from capedjica.errors import BudgetExceededError, ProtocolError
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, NotApprovedError, Policy, SlotBurntError, SlotUsedError
 from tests.privacy.ledger.ledger_site import DELTA, SITES, Site, ask, digest, refuse_to_make
 

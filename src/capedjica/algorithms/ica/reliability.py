@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.ica.maps import peak_order, pseudo_inverse
 from capedjica.algorithms.method import Method, Released
+from capedjica.algorithms.parallel import one_thread
 
 FloatArray = NDArray[np.float64]
 

@@ -9,12 +9,12 @@ from rich.progress import Progress
 
 if TYPE_CHECKING:
     from capedjica.coordinator.flare.progress import Progress as RunProgress
-    from capedjica.coordinator.flare.running import Follower
+    from capedjica.coordinator.flare.remote_run import Follower
 
 
 def follower(progress: Progress) -> Follower:
     """Return what shows how a run on other machines goes: a bar, or lines where there is no terminal."""
-    from capedjica.coordinator.flare.running import Follower
+    from capedjica.coordinator.flare.remote_run import Follower
 
     class Lines(Follower):
         """Says what is new, and moves a bar."""

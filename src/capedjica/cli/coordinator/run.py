@@ -23,7 +23,7 @@ from capedjica.errors import InputError
 if TYPE_CHECKING:
     from capedjica.coordinator.run.run_folder import RunState
     from capedjica.study.study_file import Study
-    from capedjica.study.watching import Watcher
+    from capedjica.study.watcher import Watcher
 
 
 class Engine(StrEnum):
@@ -129,7 +129,7 @@ def _run_on_flare(
         )
     need_flare()
     from capedjica.coordinator.flare.federation import Federation
-    from capedjica.coordinator.flare.running import Terms, run_federated
+    from capedjica.coordinator.flare.remote_run import Terms, run_federated
     from capedjica.coordinator.flare.status import federation_warnings
     from capedjica.flare.carriage import Patience
 
@@ -141,7 +141,7 @@ def _run_on_flare(
 
 def _watcher(progress: Progress, study: Study) -> Watcher:
     from capedjica.privacy.statement import round_up
-    from capedjica.study.watching import Step, Watcher
+    from capedjica.study.watcher import Step, Watcher
 
     total = sum(stage.count for stage in study.contract.stages)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from capedjica.cli.options import JsonOption, need_flare
-from capedjica.cli.site.site import SiteArgument
+from capedjica.cli.site.commands import SiteArgument
 from capedjica.errors import InputError
 
 WhichOption = Annotated[

@@ -38,8 +38,8 @@ from capedjica.flare.kit import (
     project,
     write_json,
 )
-from capedjica.flare.limits import MAX_MESSAGE
-from capedjica.mechanisms.message_sizes import largest_message
+from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.mechanisms.expected_sizes import largest_message
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 from capedjica.tools.locks import locked

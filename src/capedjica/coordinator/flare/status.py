@@ -8,7 +8,7 @@ from typing import Any, Final
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.jobs import session
 from capedjica.coordinator.flare.progress import Progress, read_progress
-from capedjica.coordinator.flare.running import connected_sites
+from capedjica.coordinator.flare.remote_run import connected_sites
 from capedjica.errors import InputError, ProtocolError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning

@@ -9,13 +9,13 @@ from typing import Final
 from scipy.optimize import brentq
 
 from capedjica.algorithms.ica.infomax import default_learning_rate
-from capedjica.algorithms.ica.paper import DESCENT, PCA, PaperMethod
+from capedjica.algorithms.ica.paper_method import DESCENT, PCA, PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import gaussian_epsilon, paper, validate
-from capedjica.study.releases import planned_releases, spendable_delta
+from capedjica.study.planned_releases import planned_releases, spendable_delta
 from capedjica.study.study_file import LEAST_EPSILON, MOST_EPSILON
 
 # The delta inside the square root of the paper's noise calibration (its Section V, "Performance Index").

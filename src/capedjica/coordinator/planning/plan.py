@@ -1,7 +1,7 @@
 r"""What a study will release, how noisy it will be and what it will cost, before anything is computed.
 
 The stages are those of the study's method, and noise and mu of each release are those of the run
-(:mod:`capedjica.study.releases`), down to the grid of the integers that sites exchange.
+(:mod:`capedjica.study.planned_releases`), down to the grid of the integers that sites exchange.
 
 Sites are weighted by their subjects, so with equal budgets every site pays the same mu. At equal mu the
 variance of a mean, against that of a trusted curator who holds all data (*pooled*), is then
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
-from capedjica.algorithms.ica.paper import DESCENT, PaperMethod
+from capedjica.algorithms.ica.paper_method import DESCENT, PaperMethod
 from capedjica.algorithms.method import Method
 from capedjica.coordinator.planning.paper_accounts import paper_noise, paper_says
 from capedjica.coordinator.planning.what_if import (
@@ -37,7 +37,7 @@ from capedjica.mechanisms.contract import Contract, Stage
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, validate
 from capedjica.privacy.adversary import curious_site_epsilon
-from capedjica.study.releases import planned_releases, spendable_delta
+from capedjica.study.planned_releases import planned_releases, spendable_delta
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile
 from capedjica.tools.toml import listed
 

@@ -2,8 +2,8 @@ r"""How good the maps of a planned study will be: predicted by simulation, from 
 
 The method's own code analyses simulated subjects (:mod:`capedjica.data.simulated.synthetic`), and the means
 it asks for get Gaussian noise of exactly the standard deviation that each release of the plan will have
-(:mod:`capedjica.study.releases`). No scan is looked at, so a prediction costs no privacy, and it follows the
-method when that changes. Three things make it quick.
+(:mod:`capedjica.study.planned_releases`). No scan is looked at, so a prediction costs no privacy, and it
+follows the method when that changes. Three things make it quick.
 
 **Fewer subjects.** The noise of a mean is planned, whatever the number of subjects; what changes with fewer
 of them is the sampling error, :math:`\sqrt{M/m}` times that of the study when m stand for M. An index of
@@ -36,14 +36,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.compiled import one_thread
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.subject import SUBSPACE, SubjectMethod
+from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
+from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
-from capedjica.study.releases import participants, planned_releases
+from capedjica.study.planned_releases import participants, planned_releases
 from capedjica.study.study_file import Study
 
 FloatArray = NDArray[np.float64]

@@ -18,7 +18,7 @@ from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import gaussian_epsilon, gaussian_mu, validate
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.securesum.parameters import Roster, default_threshold
-from capedjica.study.releases import fractions, participants, spendable_delta
+from capedjica.study.planned_releases import fractions, participants, spendable_delta
 
 MECHANISMS: Final[dict[str, tuple[MechanismName, MaskName]]] = {
     "pooled": ("pooled", "uniform"),

@@ -11,10 +11,10 @@ from capedjica.coordinator.run.results import write_results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
-from capedjica.mechanisms.statement import privacy_statement
+from capedjica.mechanisms.guarantee import privacy_statement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.study_file import Study
-from capedjica.study.watching import Step, Watcher
+from capedjica.study.watcher import Step, Watcher
 
 _log = logging.getLogger("capedjica.run")
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.paper import PaperMethod
+from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.method import Released
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
@@ -33,7 +33,7 @@ from capedjica.report.page import HtmlReport
 from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
 from capedjica.study.matrices import read_matrix
-from capedjica.study.releases import planned_releases
+from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study
 
 FloatArray = NDArray[np.float64]

@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.compiled import compiled, one_thread, over_subjects
+from capedjica.algorithms.parallel import compiled, one_thread, over_subjects
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 

@@ -5,6 +5,7 @@
 compares with the caps, ``statement`` tells people and ``checks`` turns bad input away.
 """
 
+from capedjica.privacy.ledger.account import Sent, Spent, Summary, Totals
 from capedjica.privacy.ledger.books import Slot
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.privacy.ledger.errors import (
@@ -20,7 +21,6 @@ from capedjica.privacy.ledger.errors import (
 from capedjica.privacy.ledger.head import HEAD_BYTES
 from capedjica.privacy.ledger.ledger import Ledger
 from capedjica.privacy.ledger.policy import Policy
-from capedjica.privacy.ledger.statement import Sent, Spent, Summary, Totals
 
 __all__ = [
     "HEAD_BYTES",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from capedjica.errors import InputError, ProtocolError
-from capedjica.privacy.cap import Cap
+from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
 from capedjica.privacy.ledger.errors import (
     NotApprovedError,

@@ -10,15 +10,15 @@ from typing import Self
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.privacy import validate
-from capedjica.privacy.cap import Cap, charge, total
+from capedjica.privacy.charges import Cap, charge, total
 from capedjica.privacy.ledger import checks
+from capedjica.privacy.ledger.account import Sent, Summary, Totals, as_json, sent, totals
 from capedjica.privacy.ledger.books import Slot
 from capedjica.privacy.ledger.chain import Chain
 from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
 from capedjica.privacy.ledger.errors import LedgerError, SlotBurntError
 from capedjica.privacy.ledger.head import Sign, Verify, write_atomically
 from capedjica.privacy.ledger.policy import Policy
-from capedjica.privacy.ledger.statement import Sent, Summary, Totals, as_json, sent, totals
 from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capedjica.errors import BudgetExceededError
-from capedjica.privacy.cap import Cap, epsilon_of, total
+from capedjica.privacy.charges import Cap, epsilon_of, total
 
 
 @dataclass(frozen=True, slots=True)

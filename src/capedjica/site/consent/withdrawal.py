@@ -29,10 +29,10 @@ from capedjica.site.consent.consents import (
     standing,
 )
 from capedjica.site.home import SiteHome
+from capedjica.site.idle import is_resting
 from capedjica.site.people.approved_scans import forget_person
 from capedjica.site.people.enrolment import Enrolment, read_enrolment, write_enrolment
 from capedjica.site.people.roll import find
-from capedjica.site.resting import is_resting
 from capedjica.site.results.page import REPORT
 from capedjica.site.results.per_person import person_label
 from capedjica.study.study_file import Study

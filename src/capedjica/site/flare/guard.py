@@ -54,7 +54,7 @@ from nvflare.private.fed.client.client_runner import ClientRunner
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from capedjica.flare import neighbours, unpacking
+from capedjica.flare import peers, unpacking
 from capedjica.flare.wire import CHANNEL, TOPIC
 from capedjica.site.flare import discretion, streams
 
@@ -147,7 +147,7 @@ def install() -> None:
     # Within what neighbours do, which look first at who a message says to be from.
     # defence: names-of-what-is-refused
     _name_what_is_refused(CoreCell)
-    neighbours.install()
+    peers.install()
     # defence: known-types-only
     unpacking.take_known_types_only()
     streams.install()
@@ -175,10 +175,10 @@ def is_welcome(own: FqcnInfo, origin: str, neighbour: str, message: Message) -> 
     message : Message
         The request.
     """
-    if neighbours.is_family(own, origin):
+    if peers.is_family(own, origin):
         # From the outside only a thief of the kit would call itself so.
         # defence: who-handed-a-message-over
-        return neighbours.is_family(own, neighbour)
+        return peers.is_family(own, neighbour)
     parent = "" if own.is_root else FQCN.get_parent(own.fqcn)
     if neighbour not in (FQCN.ROOT_SERVER, parent):
         return False
@@ -216,7 +216,7 @@ def _name_what_is_refused(kind: type[CoreCell]) -> None:
 
     @wraps(plain)
     def process(cell: CoreCell, endpoint: Endpoint, connection: Connection, message: Message) -> None:
-        if not neighbours.is_family(cell.my_info, endpoint.name):
+        if not peers.is_family(cell.my_info, endpoint.name):
             message.remove_header(MessageHeaderKey.ROUTE)
             origin, kind = (
                 message.get_header(key) for key in (MessageHeaderKey.ORIGIN, MessageHeaderKey.MSG_TYPE)
@@ -260,7 +260,7 @@ def _refuse_strange_names(kind: type[FedAdminAgent]) -> None:
     @wraps(plain)
     def dispatch(agent: FedAdminAgent, request: Message) -> Message:
         origin = request.get_header(MessageHeaderKey.ORIGIN)
-        if keep_to_the_job(request.payload, neighbours.is_family(agent.cell.core_cell.my_info, origin)):
+        if keep_to_the_job(request.payload, peers.is_family(agent.cell.core_cell.my_info, origin)):
             return plain(agent, request)
         _LOG.warning("refused a command about a job of a strange name")
         return make_reply(ReturnCode.INVALID_REQUEST, error="refused")

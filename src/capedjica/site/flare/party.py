@@ -24,7 +24,7 @@ from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_path, log_refusal
 from capedjica.study.study_file import Study
-from capedjica.study.watching import Watcher
+from capedjica.study.watcher import Watcher
 
 
 class SiteSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

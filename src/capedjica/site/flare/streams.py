@@ -18,7 +18,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.byte_receiver import RxTask
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHUNK_SIZE, StreamHeaderKey
 
-from capedjica.flare.limits import MAX_FRAME
+from capedjica.flare.size_limits import MAX_FRAME
 
 # Messages that may be under way at once.
 MAX_STREAMS: Final = 16

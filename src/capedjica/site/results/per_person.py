@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.single_subject import SEGMENT, SingleSubject, analyse_subject, power_spectra
+from capedjica.algorithms.ica.one_person import SEGMENT, SingleSubject, analyse_subject, power_spectra
 from capedjica.data.scans import Person, Scan
 from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, standing

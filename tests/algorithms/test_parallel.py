@@ -6,7 +6,7 @@ import time
 import pytest
 from threadpoolctl import threadpool_info
 
-from capedjica.algorithms.compiled import InParallel
+from capedjica.algorithms.parallel import InParallel
 
 
 def blas_threads():

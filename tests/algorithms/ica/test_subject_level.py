@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from capedjica.algorithms.ica import subject
+from capedjica.algorithms.ica import subject_level
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.symmetric import svec
+from capedjica.algorithms.svec import svec
 from capedjica.data import make_synthetic
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError, ProtocolError
@@ -16,7 +16,7 @@ from capedjica.mechanisms.release import plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
 
 R, D, T = 4, 20, 60
-STAGES = subject.SubjectMethod(D, R, T, max_rotations=3).stages()
+STAGES = subject_level.SubjectMethod(D, R, T, max_rotations=3).stages()
 V = np.linalg.qr(np.random.default_rng(1).standard_normal((D, R)))[0]
 SPHERED = pack(V=V, sphering=np.diag([3.0, 1.0, 0.5, 0.1]))
 PUBLISHED = (b"", pack(V=V, sphering=np.eye(R)), SPHERED, SPHERED)
@@ -51,13 +51,15 @@ def plans():
     ]
 
 
-@pytest.mark.parametrize("stage", [subject.SUBSPACE, subject.COARSE, subject.FINE, subject.ROTATION])
+@pytest.mark.parametrize(
+    "stage", [subject_level.SUBSPACE, subject_level.COARSE, subject_level.FINE, subject_level.ROTATION]
+)
 def test_one_person_moves_no_stage_further_than_is_charged(stage):
     """What is charged covers a move of mu times the honest noise: nobody, however odd, moves further."""
     plan = plans()[stage]
 
     def contribution(scan):
-        site = subject.SubjectSite([scan], R)
+        site = subject_level.SubjectSite([scan], R)
         return sum_subjects(lambda: site(stage, PUBLISHED[stage], STATE), plan, "s0", 1)[0].astype(float)
 
     rows = np.array([contribution(scan) for scan in hostile_subjects()])
@@ -66,7 +68,7 @@ def test_one_person_moves_no_stage_further_than_is_charged(stage):
     # uniform masks: what covers a move is the noise of the S - S_C honest sites with the least of it
     honest = math.sqrt(sum(sorted(n**2 for n in plan.noise.values())[:3]))
     assert farthest <= plan.mu["s0"] * honest * (1 + 1e-9)
-    if stage == subject.SUBSPACE:  # reached by disjoint scans, so a smaller spread would be false
+    if stage == subject_level.SUBSPACE:  # reached by disjoint scans, so a smaller spread would be false
         assert farthest > 0.998 * plan.mu["s0"] * honest
 
 
@@ -75,18 +77,19 @@ def test_projectors_of_disjoint_scans_are_as_far_apart_as_stated():
     rng = np.random.default_rng(3)
     left[:, :R], right[:, R : 2 * R] = rng.standard_normal((2, T, R))
     rows = [
-        next(iter(subject.SubjectSite([scan], R)(subject.SUBSPACE, b"", b"")))[0] for scan in (left, right)
+        next(iter(subject_level.SubjectSite([scan], R)(subject_level.SUBSPACE, b"", b"")))[0]
+        for scan in (left, right)
     ]
     assert np.linalg.norm(rows[0]) == pytest.approx(math.sqrt(R))
     distance = np.linalg.norm(rows[0] - rows[1])
-    query = STAGES[subject.SUBSPACE].query
+    query = STAGES[subject_level.SUBSPACE].query
     assert math.sqrt(2 * R) * (1 - 1e-9) < distance <= query.spread * query.clip
 
 
 def test_a_projector_has_rank_r_whatever_the_scan_spans():
     scan = np.random.default_rng(5).standard_normal((T, D))
-    row = next(iter(subject.SubjectSite([scan], R)(subject.SUBSPACE, b"", b"")))[0]
-    assert np.linalg.eigvalsh(subject.unsvec(row)) == pytest.approx([0] * (D - R) + [1] * R, abs=1e-9)
+    row = next(iter(subject_level.SubjectSite([scan], R)(subject_level.SUBSPACE, b"", b"")))[0]
+    assert np.linalg.eigvalsh(subject_level.unsvec(row)) == pytest.approx([0] * (D - R) + [1] * R, abs=1e-9)
 
 
 @pytest.mark.parametrize("length", [T, D // 2])
@@ -96,7 +99,7 @@ def test_a_projector_is_one_whatever_the_scale_and_the_rank(length):
     for rank in (1, R - 1, D):
         scan = rng.standard_normal((length, D)) * 10.0 ** rng.uniform(-6, 6, size=D)
         scan = (scan[:, :rank] @ rng.standard_normal((rank, D)) if rank < D else scan).astype(np.float32)
-        values = np.linalg.eigvalsh(subject.projector(scan, R))
+        values = np.linalg.eigvalsh(subject_level.projector(scan, R))
         assert np.minimum(np.abs(values), np.abs(values - 1)).max() < 1e-12
         assert 1 <= np.round(values.sum()) <= R
 
@@ -104,16 +107,20 @@ def test_a_projector_is_one_whatever_the_scale_and_the_rank(length):
 def test_clips_are_the_typical_norms_they_say_they_are():
     """On data of the paper's model, at R = 20 and 250 time points, half to twice the median norm."""
     study = make_synthetic(1, 24, 20, 250, 20, random_state=0)
-    site = subject.SubjectSite(study.sites[0], 20, low_pass(study.image_shape))
-    rows = np.concatenate(list(site(subject.SUBSPACE, b"", b"")))
-    span = np.linalg.eigh(subject.unsvec(rows.mean(axis=0)))[1][:, -20:]
+    site = subject_level.SubjectSite(study.sites[0], 20, low_pass(study.image_shape))
+    rows = np.concatenate(list(site(subject_level.SUBSPACE, b"", b"")))
+    span = np.linalg.eigh(subject_level.unsvec(rows.mean(axis=0)))[1][:, -20:]
     norms, sphering = [], np.eye(20)
-    for stage in (subject.COARSE, subject.FINE):
+    for stage in (subject_level.COARSE, subject_level.FINE):
         logs = np.concatenate(list(site(stage, pack(V=span, sphering=sphering), b"")))
-        sphering = subject.whitened_further(sphering, subject.unsvec(logs.mean(axis=0)))
+        sphering = subject_level.whitened_further(sphering, subject_level.unsvec(logs.mean(axis=0)))
         norms.append(logs)
-    norms.append(site(subject.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))[0])
-    clips = subject.coarse_clip(20), subject.fine_clip(20, 250), subject.rotation_clip(20, 250)
+    norms.append(site(subject_level.ROTATION, pack(V=span, sphering=sphering), pack(W=np.eye(20)))[0])
+    clips = (
+        subject_level.coarse_clip(20),
+        subject_level.fine_clip(20, 250),
+        subject_level.rotation_clip(20, 250),
+    )
     for vectors, clip in zip(norms, clips, strict=True):
         assert 0.5 < np.median(np.linalg.norm(vectors, axis=1)) / clip < 2
 
@@ -122,10 +129,10 @@ def test_whitening_twice_is_whitening_by_both():
     """With S from a first matrix and the logarithm of S C S exactly, the result whitens C."""
     rng = np.random.default_rng(7)
     covariance = np.cov(rng.standard_normal((R, 50)))
-    first = subject.whitened_further(np.eye(R), np.diag([0.5, -0.2, 0.1, -0.4]))
+    first = subject_level.whitened_further(np.eye(R), np.diag([0.5, -0.2, 0.1, -0.4]))
     assert first == pytest.approx(np.diag(np.exp([-0.25, 0.1, -0.05, 0.2])))
     values, vectors = np.linalg.eigh(first @ covariance @ first)
-    second = subject.whitened_further(first, (vectors * np.log(values)) @ vectors.T)
+    second = subject_level.whitened_further(first, (vectors * np.log(values)) @ vectors.T)
     assert second @ covariance @ second == pytest.approx(np.eye(R), abs=1e-12)
     assert second == pytest.approx(second.T)
 
@@ -135,8 +142,8 @@ def test_noise_of_any_size_leaves_numbers():
     sphering = np.eye(R)
     for size in (1.0, 30.0, 1e3, 1e6):
         noise = size * rng.standard_normal((R, R))
-        sphering = subject.whitened_further(
-            subject.whitened_further(np.eye(R), noise + noise.T), noise.T + noise
+        sphering = subject_level.whitened_further(
+            subject_level.whitened_further(np.eye(R), noise + noise.T), noise.T + noise
         )
         assert np.isfinite(sphering).all()
         assert np.isfinite(np.linalg.inv(sphering)).all()
@@ -144,11 +151,11 @@ def test_noise_of_any_size_leaves_numbers():
 
 def test_a_log_covariance_has_no_trace_and_forgets_the_scale():
     samples = np.random.default_rng(8).standard_normal((T, R)) * [3, 1, 0.5, 0.1]
-    logarithm = subject.log_covariance(samples.T @ samples)
+    logarithm = subject_level.log_covariance(samples.T @ samples)
     assert np.trace(logarithm) == pytest.approx(0, abs=1e-12)
-    assert subject.log_covariance(1e-18 * samples.T @ samples) == pytest.approx(logarithm)
+    assert subject_level.log_covariance(1e-18 * samples.T @ samples) == pytest.approx(logarithm)
     for broken in (np.zeros((R, R)), np.full((R, R), np.nan), np.full((R, R), np.inf)):
-        assert np.isnan(subject.log_covariance(broken)).all()
+        assert np.isnan(subject_level.log_covariance(broken)).all()
 
 
 def test_whitened_subjects_have_unit_power_and_broken_ones_stay_alone():
@@ -160,8 +167,8 @@ def test_whitened_subjects_have_unit_power_and_broken_ones_stay_alone():
     published = pack(V=V, sphering=sphering)
     rows = {}
     for name, subjects in (("sound", scans), ("broken", broken)):
-        site = subject.SubjectSite(subjects, R)
-        for stage in (subject.COARSE, subject.ROTATION):
+        site = subject_level.SubjectSite(subjects, R)
+        for stage in (subject_level.COARSE, subject_level.ROTATION):
             rows[name, stage] = np.concatenate(list(site(stage, published, STATE)))
         packed = site._whiten()
         powers = [
@@ -170,9 +177,9 @@ def test_whitened_subjects_have_unit_power_and_broken_ones_stay_alone():
         ]
         assert [power for power in powers if power > 0] == pytest.approx([R] * 3, rel=1e-5)
     samples = (scans[1] - scans[1].mean(axis=0)).astype(float) @ V @ sphering
-    expected = subject.log_covariance(samples.T @ samples)
-    assert rows["sound", subject.COARSE][1] == pytest.approx(svec(expected), rel=1e-4, abs=1e-5)
-    for stage in (subject.COARSE, subject.ROTATION):
+    expected = subject_level.log_covariance(samples.T @ samples)
+    assert rows["sound", subject_level.COARSE][1] == pytest.approx(svec(expected), rel=1e-4, abs=1e-5)
+    for stage in (subject_level.COARSE, subject_level.ROTATION):
         assert np.array_equal(rows["broken", stage][[0, 4, 5]], rows["sound", stage])
 
 
@@ -180,45 +187,45 @@ def test_w_stays_orthogonal_and_turns_against_the_gradient():
     rng = np.random.default_rng(4)
     W = np.eye(R)
     for _ in range(50):
-        W = subject.rotate(W, rng.standard_normal(R * (R - 1) // 2))
+        W = subject_level.rotate(W, rng.standard_normal(R * (R - 1) // 2))
     assert np.abs(W @ W.T - np.eye(R)).max() < 1e-9
     small = np.zeros(R * (R - 1) // 2)
     small[0] = 1e-6
-    assert subject.rotate(np.eye(R), small)[0, 1] == pytest.approx(-1e-6)
+    assert subject_level.rotate(np.eye(R), small)[0, 1] == pytest.approx(-1e-6)
 
 
 def test_turns_are_short_where_noise_would_spoil_the_start():
     """Unchanged up to the noise with which the fewest rotations are made, then ever shorter."""
-    assert subject.curvature(24, 0.001) == pytest.approx(0.1 + 1.6 / 24)
-    assert subject.curvature(4, subject.LOUD) == pytest.approx(0.5)
-    for noise in np.geomspace(1e-5, subject.LOUD, 100):
-        n_rotations = subject.suitable_rotations(noise)
-        assert subject.curvature(n_rotations, noise) == pytest.approx(0.1 + 1.6 / n_rotations)
-    loud = [subject.curvature(4, factor * subject.LOUD) - 0.1 for factor in (1, 2, 10)]
+    assert subject_level.curvature(24, 0.001) == pytest.approx(0.1 + 1.6 / 24)
+    assert subject_level.curvature(4, subject_level.LOUD) == pytest.approx(0.5)
+    for noise in np.geomspace(1e-5, subject_level.LOUD, 100):
+        n_rotations = subject_level.suitable_rotations(noise)
+        assert subject_level.curvature(n_rotations, noise) == pytest.approx(0.1 + 1.6 / n_rotations)
+    loud = [subject_level.curvature(4, factor * subject_level.LOUD) - 0.1 for factor in (1, 2, 10)]
     assert loud == pytest.approx([0.4, 1.6, 40.0])
 
 
 def test_there_are_fewer_rotations_where_there_is_more_noise():
-    counts = [subject.suitable_rotations(noise) for noise in (0, 1e-6, 0.002, 0.01, 0.1, math.inf)]
-    assert counts[0] == subject.QUIET_ROTATIONS > counts[1] == subject.MOST_ROTATIONS
+    counts = [subject_level.suitable_rotations(noise) for noise in (0, 1e-6, 0.002, 0.01, 0.1, math.inf)]
+    assert counts[0] == subject_level.QUIET_ROTATIONS > counts[1] == subject_level.MOST_ROTATIONS
     assert counts == sorted(counts, reverse=True)
-    assert counts[-1] == subject.FEWEST_ROTATIONS
+    assert counts[-1] == subject_level.FEWEST_ROTATIONS
 
 
 def test_steps_are_whole_in_the_first_half_and_then_fall():
-    lengths = [subject.step_length(i, 20) for i in range(1, 21)]
+    lengths = [subject_level.step_length(i, 20) for i in range(1, 21)]
     assert lengths[:11] == [1.0] * 11
     assert lengths[11:] == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
 def test_public_values_of_another_method_are_refused():
-    site = subject.SubjectSite([np.ones((T, D))], R)
+    site = subject_level.SubjectSite([np.ones((T, D))], R)
     for stage, published, state in (
-        (subject.COARSE, pack(V=np.ones((D, R + 1)), sphering=np.eye(R)), b""),
-        (subject.COARSE, pack(V=V), b""),
-        (subject.ROTATION, pack(V=V), STATE),
-        (subject.ROTATION, SPHERED, pack(W=np.eye(R + 1))),
-        (subject.ROTATION, SPHERED, b"nonsense"),
+        (subject_level.COARSE, pack(V=np.ones((D, R + 1)), sphering=np.eye(R)), b""),
+        (subject_level.COARSE, pack(V=V), b""),
+        (subject_level.ROTATION, pack(V=V), STATE),
+        (subject_level.ROTATION, SPHERED, pack(W=np.eye(R + 1))),
+        (subject_level.ROTATION, SPHERED, b"nonsense"),
     ):
         with pytest.raises(ProtocolError):
             site(stage, published, state)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from capedjica.privacy.cap import Cap, epsilon_of, total
+from capedjica.privacy.charges import Cap, epsilon_of, total
 from capedjica.privacy.ledger.books import Books, Slot, Study
 from capedjica.privacy.ledger.entry import COLUMNS, Entry, Release
 from capedjica.privacy.ledger.policy import Policy

@@ -5,7 +5,7 @@ import pytest
 from scipy import signal
 from sklearn.linear_model import LinearRegression
 
-from capedjica.algorithms.ica.single_subject import (
+from capedjica.algorithms.ica.one_person import (
     SEGMENT,
     analyse_subject,
     connectivity,

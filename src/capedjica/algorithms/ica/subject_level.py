@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
-from capedjica.algorithms.compiled import InParallel, compiled, one_thread
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -46,9 +45,10 @@ from capedjica.algorithms.ica.scan_length import (
 from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
 from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
+from capedjica.algorithms.parallel import InParallel, compiled, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
-from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from capedjica.algorithms.symmetric import svec, svec_size, unsvec
+from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError
 
 SIZES = [1, 2, 3, 7, 40]

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from capedjica.engines.embedded import EmbeddedStudy
-from capedjica.mechanisms import message_sizes
 from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.contract import Query, Stage
-from capedjica.mechanisms.message_sizes import largest_message
+from capedjica.mechanisms.expected_sizes import largest_message
 from capedjica.mechanisms.messages import MAX_SLOTS, Begin, Refusal, SlotPlan, encode
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.parameters import Roster
@@ -51,7 +50,7 @@ def stages(*parts):
 @pytest.mark.parametrize("mechanism", ["cape", "conventional"])
 def test_the_bound_holds_and_is_tight(parts, mechanism, monkeypatch):
     """Blocks hold 45,000 numbers here: less than some of the queries, and than most of the studies."""
-    for module in (aggregator_module, message_sizes):
+    for module in (aggregator_module, expected_sizes):
         monkeypatch.setattr(module, "BLOCK_WORDS", 45_000)
     contract, longest = longest_letter(stages(*parts), mechanism)
     assert longest <= largest_message(contract) <= 1.2 * longest + 20_000
