@@ -1,6 +1,8 @@
 """ARCHITECTURE.md names files that exist, and the package keeps the shape that it describes."""
 
+import importlib
 import re
+import subprocess
 
 import pytest
 
@@ -34,3 +36,39 @@ def test_no_folder_holds_more_than_fifteen_modules():
         folders = {file.parent for file in (ROOT / top).rglob("*.py")}
         counts = {str(one): len([f for f in one.glob("*.py") if f.name != "__init__.py"]) for one in folders}
         assert {one: n for one, n in counts.items() if n > MOST_MODULES} == {}
+
+
+def named_modules():
+    """Yield files of the repository and the dotted names of this package that they mention."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", "*.md", "*.toml"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    for file in listed.stdout.split():
+        if not file.startswith(("docs/evidence/", "CHANGELOG")):
+            text = (ROOT / file).read_text("utf-8")
+            for name in set(re.findall(r"(?<![\w/.@-])capedjica(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?", text)):
+                yield file, name
+
+
+def exists(name: str) -> bool:
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:end]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[end:]:
+            found = getattr(found, attribute, None)
+        return found is not None
+    return False
+
+
+def test_every_module_that_anything_mentions_exists():
+    """Moves leave no old name behind, in words either; names of files and loggers are no modules."""
+    others = {"capedjica.json", "capedjica.org", "capedjica.run", "capedjica.service", "capedjica.toml"}
+    # What a job may not name: the letters of a class in another case.
+    others.add("capedjica.site.flare.party.siteparty")
+    missing = {(file, name) for file, name in named_modules() if name not in others and not exists(name)}
+    assert missing == set()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.mechanisms import expected_sizes
 from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.mechanisms.expected_sizes import largest_message

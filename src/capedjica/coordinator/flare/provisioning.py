@@ -2,7 +2,7 @@
 
 What FLARE's defaults would allow is taken out of the server's kit: jobs that bring code, components other
 than ours, commands from outside, and logs that are streamed to it. What may happen at a site is not said in
-its kit: the site's own program decides (``site_settings``).
+its kit: the site's own program decides (``capedjica.site.flare.settings``).
 """
 
 from __future__ import annotations
