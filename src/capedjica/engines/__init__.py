@@ -1,1 +1,1 @@
-"""Who carries the messages."""
+"""Messages carried within one process, for trials and estimators; between machines: ``capedjica.flare``."""

@@ -1,1 +1,1 @@
-"""Results out: figures that a person can look at."""
+"""Pages and figures of results: for everybody (``group``), and of people for their own site (``local``)."""
