@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import msgspec
-
 from benchmarks.timing import PROBES, TIMES, slot_of
 from capedjica.algorithms.ica.infomax import Infomax
+from capedjica.coordinator.flare.courier import Courier, Send
 from capedjica.coordinator.flare.party import AggregatorParty
-from capedjica.flare import carriage
-from capedjica.flare.carriage import VERSION, Courier, Parcel, Send
+from capedjica.flare.parcels import TRANSIT_SECONDS, write_parcel
 
 
 class TimedAggregator(AggregatorParty):
@@ -46,9 +44,9 @@ def _watch_courier() -> dict[str, list[tuple[float, ...]]]:
         names = list(names)
         gather(self, names, ended)
         for _ in range(int(os.environ[PROBES])):
-            parcel = msgspec.msgpack.encode(Parcel(VERSION, secrets.token_bytes(8), None))
+            parcel = write_parcel(secrets.token_bytes(8), None)
             began = time.perf_counter()
-            self.send(dict.fromkeys(names, parcel), carriage.TRANSIT_SECONDS)
+            self.send(dict.fromkeys(names, parcel), TRANSIT_SECONDS)
             notes["bare"].append((time.perf_counter() - began,))
 
     Courier.exchange, Courier.gather = timed_exchange, timed_gather  # type: ignore[method-assign]

@@ -13,11 +13,11 @@ from numpy import int64
 from numpy.typing import NDArray
 
 from benchmarks.timing import TIMES, slot_of
-from capedjica.flare.carriage import Revocable
 from capedjica.flare.kit import SETTINGS
 from capedjica.mechanisms.messages import Ask
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.mechanisms.site.answering import Site
+from capedjica.site.flare.desk import Revocable
 from capedjica.site.flare.party import SiteParty
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from capedjica.coordinator.flare.courier import Patience
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.progress import Progress, read_progress
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.flare import processes
-from capedjica.flare.carriage import Patience
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from capedjica.flare.carriage import VERSION, Desk, Parcel, Slip
+from capedjica.flare.parcels import VERSION, Parcel, Slip
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.mechanisms.messages import Hello, encode
 from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.site.flare import kits
+from capedjica.site.flare.desk import Desk
 from capedjica.site.flare.party import SiteParty
 from capedjica.site.home import SiteHome
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from capedjica.flare.carriage import VERSION, Parcel, Slip
+from capedjica.flare.parcels import VERSION, Parcel, Slip
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.mechanisms.messages import Hello, encode
 from capedjica.securesum.identity import Identity

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from capedjica.flare.carriage import VERSION, Desk, Parcel, Slip
+from capedjica.flare.parcels import VERSION, Parcel, Slip
 from capedjica.mechanisms.messages import Ask, Begin, Hello, SlotPlan, Sum, encode
+from capedjica.site.flare.desk import Desk
 
 HASH = bytes(32)
 HELLO = encode(Hello(1, HASH, b"", [], b""))

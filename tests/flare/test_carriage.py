@@ -10,21 +10,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capedjica.coordinator.flare import courier as courier_module
+from capedjica.coordinator.flare.courier import Courier, Patience
 from capedjica.errors import ProtocolError
-from capedjica.flare import carriage
-from capedjica.flare.carriage import VERSION, Courier, Desk, Parcel, Patience, Revocable, Slip
+from capedjica.flare import parcels
+from capedjica.flare.parcels import VERSION, Parcel, Slip
 from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.site.flare import desk as desk_module
+from capedjica.site.flare.desk import Desk, Revocable
 from tests.flare.carriers import ASK, BEGIN, HELLO, SUM, Clock, Faulty, Network, Worker, read, slip
 
 PATIENCE = Patience()
 # The longest that one round can take beyond what it was to wait for.
-ROUND = carriage.HOLD_SECONDS + carriage.TRANSIT_SECONDS + 1.0
+ROUND = parcels.HOLD_SECONDS + parcels.TRANSIT_SECONDS + 1.0
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(carriage, "time", Clock())
-    return carriage.time
+    monkeypatch.setattr(courier_module, "time", Clock())
+    return courier_module.time
 
 
 def courier(clock, **sites):
@@ -133,7 +137,8 @@ def test_the_refusal_of_a_site_of_another_version_names_both_to_the_coordinator(
 
     def other_site(data):
         with monkeypatch.context() as patch:
-            patch.setattr(carriage, "VERSION", "9.8.7")
+            for module in (parcels, desk_module):
+                patch.setattr(module, "VERSION", "9.8.7")
             return Desk(lambda data: data).receive(data)
 
     line = courier(clock, a=other_site)
@@ -180,7 +185,7 @@ slips = st.one_of(
 def test_nothing_that_a_site_sends_breaks_the_aggregator(replies, question):
     """Whatever comes back, an exchange ends, and the site has answered or is given up for a reason."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(carriage, "time", clock := Clock())
+        patch.setattr(courier_module, "time", clock := Clock())
         line = courier(clock, a=lambda _: replies.pop(0) if replies else None)
         answers = line.exchange({"a": question})
     assert (answers.keys(), line.lost.keys()) in (({"a"}, set()), (set(), {"a"}))
@@ -254,20 +259,22 @@ def test_a_desk_keeps_few_answers():
     for number in numbers:
         answered(desk, number, number)
     states = [answered(desk, None, number).state for number in numbers]
-    assert states == ["unknown"] * (10 - carriage._KEPT) + ["done"] * carriage._KEPT
+    assert states == ["unknown"] * (10 - desk_module._KEPT) + ["done"] * desk_module._KEPT
 
 
 def test_a_flood_of_questions_is_refused_until_there_is_room(gate):
     desk, opened, ran = gate
     said = [answered(desk, bytes([n]), bytes([n]) * 8) for n in range(20)]
-    assert [one.state for one in said] == ["busy"] * carriage._KEPT + ["refused"] * (20 - carriage._KEPT)
+    assert [one.state for one in said] == ["busy"] * desk_module._KEPT + ["refused"] * (
+        20 - desk_module._KEPT
+    )
     assert said[-1].data == b"4 questions are being worked on: no more at once"
-    assert len(ran) <= carriage._WORKERS
+    assert len(ran) <= desk_module._WORKERS
     opened.set()
-    for n in range(carriage._KEPT):
+    for n in range(desk_module._KEPT):
         assert until_done(desk, None, bytes([n]) * 8).state == "done"
     assert until_done(desk, b"later", b"7" * 8).data == b"LATER"
-    assert sum(ran.values()) == carriage._KEPT + 1
+    assert sum(ran.values()) == desk_module._KEPT + 1
 
 
 def test_a_question_under_way_is_not_forgotten_for_newer_ones(gate):
@@ -302,17 +309,19 @@ def test_a_desk_hands_out_no_answer_once_it_is_revoked():
 def test_a_closed_desk_refuses(gate):
     """Also what waited for its turn; what was being worked on ends by itself."""
     desk, opened, ran = gate
-    numbers = [bytes([n]) * 8 for n in range(carriage._KEPT)]
+    numbers = [bytes([n]) * 8 for n in range(desk_module._KEPT)]
     for number in numbers:
         assert answered(desk, number, number).state == "busy"
-    while len(ran) < carriage._WORKERS:
+    while len(ran) < desk_module._WORKERS:
         time.sleep(0.001)
     desk.close()
     assert answered(desk, b"new", b"new-----").state == "refused"
     opened.set()
     states = [until_done(desk, None, number).state for number in numbers]
-    assert states == ["done"] * carriage._WORKERS + ["refused"] * (carriage._KEPT - carriage._WORKERS)
-    assert len(ran) == carriage._WORKERS
+    assert states == ["done"] * desk_module._WORKERS + ["refused"] * (
+        desk_module._KEPT - desk_module._WORKERS
+    )
+    assert len(ran) == desk_module._WORKERS
 
 
 @given(
@@ -357,7 +366,7 @@ def test_a_network_that_fails_for_a_while_costs_time_and_nothing_else(faults):
     """Every question is answered, and was worked on once."""
     sites = {name: Counted() for name in "abc"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(carriage, "time", clock := Clock())
+        patch.setattr(courier_module, "time", clock := Clock())
         roads = {
             name: Faulty(site.desk, own) for (name, site), own in zip(sites.items(), faults, strict=True)
         }

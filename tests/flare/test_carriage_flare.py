@@ -11,8 +11,8 @@ from nvflare.fuel.f3.cellnet.utils import make_reply as cell_reply
 from nvflare.fuel.f3.message import Message
 
 from capedjica.coordinator.flare.controller import _sender
-from capedjica.flare.carriage import Desk
 from capedjica.flare.wire import LARGE, PARCEL
+from capedjica.site.flare.desk import Desk
 from capedjica.site.flare.executor import AnsweringExecutor
 from tests.flare.carriers import ASK
 from tests.flare.test_carriage import answered, parcel

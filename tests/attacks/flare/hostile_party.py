@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from capedjica.coordinator.flare.controller import ConductingController
-from capedjica.flare.carriage import Courier, Patience, Send
+from capedjica.coordinator.flare.courier import Courier, Patience, Send
 from capedjica.flare.kit import SETTINGS
 from capedjica.mechanisms.messages import VERSION, Ask, Begin, Hello, SlotPlan, encode, publication_hash
 from capedjica.study.study_file import Study

@@ -128,10 +128,10 @@ def _run_on_flare(
             "--sites is for sites on this machine; with --engine flare they connect by themselves"
         )
     need_flare()
+    from capedjica.coordinator.flare.courier import Patience
     from capedjica.coordinator.flare.federation import Federation
     from capedjica.coordinator.flare.remote_run import Terms, run_federated
     from capedjica.coordinator.flare.status import federation_warnings
-    from capedjica.flare.carriage import Patience
 
     for warning in federation_warnings(Federation.beside(study)):
         progress.console.print(f"Warning: {warning}.")

@@ -26,7 +26,7 @@ from nvflare.fuel.f3.cellnet.defs import ReturnCode as CellReturnCode
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.message import Message
 
-from capedjica.flare.carriage import Send
+from capedjica.coordinator.flare.courier import Send
 from capedjica.flare.wire import CHANNEL, LARGE, PARCEL, TOPIC
 
 

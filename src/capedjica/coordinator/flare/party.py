@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from capedjica.coordinator.flare.controller import ConductingController
+from capedjica.coordinator.flare.courier import Courier, Patience, Send
 from capedjica.coordinator.flare.progress import Reporter
 from capedjica.coordinator.run.conducting import conduct
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import CapedjicaError
-from capedjica.flare.carriage import Courier, Patience, Send
 from capedjica.flare.job import claim_patiently, load_study, read_settings
 from capedjica.flare.kit import SETTINGS
 from capedjica.tools.log_files import logged

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from capedjica.coordinator.flare.courier import Patience
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.jobs import Session, session
 from capedjica.coordinator.flare.progress import Progress, read_progress
@@ -19,7 +20,6 @@ from capedjica.coordinator.run.results import result_names
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.errors import CapedjicaError, InputError, ProtocolError
 from capedjica.flare import processes
-from capedjica.flare.carriage import Patience
 from capedjica.flare.certificates import check_certificates
 from capedjica.flare.kit import SETTINGS, write_json
 from capedjica.study.study_file import Study

@@ -19,8 +19,8 @@ from nvflare.fuel.f3.cellnet.utils import make_reply as make_cell_reply
 from nvflare.fuel.f3.message import Message
 
 from capedjica.errors import ProtocolError
-from capedjica.flare.carriage import Desk, Handle
 from capedjica.flare.wire import CHANNEL, LARGE, PARCEL, TOPIC
+from capedjica.site.flare.desk import Desk, Handle
 
 
 class AnsweringExecutor(Executor):  # type: ignore[misc]

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from capedjica.errors import CapedjicaError, InputError, ProtocolError
-from capedjica.flare.carriage import Handle, Revocable
 from capedjica.flare.job import claim_patiently, load_study, read_settings
 from capedjica.flare.kit import SETTINGS
 from capedjica.privacy.ledger import Ledger
@@ -19,6 +18,7 @@ from capedjica.site.approval.participation import (
     taking_part,
     terms_problems,
 )
+from capedjica.site.flare.desk import Handle, Revocable
 from capedjica.site.flare.executor import AnsweringExecutor
 from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
