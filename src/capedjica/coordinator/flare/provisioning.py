@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from capedjica import __version__
+from capedjica.coordinator.flare.expected_sizes import largest_message
 from capedjica.coordinator.flare.federation import FOLDER, Federation, Seal, read_seal
 from capedjica.errors import InputError
 from capedjica.flare import processes
@@ -39,7 +40,6 @@ from capedjica.flare.kit import (
     write_json,
 )
 from capedjica.flare.size_limits import MAX_MESSAGE
-from capedjica.mechanisms.expected_sizes import largest_message
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 from capedjica.tools.locks import locked

@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from capedjica.coordinator.flare import expected_sizes
+from capedjica.coordinator.flare.expected_sizes import largest_message
 from capedjica.engines.embedded import EmbeddedStudy
-from capedjica.mechanisms import expected_sizes
 from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.contract import Query, Stage
-from capedjica.mechanisms.expected_sizes import largest_message
 from capedjica.mechanisms.messages import MAX_SLOTS, Begin, Refusal, SlotPlan, encode
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.parameters import Roster
