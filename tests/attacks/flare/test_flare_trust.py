@@ -86,7 +86,7 @@ def server(tmp_path_factory):
 def add_part(kit: Path, kind: str, arguments: dict) -> None:
     """Let a party, by its own settings, run a part that does harm to site s1."""
     settings = json.loads((kit / "local" / "resources.json").read_text())
-    settings["components"].append({"id": kind, "path": f"tests.attacks.{kind}", "args": arguments})
+    settings["components"].append({"id": kind, "path": f"tests.attacks.flare.{kind}", "args": arguments})
     write_json(kit / "local" / "resources.json", settings)
 
 
