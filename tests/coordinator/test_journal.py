@@ -7,8 +7,8 @@ import pytest
 
 from capedjica.coordinator.run.journal import Journal, MeanRecord
 from capedjica.errors import InputError
+from capedjica.mechanisms.aggregator.history import Release
 from capedjica.mechanisms.contract import Contract, Query, Stage
-from capedjica.mechanisms.history import Release
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.parameters import Roster
 

@@ -8,7 +8,7 @@ import pytest
 
 from capedjica.cli import main
 from capedjica.coordinator.run.run_folder import RunFolder
-from tests.one_machine.test_running import run
+from tests.one_machine.test_local_run import run
 from tests.support.small_study import changed, make_study
 
 

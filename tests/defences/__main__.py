@@ -21,12 +21,13 @@ from tests.defences.outcomes import REPORT, report
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.defences", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these defences")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these defences, or those of a marker")
     parser.add_argument("--fast", action="store_true", help="leave out those that take minutes")
     given = parser.parse_args()
-    chosen = [one for one in DEFENCES if one.name in given.names or not given.names]
+    names = set(given.names)
+    chosen = [one for one in DEFENCES if not names or names & {one.name, *one.changes}]
     chosen = [one for one in chosen if not (given.fast and one.slow)]
-    if unknown := set(given.names) - {one.name for one in DEFENCES}:
+    if unknown := names - {name for one in DEFENCES for name in (one.name, *one.changes)}:
         parser.error(f"there is no defence called {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="defences-") as scratch:
         laboratory, lines = Laboratory(Path(scratch), {one.test for one in chosen}), []

@@ -8,6 +8,7 @@ before the body is replaced, and all of it removed.
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -44,14 +45,31 @@ def _places() -> Mapping[str, str]:
     return {name: test for name, test in found.items() if test is not None}
 
 
+def marked(marker: str) -> str:
+    """Return a short hash of all that a marker marks, by which it is seen to be as it was."""
+    text = (ROOT / markers()[marker]).read_text("utf-8")
+    first = _line_below(text.splitlines(), marker)
+    lines = text.splitlines()[first : _ends(text, first + 1)[1]]
+    code = [line.strip() for line in lines if not line.lstrip().startswith("#")]
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()[:8]
+
+
 def changed(text: str, marker: str, new: str) -> str:
     """Return a source with something new, or nothing, in the place of what a marker marks."""
     lines = text.splitlines(keepends=True)
-    first = 1 + next(i for i, line in enumerate(lines) if line.strip() == f"# defence: {marker}")
+    first = _line_below(lines, marker)
     head, whole = _ends(text, first + 1)
     indent = re.match(" *", lines[first])[0]
     put = [f"{indent}{line}\n" for line in new.splitlines()]
     return "".join([*lines[:first], *put, *lines[head if new else whole :]])
+
+
+def _line_below(lines: list[str], marker: str) -> int:
+    first = 1 + next(i for i, line in enumerate(lines) if line.strip() == f"# defence: {marker}")
+    below = lines[first].strip()
+    assert not below.startswith("#"), f"below the marker {marker} is no code"
+    assert below, f"below the marker {marker} is nothing"
+    return first
 
 
 def _ends(text: str, number: int) -> tuple[int, int]:

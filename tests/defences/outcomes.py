@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.defences.catalogue import DEFENCES, Defence
+from tests.defences.markers import marked
 from tests.support.places import ROOT
 
 REPORT = ROOT / "docs" / "evidence" / "defences.txt"
@@ -11,7 +12,8 @@ REPORT = ROOT / "docs" / "evidence" / "defences.txt"
 def described(defence: Defence) -> str:
     """Return what was done, by which an outcome is known again."""
     changes = "; ".join(
-        f"{marker} -> {' '.join(new.split()) or '(nothing)'}" for marker, new in defence.changes.items()
+        f"{marker} [{marked(marker)}] -> {' '.join(new.split()) or '(nothing)'}"
+        for marker, new in defence.changes.items()
     )
     return f"{defence.name} | {defence.statement} | {changes} | {defence.test}"
 

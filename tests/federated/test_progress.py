@@ -5,7 +5,7 @@ import pytest
 from capedjica.coordinator.flare import progress
 from capedjica.coordinator.flare.progress import Reporter, read_progress
 from capedjica.errors import InputError
-from capedjica.mechanisms.history import Event
+from capedjica.mechanisms.aggregator.history import Event
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ from cryptography.hazmat.primitives import serialization
 
 from capedjica import __version__
 from capedjica.coordinator.flare import provisioning
-from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.federation import COORDINATOR, Federation
 from capedjica.coordinator.flare.provisioning import provision, settle
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.errors import InputError
-from capedjica.flare.kit import COORDINATOR
 from capedjica.flare.size_limits import MAX_MESSAGE
 from capedjica.study.study_file import SiteTable, Study, write_study
 from tests.attacks.views.leaks import contents

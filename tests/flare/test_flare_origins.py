@@ -7,8 +7,8 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL, STREAM_DATA_TOPIC, StreamHeaderKey
 
+from capedjica.coordinator.flare.federation import COORDINATOR
 from capedjica.coordinator.flare.origins import may_be_called, speaks_for_itself
-from capedjica.flare.kit import COORDINATOR
 
 REQ, REPLY, RETURN = MessageType.REQ, MessageType.REPLY, MessageType.RETURN
 CONSOLE = "_admin_0d3c2f4e-5b6a-4788-9900-aabbccddeeff"

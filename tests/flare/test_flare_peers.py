@@ -9,7 +9,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
 from nvflare.fuel.f3.cellnet.fqcn import FqcnInfo
 from nvflare.fuel.f3.message import Message
 
-from capedjica.flare.peers import is_expected, may_be_called
+from capedjica.site.flare.peers import is_expected, may_be_called
 
 CLIENT, JOB = "s1", "s1.j1"
 REQ, REPLY, RETURN = MessageType.REQ, MessageType.REPLY, MessageType.RETURN

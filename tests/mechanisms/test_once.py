@@ -158,7 +158,7 @@ def test_a_site_whose_total_cap_is_spent_stays_out_and_nobody_is_charged_in_vain
         assert "the budget of site s2 does not allow it" in consortium.aggregator.refusals["s2"]
 
 
-def test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false(tmp_path):
+def test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false(tmp_path, monkeypatch):
     """It asks for the smallest slots that a site affords until all are refused, far beyond what was agreed.
 
     What was spent, with all that the grid added, stays below the delta of the contract at its epsilon.
@@ -167,8 +167,8 @@ def test_an_aggregator_that_never_stops_cannot_make_the_guarantee_false(tmp_path
         contract = consortium.contract
         for fraction in (0.5, 0.3, 0.1, 0.05, 0.05, 0.01, 1e-3, 1e-5, 1e-7, 1e-8, 1e-9):
             aggregator = Aggregator(contract, consortium.exchange)
-            aggregator._calibrate = lambda spent: None
-            aggregator._coming_slots = lambda stage, f=fraction: [SlotPlan(0, f)]
+            monkeypatch.setattr(aggregator, "_calibrate", lambda spent: None)
+            monkeypatch.setattr(aggregator, "_coming_slots", lambda stage, f=fraction: [SlotPlan(0, f)])
             with suppress(CapedjicaError):
                 aggregator.mean(0)
         for name in DATA:

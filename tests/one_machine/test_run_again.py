@@ -9,12 +9,12 @@ import pytest
 
 from capedjica.coordinator.run.comparison import compare_runs
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.coordinator.run.watcher import Watcher
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.approval.participation import taking_part
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Watcher
-from tests.one_machine.test_running import Interrupt, check_privacy, ledger_sums, run
+from tests.one_machine.test_local_run import Interrupt, check_privacy, ledger_sums, run
 from tests.support.small_study import changed, make_study
 
 RESULTS = [

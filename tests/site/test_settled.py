@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.watcher import Watcher
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger import Summary
@@ -13,7 +14,6 @@ from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import record_path
 from capedjica.site.people.roll import call_roll, enrol, open_people
-from capedjica.study.watcher import Watcher
 from tests.site.test_withdrawal import Opened
 from tests.support.small_study import SIDE, make_study
 

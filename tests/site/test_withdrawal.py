@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from capedjica.coordinator.run.watcher import Watcher
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
@@ -21,7 +22,6 @@ from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.enrolment import enrolment_path, read_enrolment
 from capedjica.site.people.roll import call_roll, enrol, open_people
 from capedjica.site.results import per_person
-from capedjica.study.watcher import Watcher
 from tests.support.in_process import run_main
 from tests.support.small_study import SIZES, make_study
 

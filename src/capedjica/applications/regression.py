@@ -28,7 +28,7 @@ from capedjica.privacy import validate
 
 @dataclass(eq=False)
 class PrivateLogisticRegression(PrivateEstimator):
-    """Logistic regression by gradient descent (:mod:`capedjica.algorithms.tables.regression`).
+    """Logistic regression of labels 0 and 1 (by descent: :mod:`capedjica.algorithms.tables.regression`).
 
     Parameters
     ----------

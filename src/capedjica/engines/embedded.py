@@ -12,8 +12,8 @@ from capedjica.algorithms.method import Released
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
+from capedjica.mechanisms.aggregator.guarantee import privacy_statement
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
-from capedjica.mechanisms.guarantee import privacy_statement
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.statistics import Statistics

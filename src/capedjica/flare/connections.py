@@ -13,6 +13,7 @@ import ssl
 from functools import wraps
 from typing import Any, Final
 
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.drivers import socket_conn
 from nvflare.fuel.f3.drivers.tcp_driver import TcpStreamServer
 from nvflare.fuel.f3.sfm.conn_manager import ConnManager
@@ -36,6 +37,16 @@ def install() -> None:
     # defence: greetings-are-short
     _limit_greetings(ConnManager)
     _wait_for_each_apart(TcpStreamServer)
+
+
+def make_no_connections(kind: type[CoreCell] = CoreCell) -> None:
+    """Let no cell of this process make a connection that somebody else asks for."""
+
+    def refuse(cell: CoreCell, to_cell: str, url: str) -> None:
+        _LOG.warning("made no connection that %r asked for", to_cell)
+
+    # defence: no-connection-for-the-asking
+    kind._add_adhoc_connector = refuse
 
 
 def _limit_greetings(kind: type[ConnManager]) -> None:

@@ -9,11 +9,8 @@ from typing import Any, Final
 
 from capedjica.flare.size_limits import MAX_FRAME
 
-# The name in the certificate of the coordinator, who alone may give the server commands.
-COORDINATOR: Final = "coordinator@capedjica.org"
 ORGANISATION: Final = "capedjica"
 # All that FLARE loads for a job.
-AGGREGATOR_CLASS: Final = "capedjica.coordinator.flare.party.AggregatorParty"
 SITE_CLASS: Final = "capedjica.site.flare.party.SiteParty"
 # In the folder ``local`` of a kit: where its owner's files are.
 SETTINGS: Final = "capedjica.json"

@@ -1,21 +1,23 @@
-"""Questions to sites that may take long to answer, be stopped, or be cut off for a while.
+"""Questions to sites that may take long to answer, be stopped, or be cut off for a while: what travels.
 
 Every question travels in a parcel with a number of its own. A site keeps working on a question while the
 aggregator, every few seconds, asks for it again: as long as the site says that it is busy, it is alive. So a
-statistic may take an hour and a dead site is still noticed within :attr:`Patience.silence`. A parcel that got
-lost is sent again; the site knows it by its number and works on it once.
+statistic may take an hour and a dead site is still noticed within ``Patience.silence`` of the aggregator's
+end, :mod:`capedjica.coordinator.flare.courier`. A parcel that got lost is sent again; the site's end,
+:mod:`capedjica.site.flare.desk`, knows it by its number and works on it once.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from capedjica.tools.version import __version__
+
 # All parties of a study run the same version: what they compute must be the same to the last bit.
-VERSION: Final = version("capedjica")
+VERSION: Final = __version__
 # How long a site keeps the aggregator waiting before it says that it is busy.
 HOLD_SECONDS: Final = 2.0
 # How much longer its answer may be on its way.

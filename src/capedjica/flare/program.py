@@ -9,7 +9,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-from capedjica.flare import connections, peers, unpacking
+from capedjica.flare import connections, unpacking
 
 
 def limit() -> None:
@@ -17,7 +17,7 @@ def limit() -> None:
     connections.install()
     # defence: limits-before-flare-begins
     unpacking.install()
-    peers.make_no_connections()
+    connections.make_no_connections()
 
 
 def run() -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica import __version__
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticStudy
 from capedjica.errors import InputError
@@ -23,6 +22,7 @@ from capedjica.estimators.djica import Method
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
+from capedjica.tools.version import __version__
 
 SITES: Final = 4
 SCAN_LENGTH: Final = 200

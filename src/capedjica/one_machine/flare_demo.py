@@ -20,8 +20,8 @@ from capedjica.one_machine.simulation import Simulation, simulate
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
-from capedjica.study.matrices import read_matrix
 from capedjica.study.study_file import Study
+from capedjica.tools.matrices import read_matrix
 
 Say = Callable[[str], None]
 

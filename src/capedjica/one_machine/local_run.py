@@ -9,6 +9,7 @@ from pathlib import Path
 from capedjica.coordinator.run.conducting import check_seed, conduct
 from capedjica.coordinator.run.results import result_names
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
+from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.privacy.statement import round_up
@@ -16,7 +17,6 @@ from capedjica.site.approval.participation import problems, taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Watcher
 from capedjica.tools.log_files import logged
 from capedjica.tools.toml import listed
 
@@ -56,7 +56,8 @@ def _run(
     """Run it with sites of this process."""
     with folder.claim(study) as state, logged("capedjica.run", folder.log_path), ExitStack() as held:
         sites = {
-            home.settings.name: held.enter_context(attending(home, study, seed, watcher)) for home in homes
+            home.settings.name: held.enter_context(attending(home, study, seed, watcher.reading))
+            for home in homes
         }
         conduct(study, folder, state, InProcessEngine(sites).exchange, seed, watcher)
 

@@ -1,7 +1,8 @@
 """What a release costs: exact Gaussian differential privacy for everything the adversary sees.
 
 ``gaussian`` has the exact trade-off of one release, ``cape`` the exact view in the CAPE scheme and its
-calibration, ``accountants`` the total of many releases, ``paper`` the paper's formulas for reproduction.
+calibration, ``accountants`` the total of many releases, ``paper`` those of the paper's formulas that
+are shown beside the exact account.
 """
 
 from capedjica.privacy.accountants import (

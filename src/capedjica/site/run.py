@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from capedjica.algorithms.method import Subject
@@ -18,7 +19,6 @@ from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Watcher
 from capedjica.tools.log_files import logged
 
 
@@ -41,9 +41,15 @@ def log_refusal(home: SiteHome, error: Exception) -> None:
 
 @contextmanager
 def attending(
-    home: SiteHome, study: Study, insecure_noise_seed: int | None, watcher: Watcher
+    home: SiteHome,
+    study: Study,
+    insecure_noise_seed: int | None,
+    reading: Callable[[str], None] = lambda site: None,
 ) -> Iterator[Site]:
-    """Yield the site that answers the aggregator; hold it by ``taking_part`` before."""
+    """Yield the site that answers the aggregator; hold it by ``taking_part`` before.
+
+    ``reading`` is called with the site's name whenever a scan was read.
+    """
     name = home.settings.name
     with own_log(home):
         if home.settings.policy.auto_approve:
@@ -54,7 +60,7 @@ def attending(
                 home,
                 ledger,
                 open_people(home, study),
-                lambda people: study.method.site(_Watched(people, name, watcher)),
+                lambda people: study.method.site(_Watched(people, partial(reading, name))),
             )
             try:
                 site = open_site(home, study, ledger, statistics, noise)
@@ -88,13 +94,13 @@ def _log_unreadable(site: str, people: People) -> None:
 class _Watched(Sequence[Subject]):
     """Subjects that tell when one of them is read."""
 
-    def __init__(self, subjects: People, site: str, watcher: Watcher) -> None:
-        self._subjects, self._site, self._watcher = subjects, site, watcher
+    def __init__(self, subjects: People, reading: Callable[[], None]) -> None:
+        self._subjects, self._reading = subjects, reading
 
     def __len__(self) -> int:
         return len(self._subjects)
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
         subject = self._subjects[index]
-        self._watcher.reading(self._site)
+        self._reading()
         return subject

@@ -18,7 +18,6 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending
-from capedjica.study.watcher import Watcher
 from tests.attacks.messages.hostile_messages import Relay, Views, Wire
 from tests.federated.consortium import consortium
 from tests.support.places import ROOT
@@ -57,7 +56,7 @@ def parties(tmp_path, monkeypatch):
         sites = {}
         for name, home in {**homes, "s4": thief}.items():
             held.enter_context(taking_part(home, study))
-            sites[name] = held.enter_context(attending(home, study, None, Watcher()))
+            sites[name] = held.enter_context(attending(home, study, None))
         yield study.contract, homes, thief, InProcessEngine(sites).exchange
 
 

@@ -8,7 +8,6 @@ from capedjica.engines.inprocess import InProcessEngine
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.run import attending
-from capedjica.study.watcher import Watcher
 from tests.attacks.messages.hostile_messages import attack
 from tests.support.small_study import make_study
 
@@ -57,7 +56,7 @@ def test_no_lie_obtains_a_release_or_a_charge(tmp_path):
         sites = {}
         for home in homes:
             held.enter_context(taking_part(home, study))
-            sites[home.settings.name] = held.enter_context(attending(home, study, None, Watcher()))
+            sites[home.settings.name] = held.enter_context(attending(home, study, None))
         outcomes = attack(study.contract, InProcessEngine(sites).exchange)
     check(outcomes, study, homes)
 

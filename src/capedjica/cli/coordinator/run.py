@@ -22,8 +22,8 @@ from capedjica.errors import InputError
 
 if TYPE_CHECKING:
     from capedjica.coordinator.run.run_folder import RunState
+    from capedjica.coordinator.run.watcher import Watcher
     from capedjica.study.study_file import Study
-    from capedjica.study.watcher import Watcher
 
 
 class Engine(StrEnum):
@@ -140,8 +140,8 @@ def _run_on_flare(
 
 
 def _watcher(progress: Progress, study: Study) -> Watcher:
+    from capedjica.coordinator.run.watcher import Step, Watcher
     from capedjica.privacy.statement import round_up
-    from capedjica.study.watcher import Step, Watcher
 
     total = sum(stage.count for stage in study.contract.stages)
 

@@ -1,4 +1,4 @@
-"""The aggregator's end of the carriage: how long to wait for whom, and whom to give up."""
+"""How the aggregator gets answers from far away: how long to wait for whom, and whom to give up."""
 
 from __future__ import annotations
 

@@ -8,11 +8,14 @@ from typing import Final
 
 import msgspec
 
-from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.study.study_file import Study
+from capedjica.tools.version import __version__
 
 SCHEMA: Final = 1
+# The name in the certificate of the coordinator, who alone may give the server commands.
+COORDINATOR: Final = "coordinator@capedjica.org"
+AGGREGATOR_CLASS: Final = "capedjica.coordinator.flare.party.AggregatorParty"
 FOLDER: Final = "federation"
 
 

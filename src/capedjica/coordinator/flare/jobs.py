@@ -11,9 +11,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.federation import AGGREGATOR_CLASS, COORDINATOR, Federation
 from capedjica.errors import InputError, ProtocolError
-from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write_json
+from capedjica.flare.kit import SITE_CLASS, write_json
 from capedjica.flare.processes import port_is_free
 
 _PAUSE: Final = 0.5

@@ -35,7 +35,7 @@ from nvflare.fuel.f3.streaming.stream_const import (
 )
 from nvflare.fuel.utils.admin_name_utils import is_valid_admin_client_name
 
-from capedjica.flare.kit import COORDINATOR
+from capedjica.coordinator.flare.federation import COORDINATOR
 
 # What a site has to say to FLARE's server, and to the server's job.
 _FOR_SERVERS: Final = {

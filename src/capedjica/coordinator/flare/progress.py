@@ -11,11 +11,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import InputError
-from capedjica.mechanisms.history import Event
+from capedjica.mechanisms.aggregator.history import Event
 from capedjica.privacy.statement import round_up
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Step, Watcher
 
 _NAME: Final = "progress.json"
 # A faster run is not written down more often.

@@ -20,16 +20,20 @@ from typing import Final
 
 import msgspec
 
-from capedjica import __version__
 from capedjica.coordinator.flare.expected_sizes import largest_message
-from capedjica.coordinator.flare.federation import FOLDER, Federation, Seal, read_seal
+from capedjica.coordinator.flare.federation import (
+    AGGREGATOR_CLASS,
+    COORDINATOR,
+    FOLDER,
+    Federation,
+    Seal,
+    read_seal,
+)
 from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.kit import (
-    AGGREGATOR_CLASS,
     AUTHORIZATION,
     COMMUNICATION,
-    COORDINATOR,
     LONGEST_HOST,
     ORGANISATION,
     SETTINGS,
@@ -43,6 +47,7 @@ from capedjica.flare.size_limits import MAX_MESSAGE
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 from capedjica.tools.locks import locked
+from capedjica.tools.version import __version__
 
 DEFAULT_PORT: Final = 8002
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"

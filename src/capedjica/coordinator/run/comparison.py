@@ -14,7 +14,7 @@ from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
-from capedjica.study.matrices import read_matrix
+from capedjica.tools.matrices import read_matrix
 from capedjica.tools.toml import listed
 
 FloatArray = NDArray[np.float64]

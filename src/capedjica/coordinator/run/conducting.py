@@ -9,12 +9,12 @@ from capedjica.algorithms.ica.reliability import stability
 from capedjica.coordinator.run.journal import Journal, JournaledMeans
 from capedjica.coordinator.run.results import write_results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
+from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
-from capedjica.mechanisms.guarantee import privacy_statement
+from capedjica.mechanisms.aggregator.guarantee import privacy_statement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Step, Watcher
 
 _log = logging.getLogger("capedjica.run")
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from capedjica.algorithms.method import Released
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
+from capedjica.mechanisms.aggregator.history import Release
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.history import Release
 from capedjica.tools.durable import sync_folder
 
 _MAGIC: Final = b"capedjica releases 1\n"

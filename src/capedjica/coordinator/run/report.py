@@ -32,9 +32,9 @@ from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
-from capedjica.study.matrices import read_matrix
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study
+from capedjica.tools.matrices import read_matrix
 
 FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica import __version__
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
@@ -24,6 +23,7 @@ from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, sli
 from capedjica.report.figures import draw, maps_figure
 from capedjica.study.public_files import public_files
 from capedjica.study.study_file import Study
+from capedjica.tools.version import __version__
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

@@ -17,15 +17,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica import __version__
 from capedjica.errors import InputError
-from capedjica.study.matrices import read_matrix
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
 from capedjica.tools.durable import sync_folder
 from capedjica.tools.locks import locked
+from capedjica.tools.matrices import read_matrix
 from capedjica.tools.text import printable
 from capedjica.tools.toml import read_toml
+from capedjica.tools.version import __version__
 
 SCHEMA: Final = 1
 _Content = TypeVar("_Content", bound=msgspec.Struct)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.mechanisms.aggregator.block_making import BlockMaking, OpenBlock
 from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
+from capedjica.mechanisms.aggregator.history import Event, Release
 from capedjica.mechanisms.aggregator.lost_sites import (
     MAX_ATTEMPTS,
     PATIENCE,
@@ -28,7 +29,6 @@ from capedjica.mechanisms.aggregator.lost_sites import (
 )
 from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract, Query
-from capedjica.mechanisms.history import Event, Release
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
     VERSION,
@@ -241,8 +241,7 @@ class Aggregator:
     def _open_block(self, stage: int) -> OpenBlock | None:
         """Make a block for the coming releases; None if sites were lost on the way: try again."""
         present = self._greet()
-        spent = max(status.spent for status in present.values())
-        self._shrink = recalibrated(self.contract, self._done, spent, self._shrink)
+        self._calibrate(max(status.spent for status in present.values()))
         slots = self._coming_slots(stage)
         invited = self.contract.roster.in_order(present)
         begin = Begin(
@@ -295,6 +294,10 @@ class Aggregator:
             # What was learnt in it is not noted: a lost site would be counted twice for being lost once.
             self._next.abandon()
             self._next = None
+
+    def _calibrate(self, spent: float) -> None:
+        """Spread what is left of the budget over the releases that are left."""
+        self._shrink = recalibrated(self.contract, self._done, spent, self._shrink)
 
     def _coming_slots(self, stage: int, held: Sequence[SlotPlan] = ()) -> list[SlotPlan]:
         """Return slots for this stage and those after it, as many as fit a block, without those held."""

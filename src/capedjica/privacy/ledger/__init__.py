@@ -2,7 +2,7 @@
 
 ``ledger`` is what a site uses. Beneath it ``chain`` keeps file, entries and head in step, ``books`` decides,
 ``log`` stores, ``entry`` links, ``vault`` seals, ``keys`` follow one another, ``head`` signs, ``policy``
-compares with the caps, ``statement`` tells people and ``checks`` turns bad input away.
+compares with the caps, ``account`` tells people and ``checks`` turns bad input away.
 """
 
 from capedjica.privacy.ledger.account import Sent, Spent, Summary, Totals

@@ -1,4 +1,4 @@
-"""A site's end of the carriage: takes parcels, works on each question once, and hands out the answers."""
+"""How a site answers from far away: it takes parcels, works on each question once, and keeps the answers."""
 
 from __future__ import annotations
 

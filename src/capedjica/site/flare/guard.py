@@ -54,9 +54,9 @@ from nvflare.private.fed.client.client_runner import ClientRunner
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from capedjica.flare import peers, unpacking
+from capedjica.flare import unpacking
 from capedjica.flare.wire import CHANNEL, TOPIC
-from capedjica.site.flare import discretion, streams
+from capedjica.site.flare import discretion, peers, streams
 
 # What the server has to tell a site's client about jobs.
 COMMANDS: Final = {
@@ -144,7 +144,7 @@ class _Settings(msgspec.Struct, forbid_unknown_fields=True):
 
 def install() -> None:
     """Make every cell of this process refuse what is not welcome."""
-    # Within what neighbours do, which look first at who a message says to be from.
+    # Within what peers do, which look first at who a message says to be from.
     # defence: names-of-what-is-refused
     _name_what_is_refused(CoreCell)
     peers.install()

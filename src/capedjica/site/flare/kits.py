@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 
-from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.flare.certificates import check_certificates
 from capedjica.flare.kit import STARTUP, connection, is_host
@@ -24,6 +23,7 @@ from capedjica.site.flare.settings import write_settings
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
+from capedjica.tools.version import __version__
 
 # A kit holds certificates, settings and an atlas.
 _MOST_FILES: Final = 200

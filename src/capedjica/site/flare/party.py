@@ -24,7 +24,6 @@ from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_path, log_refusal
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Watcher
 
 
 class SiteSettings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -89,7 +88,7 @@ class SiteParty(AnsweringExecutor):
                 f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
             )
         claim_patiently(self._held, lambda: taking_part(home, study))
-        site = self._held.enter_context(attending(home, study, self._seed, Watcher()))
+        site = self._held.enter_context(attending(home, study, self._seed))
         return site.handle
 
     def close(self) -> None:

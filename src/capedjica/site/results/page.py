@@ -17,8 +17,8 @@ from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
 from capedjica.site.results.per_person import write_local_results
-from capedjica.study.matrices import read_matrix
 from capedjica.study.study_file import Study
+from capedjica.tools.matrices import read_matrix
 
 FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"

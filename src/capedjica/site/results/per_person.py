@@ -35,8 +35,8 @@ from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll, measure
-from capedjica.study.matrices import read_matrix
 from capedjica.study.study_file import Study
+from capedjica.tools.matrices import read_matrix
 
 FloatArray = NDArray[np.float64]
 _README: Final = """\

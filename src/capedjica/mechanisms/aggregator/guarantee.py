@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from capedjica.mechanisms.aggregator.history import Release
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.history import Release
 from capedjica.privacy.statement import Charge, PrivacyStatement
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from capedjica.coordinator.run.journal import Journal
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.coordinator.run.watcher import Watcher
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.estimators import CapeDJICA
 from capedjica.one_machine.local_run import find_sites, run_study
@@ -15,7 +16,6 @@ from capedjica.privacy import gaussian_epsilon
 from capedjica.site.approval.participation import approve
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.study.watcher import Watcher
 from tests.support.small_study import COMPONENTS, SIDE, SIZES, changed, make_study
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capedjica.mechanisms.history import Event
+from capedjica.mechanisms.aggregator.history import Event
 from capedjica.privacy.statement import PrivacyStatement
 
 

@@ -94,16 +94,6 @@ def is_expected(
     return answered or kind == MessageType.RETURN
 
 
-def make_no_connections(kind: type[CoreCell] = CoreCell) -> None:
-    """Let no cell of this process make a connection that somebody else asks for."""
-
-    def refuse(cell: CoreCell, to_cell: str, url: str) -> None:
-        _LOG.warning("made no connection that %r asked for", to_cell)
-
-    # defence: no-connection-for-the-asking
-    kind._add_adhoc_connector = refuse
-
-
 def _check_names(kind: type[ConnManager]) -> None:
     plain = kind.update_endpoint
 
