@@ -1141,6 +1141,16 @@ DEFENCES = (
             )
         },
     ),
+    Defence(
+        "people stay out of FLARE's logs",
+        "what a site logs of its people goes nowhere but into its own log",
+        "test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs",
+        {
+            "people-stay-out-of-flares-logs": (
+                '"nobody": {"level": "INFO", "handlers": ["nowhereHandler"], "propagate": False},'
+            )
+        },
+    ),
     # Added to sections 2, 3 and 6
     Defence(
         "sealed heads",

@@ -16,10 +16,11 @@ pytest.importorskip("nvflare")
 SPEAK = """
 import json, logging, sys, warnings
 from nvflare.fuel.utils.log_utils import apply_log_config
+from capedjica.mechanisms.site.private_log import private_log
 apply_log_config(json.load(open(sys.argv[1])), ".")
-logging.getLogger("capedjica-site.s1").error("sub-0003 from a thread that outlived the log")
+private_log("s1").error("sub-0003 from a thread that outlived the log")
 warnings.warn("loadtxt: input contained no data: sub-0003.tsv")
-logging.getLogger("SiteParty").error("a word of FLARE")
+logging.getLogger("capedjica.site.flare.party.SiteParty").error("a word of FLARE")
 """
 
 

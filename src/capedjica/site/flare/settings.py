@@ -69,6 +69,7 @@ _LOGGING: Final = {
     "loggers": {
         "root": {"level": "INFO", "handlers": ["consoleHandler", "logFileHandler"]},
         # What may name a patient or the file of a scan: the site's own log has the first, nobody the second.
+        # defence: people-stay-out-of-flares-logs
         PRIVATE_LOGS: {"level": "INFO", "handlers": ["nowhereHandler"], "propagate": False},
         # defence: no-warnings-in-flares-logs
         "py.warnings": {"level": "WARNING", "handlers": ["nowhereHandler"], "propagate": False},
