@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
+from msgspec import Meta
+
+from capedjica.errors import InputError
 from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.mechanisms.messages import VERSION as PROTOCOL
+from capedjica.securesum.identity import Identity, PublicIdentity
 
 ORGANISATION: Final = "capedjica"
+# The name in the certificate of the coordinator, who alone may give FLARE's server commands.
+COORDINATOR: Final = "coordinator@capedjica.org"
 # All that FLARE loads for a job.
-SITE_CLASS: Final = "capedjica.site.flare.party.SiteParty"
-# In the folder ``local`` of a kit: where its owner's files are.
-SETTINGS: Final = "capedjica.json"
+SITE_CLASS: Final = "capedjica.site.flare.relay.SiteRelay"
+AGGREGATOR_CLASS: Final = "capedjica.coordinator.flare.relay.AggregatorRelay"
 _HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 # The longest name in a certificate.
 LONGEST_HOST: Final = 64
+# The name under which the coordinator signs.
+_COORDINATOR: Final = "coordinator"
+_LABEL_PURPOSE: Final = b"capedjica/kit/1\0"
 
 # All that FLARE has to be given at a site.
-STARTUP: Final = ("client.crt", "client.key", "fed_client.json", "rootCA.pem")
+STARTUP: Final = ("client.crt", "client.key", "rootCA.pem")
 
 # Whoever talks to a party through FLARE may see that it is there and hand it the one job it knows.
 _NOBODY: Final = dict.fromkeys(
-    ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"),
-    # defence: no-commands-at-a-site
-    "none",
+    ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
 )
 AUTHORIZATION: Final = {
     "format_version": "1.0",
@@ -39,12 +49,80 @@ AUTHORIZATION: Final = {
 # A party and its jobs talk on the machine itself, where others may have accounts: each shows its certificate.
 COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
-    # Memory for a whole message is reserved when its first piece comes.
-    # defence: announced-messages-are-limited
     "streaming_max_blob_size": MAX_FRAME,
     # defence: certificates-on-the-machine-itself
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
 }
+
+_Hexadecimal = Annotated[str, Meta(pattern="^[0-9a-f]*$", max_length=128)]
+
+
+class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The content of a ``kit.json``: whose kit this is, of which study, and who made it.
+
+    Attributes
+    ----------
+    site, study : str
+        The site's name and the hash of the study.
+    host, port : str and int
+        Where the server is.
+    protocol : int
+        Which version of the protocol the study is run by.
+    coordinator : str
+        The coordinator's public key in hexadecimal; a site pins it when it approves.
+    signature : str
+        The coordinator's, over all of the above and the certificates.
+    """
+
+    site: str
+    study: _Hexadecimal
+    host: str
+    port: int
+    protocol: int
+    coordinator: _Hexadecimal
+    signature: _Hexadecimal = ""
+
+    @property
+    def key(self) -> PublicIdentity:
+        """The coordinator's key."""
+        try:
+            return PublicIdentity(_COORDINATOR, bytes.fromhex(self.coordinator))
+        except ValueError:
+            raise InputError("a kit names no coordinator's key that can be used") from None
+
+    def signed(self, identity: Identity, startup: Mapping[str, bytes]) -> Label:
+        """Return the label with the coordinator's signature for these files."""
+        return msgspec.structs.replace(self, signature=identity.sign(self._content(startup)).hex())
+
+    def is_signed(self, startup: Mapping[str, bytes]) -> bool:
+        """Whether the coordinator whom it names has signed it, for these files."""
+        try:
+            return self.key.verify(bytes.fromhex(self.signature), self._content(startup))
+        except ValueError:
+            return False
+
+    def _content(self, startup: Mapping[str, bytes]) -> bytes:
+        plain = msgspec.to_builtins(msgspec.structs.replace(self, signature=""))
+        files = {name: hashlib.sha256(startup[name]).hexdigest() for name in STARTUP}
+        return _LABEL_PURPOSE + json.dumps([plain, files], sort_keys=True).encode()
+
+
+def startup_files(kit: Path) -> dict[str, bytes]:
+    """Return the key and the certificates in the folder ``startup`` of a kit or of a workspace."""
+    try:
+        return {name: (kit / "startup" / name).read_bytes() for name in STARTUP}
+    except OSError as error:
+        raise InputError(f"{kit} is not a whole kit: {error}") from None
+
+
+def check_protocol(protocol: int, what: str) -> None:
+    """Refuse what was made for another version of the protocol; that of the package does not matter."""
+    # defence: version-of-the-protocol
+    if protocol != PROTOCOL:
+        raise InputError(
+            f"{what} was made for version {protocol} of the protocol, this program speaks version {PROTOCOL}: "
+            "all parties of a study must speak the same"
+        )
 
 
 def is_host(text: str) -> bool:
@@ -52,29 +130,11 @@ def is_host(text: str) -> bool:
     return len(text) <= LONGEST_HOST and re.fullmatch(_HOST_PATTERN, text) is not None
 
 
-def connection(site: str, study: str, host: str, port: int) -> dict[str, Any]:
-    """Return how a site reaches the server: the whole content of its ``fed_client.json``."""
-    service = {"target": f"{host}:{port}", "scheme": "tcp"}
-    return {
-        "format_version": 2,
-        "servers": [{"name": project(study), "service": service, "identity": host}],
-        "client": {
-            "ssl_private_key": "client.key",
-            "ssl_cert": "client.crt",
-            "ssl_root_cert": "rootCA.pem",
-            "fqsn": site,
-            "is_leaf": True,
-            # defence: encryption-at-a-site
-            "connection_security": "mtls",
-        },
-    }
-
-
 def project(study: str) -> str:
     """Return the name of a study's project in FLARE."""
     return f"capedjica-{study[:16]}"
 
 
-def write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: Any) -> None:
     """Write indented JSON."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,74 +1,85 @@
 """Questions to sites that may take long to answer, be stopped, or be cut off for a while: what travels.
 
-Every question travels in a parcel with a number of its own. A site keeps working on a question while the
-aggregator, every few seconds, asks for it again: as long as the site says that it is busy, it is alive. So a
-statistic may take an hour and a dead site is still noticed within ``Patience.silence`` of the aggregator's
-end, :mod:`capedjica.coordinator.flare.courier`. A parcel that got lost is sent again; the site's end,
-:mod:`capedjica.site.flare.desk`, knows it by its number and works on it once.
+Every question travels in a parcel that is known by the question's hash. A site keeps working on a question
+while the aggregator, every few seconds, asks for it again: as long as the site says that it is busy, it is
+alive. So a statistic may take an hour and a dead site is still noticed within ``Patience.silence`` of the
+aggregator's end, :mod:`capedjica.coordinator.flare.courier`. A parcel that got lost is sent again; the site's
+end, :mod:`capedjica.site.agent.desk`, knows it by its hash and works on it once.
+
+All that comes back is signed by the site for the question of that hash
+(:func:`capedjica.mechanisms.messages.read_reply`), so it does not matter who carries it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
-from capedjica.tools.version import __version__
+from capedjica.errors import ProtocolError
+from capedjica.mechanisms.messages import VERSION, question_hash
 
-# All parties of a study run the same version: what they compute must be the same to the last bit.
-VERSION: Final = __version__
 # How long a site keeps the aggregator waiting before it says that it is busy.
 HOLD_SECONDS: Final = 2.0
 # How much longer its answer may be on its way.
 TRANSIT_SECONDS: Final = 10.0
 
-Number = Annotated[bytes, Meta(min_length=8, max_length=8)]
-Version = Annotated[str, Meta(max_length=64)]
-State = Literal["done", "busy", "unknown", "refused"]
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
-class Parcel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Parcel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
     """A question on its way; without data, only the answer is asked for."""
 
-    version: Version
-    number: Number
+    version: int
+    hash: Hash
     data: bytes | None
 
 
-class Slip(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a site gives back: the answer, that it is not ready, that it was never asked, or why not."""
+class Notice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """What the coordinator tells the sites outside of the contract, signed by the coordinator's key.
 
-    version: Version
-    state: State
-    data: bytes
+    Attributes
+    ----------
+    study : bytes
+        The hash of the study.
+    what : str
+        "over": the study has ended, and there will be no more questions.
+    when : str
+        By the coordinator's clock.
+    signature : bytes
+        Over all of the above.
+    """
+
+    version: int
+    study: Hash
+    what: Annotated[str, Meta(pattern="^over$")]
+    when: Annotated[str, Meta(max_length=40)]
+    signature: Annotated[bytes, Meta(max_length=64)] = b""
+
+    @property
+    def content(self) -> bytes:
+        """What is signed."""
+        return b"capedjica/notice/1\0" + _encoder.encode(msgspec.structs.replace(self, signature=b""))
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_parcels: Final = msgspec.msgpack.Decoder(Parcel)
-_slips: Final = msgspec.msgpack.Decoder(Slip)
+_decoder: Final[msgspec.msgpack.Decoder[Parcel | Notice]] = msgspec.msgpack.Decoder(Parcel | Notice)
 
 
-def write_parcel(number: bytes, question: bytes | None) -> bytes:
-    """Return the bytes of a parcel of this version."""
-    return _encoder.encode(Parcel(VERSION, number, question))
+def write_parcel(question: bytes, hash_: bytes | None = None) -> bytes:
+    """Return the bytes of a parcel with a question, or, with its hash alone, of one that asks again."""
+    return _encoder.encode(Parcel(VERSION, hash_ or question_hash(question), None if hash_ else question))
 
 
-def read_parcel(data: bytes) -> Parcel:
-    """Return a parcel; ValueError or RecursionError for other bytes."""
-    return _parcels.decode(data)
+def write_notice(notice: Notice) -> bytes:
+    """Return the bytes of a notice."""
+    return _encoder.encode(notice)
 
 
-def write_slip(state: State, data: bytes) -> bytes:
-    """Return the bytes of a slip of this version."""
-    return _encoder.encode(Slip(VERSION, state, data))
-
-
-def read_slip(data: bytes) -> Slip:
-    """Return a slip; ValueError or RecursionError for other bytes."""
-    return _slips.decode(data)
-
-
-def plain(text: str) -> str:
-    """Return a peer's words as a person may see them: short, and nothing that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:200])
+def read_parcel(data: bytes) -> Parcel | Notice:
+    """Return what came, or raise ProtocolError whatever the bytes."""
+    try:
+        return _decoder.decode(data)
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"a parcel of {len(data)} bytes cannot be read") from None

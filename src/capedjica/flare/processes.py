@@ -1,46 +1,53 @@
-"""FLARE's server and clients as processes of this machine: started, kept running, stopped with their jobs.
+"""Programs of a party as processes of this machine: started, kept running, stopped with all they began.
 
-Each runs under a supervisor, ``python -m capedjica.flare.processes KIT ROLE NAME``, which starts it
-again when it dies and takes it down, with the processes of its jobs, when it is told to end. A supervisor may
-itself be killed: what it leaves behind is found by its kit, and ended before anything else is started there.
+They run under a supervisor, ``python -m capedjica.flare.processes PLACE``, which starts each again when it
+dies and takes all of them down when it is told to end. A supervisor may itself be killed: what it leaves
+behind is found by its folders, and ended before anything else is started there.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final, Literal
+from typing import Final
 
+import msgspec
 import psutil
 
 from capedjica.errors import InputError
-from capedjica.flare.kit import ORGANISATION
 from capedjica.tools.locks import locked
 
-Role = Literal["server", "client"]
 _MODULE: Final = "capedjica.flare.processes"
-_PROGRAMS: Final = {
-    "server": "capedjica.coordinator.flare.program",
-    "client": "capedjica.site.flare.program",
-}
-# Where FLARE keeps what it runs as processes.
-_FLARE: Final = "nvflare.private.fed.app."
 _DETACHED: Final = "detached"
 _PID: Final = "supervisor.pid"
-_LOG: Final = "console.log"
+_PROGRAMS: Final = "programs.json"
+# With this code a program says that it would do no better a second time.
+FINAL_CODE: Final = 78
 # How long a process may take to end by itself.
 _GRACE: Final = 10.0
 # Pauses before a process that died is started again, the last for all further deaths.
 _PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+# So that what a program leaves behind when it dies becomes a child of its supervisor.
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is run: a name for people, the command, what it reads first, and the folder that it works in."""
+
+    name: str
+    command: tuple[str, ...]
+    folder: str
+    input: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,18 +88,18 @@ def _began(pid: int) -> str:
         return repr(psutil.Process(pid).create_time())
 
 
-def start(kit: Path, role: Role, name: str, owner: Mark | None = None) -> int:
-    """Start a party under a supervisor, in the background; return the supervisor's process number.
+def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -> int:
+    """Start programs under a supervisor, in the background; return the supervisor's process number.
 
-    With an ``owner`` it ends when that process does.
+    With an ``owner`` they end when that process does.
     """
-    kit = kit.absolute()
-    _check_paths(kit)
-    if running(kit) is not None:
-        raise InputError(f"{kit} is running already, as process {running(kit)}")
-    with open(log(kit), "ab") as console:
+    place = place.absolute()
+    if running(place) is not None:
+        raise InputError(f"{place} is running already, as process {running(place)}")
+    _write_programs(place, programs)
+    with open(place / "supervisor.log", "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
-            [sys.executable, "-m", _MODULE, str(kit), role, name, _DETACHED, str(owner or "")],
+            [sys.executable, "-m", _MODULE, str(place), _DETACHED, str(owner or "")],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
@@ -100,68 +107,166 @@ def start(kit: Path, role: Role, name: str, owner: Mark | None = None) -> int:
             check=False,
         )
     deadline = time.monotonic() + _GRACE
-    while (pid := running(kit)) is None:
+    while (pid := running(place)) is None:
         if time.monotonic() > deadline:
-            raise InputError(f"{kit} could not be started; {log(kit)} says why")
+            raise InputError(f"{place} could not be started; {place / 'supervisor.log'} says why")
         time.sleep(0.05)
     return pid
 
 
-def stop(kit: Path) -> bool:
-    """Stop a party and all that it began; return whether there was anything to stop."""
-    kit = kit.absolute()
-    pid = running(kit)
+def _write_programs(place: Path, programs: Sequence[Program]) -> None:
+    """Write down what is to run: whoever supervises needs it, and whoever stops what was left behind."""
+    _check_paths(programs)
+    file = place / _PROGRAMS
+    try:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+            written.write(msgspec.json.encode(list(programs)))
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def _read_programs(place: Path) -> list[Program]:
+    try:
+        return msgspec.json.decode((place / _PROGRAMS).read_bytes(), type=list[Program])
+    except (OSError, ValueError):
+        return []
+
+
+def stop(place: Path) -> bool:
+    """Stop programs and all that they began; return whether there was anything to stop."""
+    place = place.absolute()
+    pid = running(place)
     # It takes down the others, and would start again what is ended before it.
     supervisor = [] if pid is None else [psutil.Process(pid)]
     _end(supervisor, 3 * _GRACE)
-    left = family(kit)
+    left = family(place)
     _end(left, _GRACE)
     return bool(supervisor or left)
 
 
-def running(kit: Path) -> int | None:
-    """Return the number of the supervisor's process of a kit; None where none runs."""
+def running(place: Path) -> int | None:
+    """Return the number of the supervisor's process; None where none runs."""
     try:
-        mark = Mark.read((kit / _PID).read_text())
+        mark = Mark.read((place / _PID).read_text())
     except (OSError, ValueError):
         return None
     return mark.pid if mark.is_alive() else None
 
 
-def log(kit: Path) -> Path:
-    """Return where a kit's party writes what it prints, and its supervisor why it was started again."""
-    return kit / _LOG
+def log(place: Path, program: str) -> Path:
+    """Return where what a program prints is written, and why it was started again."""
+    return place / f"{program}.log"
 
 
-def family(kit: Path) -> list[psutil.Process]:
-    """Return the processes of FLARE that work in a kit, those of jobs included, whoever began them."""
+def family(place: Path, program: str | None = None) -> list[psutil.Process]:
+    """Return the processes of all programs or of one, those that they began included, whoever began them."""
+    folders = {one.folder for one in _read_programs(place.absolute()) if program in (None, one.name)}
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if str(kit) in (words := process.cmdline()) and any(word.startswith(_FLARE) for word in words):
+            words = process.cmdline()
+            if "-m" in words and folders & set(words) and _MODULE not in words:
                 found.append(process)
     return found
 
 
-def supervise(kit: Path, role: Role, name: str, owner: Mark | None = None) -> None:
-    """Run a party until told to end, or until its owner ends; start it again when it dies. Blocks."""
-    kit = kit.absolute()
-    _check_paths(kit)
-    with locked(kit / ".supervisor.lock", f"{kit} is running already"):
-        _end(family(kit), _GRACE)
-        (kit / _PID).write_text(f"{Mark.own()}\n")
+def supervise(place: Path, programs: Sequence[Program], owner: Mark | None = None) -> None:
+    """Run programs until told to end, or until their owner ends; start each again when it dies. Blocks."""
+    place = place.absolute()
+    _write_programs(place, programs)
+    _supervise(place, owner)
+
+
+def _supervise(place: Path, owner: Mark | None) -> None:
+    programs = _read_programs(place)
+    with locked(place / ".supervisor.lock", f"{place} is running already"):
+        _end(family(place), _GRACE)
+        _adopt_orphans()
+        (place / _PID).write_text(f"{Mark.own()}\n")
+        kept = [_Kept(place, program) for program in programs]
         try:
             with _ending() as told:
-                _keep_running(
-                    kit, role, name, lambda: bool(told) or (owner is not None and not owner.is_alive())
-                )
+                while not (told or (owner is not None and not owner.is_alive())):
+                    if any(one.look() for one in kept):
+                        break
+                    _end_orphans(kept)
+                    time.sleep(0.1)
         finally:
-            (kit / _PID).unlink(missing_ok=True)
+            _end([process for one in kept for process in one.processes()], _GRACE)
+            _end(family(place), _GRACE)
+            _end(psutil.Process().children(recursive=True), _GRACE)
+            (place / _PID).unlink(missing_ok=True)
 
 
-def _check_paths(kit: Path) -> None:
-    """Refuse a kit in which FLARE could start no job: it puts paths into a line that it splits again."""
-    for path in (str(kit), sys.executable):
+def _end_orphans(kept: Sequence[_Kept]) -> None:
+    """End what a program began and left behind, under whatever name it hides."""
+    own = {process.pid for one in kept for process in one.processes()}
+    # defence: nothing-outlives-a-carrier
+    _end([child for child in psutil.Process().children() if child.pid not in own], _GRACE)
+
+
+class _Kept:
+    """A program that is kept running."""
+
+    def __init__(self, place: Path, program: Program) -> None:
+        self._place, self._program = place, program
+        self._process: subprocess.Popen[bytes] | None = None
+        self._attempt, self._began, self._due = 0, 0.0, 0.0
+
+    def look(self) -> bool:
+        """Start the program if it does not run and it is time; whether it is given up for good."""
+        if self._process is None:
+            if time.monotonic() >= self._due:
+                self._start()
+            return False
+        code = self._process.poll()
+        if code is None:
+            return False
+        # Of a program that was killed, what it began is left.
+        _end(family(self._place, self._program.name), _GRACE)
+        self._process = None
+        if code == FINAL_CODE:
+            self._say(f"{self._program.name} refuses to run, and is not started again")
+            return True
+        long = time.monotonic() - self._began > 10 * _PAUSES[-1]
+        self._attempt = 1 if long else self._attempt + 1
+        pause = _PAUSES[min(self._attempt, len(_PAUSES)) - 1]
+        self._due = time.monotonic() + pause
+        self._say(f"{self._program.name} ended with code {code}; it is started again in {pause:.0f} s")
+        return False
+
+    def _start(self) -> None:
+        self._began = time.monotonic()
+        with open(log(self._place, self._program.name), "ab") as console:
+            self._process = subprocess.Popen(  # noqa: S603 (written down by our own code)
+                self._program.command,
+                stdin=subprocess.PIPE,
+                stdout=console,
+                stderr=console,
+                cwd=self._place,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.write(self._program.input.encode())
+            self._process.stdin.close()
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the program's own process, if it runs."""
+        try:
+            return [] if self._process is None else [psutil.Process(self._process.pid)]
+        except psutil.Error:
+            return []
+
+    def _say(self, text: str) -> None:
+        with open(log(self._place, self._program.name), "a") as console:
+            console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+def _check_paths(programs: Iterable[Program]) -> None:
+    """Refuse folders in which FLARE could start no job: it puts paths into a line that it splits again."""
+    for path in (sys.executable, *(program.folder for program in programs)):
         if any(letter in path for letter in " \t\n\r\\\"'#"):
             raise InputError(
                 f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
@@ -169,29 +274,9 @@ def _check_paths(kit: Path) -> None:
             )
 
 
-def _keep_running(kit: Path, role: Role, name: str, ended: Callable[[], bool]) -> None:
-    attempt = 0
-    while not ended():
-        began = time.monotonic()
-        process = subprocess.Popen(_command(kit, role, name), cwd=kit, env=_environment())  # noqa: S603 (FLARE)
-        try:
-            _wait_until(lambda: process.poll() is not None or ended())  # noqa: B023 (called at once)
-        finally:
-            # Of a party that was killed the jobs are left.
-            _end(family(kit), _GRACE)
-            process.wait()
-        if ended():
-            return
-        attempt = 1 if time.monotonic() - began > 10 * _PAUSES[-1] else attempt + 1
-        pause = _PAUSES[min(attempt, len(_PAUSES)) - 1]
-        _say(f"the {role} ended with code {process.returncode}; it is started again in {pause:.0f} s")
-        until = time.monotonic() + pause
-        _wait_until(lambda: time.monotonic() > until or ended())  # noqa: B023 (called at once)
-
-
-def _wait_until(happened: Callable[[], bool]) -> None:
-    while not happened():
-        time.sleep(0.1)
+def _adopt_orphans() -> None:
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end(processes: list[psutil.Process], grace: float) -> None:
@@ -222,24 +307,6 @@ def _ending() -> Iterator[list[bool]]:
             signal.signal(number, handler)
 
 
-def _command(kit: Path, role: Role, name: str) -> list[str]:
-    module = f"{_FLARE}{role}.{role}_train"
-    identity = [f"uid={name}"] if role == "client" else []
-    settings = ["secure_train=true", *identity, f"org={ORGANISATION}", "config_folder=config"]
-    program = [sys.executable, "-u", "-m", _PROGRAMS[role], module]
-    return [*program, "-m", str(kit), "-s", f"fed_{role}.json", "--set", *settings]
-
-
-def _environment() -> dict[str, str]:
-    # With a fixed threshold glibc gives large buffers back to the system when they are done with. No code is
-    # taken from the folder that a party runs in, which is the kit.
-    return os.environ | {
-        "MALLOC_ARENA_MAX": "4",
-        "MALLOC_MMAP_THRESHOLD_": "131072",
-        "PYTHONSAFEPATH": "1",
-    }
-
-
 def port_is_free(host: str, port: int) -> bool:
     """Whether nothing listens at a port of this machine; nothing does under a name that is not known."""
     with socket.socket() as probe:
@@ -250,17 +317,29 @@ def port_is_free(host: str, port: int) -> bool:
             return True
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-    sys.stderr.flush()
+def refusal(log_file: Path) -> str:
+    """Return why a program refused to run: the line that it printed before its supervisor's last."""
+    with suppress(OSError):
+        lines = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
+        return next((line for line in reversed(lines) if "is not started again" not in line), "")
+    return ""
 
 
-def main(path: str, role: str, name: str, detached: str = "", owner: str = "") -> None:
-    """Supervise a party; detached, as nobody's child: whoever started it need not wait for its end."""
+def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something has happened; whether it did in time."""
+    until = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def main(path: str, detached: str = "", owner: str = "") -> None:
+    """Supervise programs; detached, as nobody's child: whoever started it need not wait for its end."""
     if detached and os.fork():
         os._exit(0)
-    mark = Mark.read(owner) if owner else None
-    supervise(Path(path), "server" if role == "server" else "client", name, mark)
+    _supervise(Path(path), Mark.read(owner) if owner else None)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""Under which names FLARE carries our messages, and how."""
+"""Under which names FLARE carries our messages, and where a carrier finds the process that it works for."""
 
 from __future__ import annotations
 
 from typing import Final
 
-CHANNEL: Final = "capedjica"
 TOPIC: Final = "capedjica"
 PARCEL: Final = "parcel"
-# Bytes that are carried as one message: ten seconds' worth of a line of one megabit a second.
-LARGE: Final = 1 << 20
+# In the folder ``local`` of a workspace of FLARE's: the path of a socket.
+SETTINGS: Final = "capedjica.json"

@@ -19,6 +19,7 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.one_machine.simulation import Simulation, simulate
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
+from capedjica.site.flare.starting import choose, programs
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.matrices import read_matrix
@@ -75,13 +76,18 @@ def run_demo(
 @contextmanager
 def running_sites(homes: Sequence[SiteHome]) -> Iterator[None]:
     """Have the clients of sites running, each with its latest kit, and stop them however it ends."""
-    own = {home.settings.name: kits.find_kit(home).path for home in homes}
+    own = [(home, kits.find_kit(home)) for home in homes]
     with ThreadPoolExecutor(len(own)) as together:
         try:
-            list(together.map(lambda name: processes.start(own[name], "client", name), own))
+            list(together.map(lambda one: start_site(*one), own))
             yield
         finally:
-            list(together.map(processes.stop, own.values()))
+            list(together.map(lambda one: processes.stop(one[1].path), own))
+
+
+def start_site(home: SiteHome, kit: kits.Kit) -> int:
+    """Start the agent and the carrier of a site."""
+    return processes.start(kit.path, programs(home, kit, choose(home, kit)))
 
 
 def free_port() -> int:

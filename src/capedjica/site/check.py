@@ -104,7 +104,7 @@ def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
     except InputError as error:
         return [str(error)]
     chosen = [kit for kit in kits if study is None or kit.label.study == study.hash.hex()]
-    warnings = filter(None, (certificate_warning(kit.path) for kit in chosen))
+    warnings = filter(None, (certificate_warning(kit.workspace) for kit in chosen))
     return [f"{words}; ask the coordinator for a new kit" for words in warnings]
 
 

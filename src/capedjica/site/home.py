@@ -67,6 +67,12 @@ auto_approve = {auto_approve}
 # Keys that are trusted no more, by their fingerprints of 13 groups: a study in which one of them has a part
 # is refused.
 # revoked = ["abcd efgh ijkl mnop qrst uvwx yz23 4567 abcd efgh ijkl mnop qrst"]
+
+[carrier]
+# The program that has the network runs apart from all of the above: as a user of its own if this site is
+# started by root, and confined by the system in any case. A prepared account, and a folder that it can reach:
+# user = "capedjica-carrier"
+# folder = "/var/lib/capedjica-carrier"
 """
 _FINGERPRINT: Final = "[a-z2-7]{52}"
 _NOBODY_REAL: Final = " Nobody real is in these data."
@@ -95,6 +101,13 @@ class DataTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     abide_site: str | None = None
 
 
+class CarrierTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The table ``[carrier]`` of a ``site.toml``."""
+
+    user: str | None = None
+    folder: str = "carrier"
+
+
 class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The content of a ``site.toml``."""
 
@@ -105,6 +118,7 @@ class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     head: str
     policy: PolicyTable
     data: DataTable = DataTable("data")
+    carrier: CarrierTable = CarrierTable()
 
 
 @dataclass(frozen=True)
@@ -231,6 +245,11 @@ class SiteHome:
     def approved_path(self) -> Path:
         """Where copies of the approved studies are."""
         return self.folder / "approved"
+
+    @property
+    def carrier_path(self) -> Path:
+        """Where the programs that have the network work; they see nothing else of the site."""
+        return self.folder / Path(self.settings.carrier.folder).expanduser()
 
     @property
     def cache_path(self) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
+from capedjica.mechanisms.messages import Carrier
 from capedjica.mechanisms.site.answering import Site
 from capedjica.mechanisms.site.private_log import private_log
 from capedjica.securesum.noise import NoiseSource
@@ -45,10 +46,12 @@ def attending(
     study: Study,
     insecure_noise_seed: int | None,
     reading: Callable[[str], None] = lambda site: None,
+    carrier: Carrier = "embedded",
 ) -> Iterator[Site]:
     """Yield the site that answers the aggregator; hold it by ``taking_part`` before.
 
-    ``reading`` is called with the site's name whenever a scan was read.
+    ``reading`` is called with the site's name whenever a scan was read; ``carrier`` says what keeps the
+    program that has the network from the site's files.
     """
     name = home.settings.name
     with own_log(home):
@@ -63,7 +66,7 @@ def attending(
                 lambda people: study.method.site(_Watched(people, partial(reading, name))),
             )
             try:
-                site = open_site(home, study, ledger, statistics, noise)
+                site = open_site(home, study, ledger, statistics, noise, carrier)
                 yield site
                 _log_zeros(site, study.contract.enrolled[name])
             finally:

@@ -13,10 +13,16 @@ from capedjica.errors import InputError
 
 @contextmanager
 def logged(name: str, path: Path, *, private: bool = False) -> Iterator[None]:
-    """Write what is logged under a name into a file; of a private one nobody but its owner reads a line."""
+    """Write what is logged under a name into a file; of a private one nobody but its owner reads a line.
+
+    Inside of another such context for the same file, that one does it.
+    """
+    logger = logging.getLogger(name)
+    if any(isinstance(one, _LogFile) and one.path == path.absolute() for one in logger.handlers):
+        yield
+        return
     if private:
         _make_private(path)
-    logger = logging.getLogger(name)
     try:
         handler = _LogFile(path, encoding="utf-8")
     except OSError as error:
@@ -44,6 +50,11 @@ def _make_private(path: Path) -> None:
 
 class _LogFile(logging.FileHandler):
     """A log on which nothing depends: on a full disk lines are lost, and the run goes on."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.baseFilename)
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Lose the line."""

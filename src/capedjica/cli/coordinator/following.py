@@ -28,8 +28,8 @@ def follower(progress: Progress) -> Follower:
                 self._said.add(text)
                 progress.console.print(text)
 
-        def server(self, host: str, port: int) -> None:
-            self._say(f"The server is up: sites reach it at {host}:{port}.")
+        def server(self, host: str, port: int, confinement: str) -> None:
+            self._say(f"The server is up: sites reach it at {host}:{port}. It is confined by {confinement}.")
 
         def sites(self, connected: Mapping[str, bool]) -> None:
             for name, there in connected.items():

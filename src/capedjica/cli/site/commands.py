@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -139,8 +139,11 @@ def revoke(
     if not yes and sys.stdin.isatty() and not typer.confirm("Revoke?", default=False):
         typer.echo("Not revoked; nothing changed.")
         raise typer.Exit(1)
-    revocation.revoke(home, approval)
-    for words in revocation.explain(home, approval):
+    done = _by_the_agent(home, "revoke", study)
+    if done is None:
+        revocation.revoke(home, approval)
+        done = list(revocation.explain(home, approval))
+    for words in done:
         typer.echo(words)
 
 
@@ -252,8 +255,20 @@ def withdraw(
     from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
-    for words in explain(home, withdraw(home, person)):
+    done = _by_the_agent(home, "withdraw", person)
+    for words in explain(home, withdraw(home, person)) if done is None else done:
         typer.echo(words)
+
+
+def _by_the_agent(home: SiteHome, what: Literal["revoke", "withdraw"], subject: str) -> list[str] | None:
+    """Have the agent do something while a study runs, as it alone writes to the ledger then; None if none runs."""
+    from capedjica.site.flare.kits import installed
+
+    if not installed(home):
+        return None
+    from capedjica.site.agent.owner import Command, carry_out
+
+    return carry_out(home, Command(what, subject))
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group
@@ -15,6 +15,11 @@ from rich.text import Text
 from capedjica.cli.options import JsonOption, need_flare
 from capedjica.cli.site.commands import SiteArgument
 from capedjica.errors import InputError
+
+if TYPE_CHECKING:
+    from capedjica.site.flare.kits import Kit
+    from capedjica.site.home import SiteHome
+    from capedjica.study.study_file import Study
 
 WhichOption = Annotated[
     str | None,
@@ -31,14 +36,74 @@ def start(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground, for systemd and containers.")
     ] = False,
+    unconfined: Annotated[
+        bool,
+        typer.Option(
+            "--unconfined",
+            help="Start although nothing keeps the program with the network from the site's files.",
+        ),
+    ] = False,
 ) -> None:
     """Connect this site to the server of an approved study, and answer what was approved.
 
-    Everything is checked first, and nothing runs that was not approved. It is started again when it dies.
+    Two programs are started: the agent has the keys, the ledger and the scans, and no network; the carrier has
+    the network, and cannot open the site's files. Everything is checked first, and nothing runs that was not
+    approved. Each is started again when it dies.
     """
     need_flare()
     from capedjica.flare import processes
+    from capedjica.site.flare.starting import choose, note_unconfined, programs
+    from capedjica.site.flare.status import await_connection
+
+    home, kit, given = _ready(site, study)
+    confinement = choose(home, kit, unconfined=unconfined)
+    note_unconfined(home, given, confinement)
+    typer.echo(
+        f"Site {home.settings.name} takes part in '{given.content.title}', by the server at {kit.server()}."
+    )
+    typer.echo(f"The program with the network is confined by {confinement.words}.")
+    if foreground:
+        processes.supervise(kit.path, programs(home, kit, confinement))
+        return
+    processes.start(kit.path, programs(home, kit, confinement))
+    typer.echo(await_connection(kit))
+    typer.echo(f"It runs in the background. To stop: capedjica site stop {shlex.quote(str(site))}")
+    typer.echo(f"How it stands: capedjica site status {shlex.quote(str(site))}")
+    typer.echo(f"What happens: {home.folder / 'site.log'}; of the network: {kit.workspace / 'log.txt'}")
+
+
+def agent(
+    site: SiteArgument = Path("."),
+    study: WhichOption = None,
+) -> None:
+    """Run only the agent, in the foreground, where a system manager starts the carrier as another user.
+
+    The site.toml names that user ([carrier] user), and only its processes may connect.
+    """
+    need_flare()
+    from capedjica.site.flare.starting import prepare_roles, run_agent
+
+    home, kit, _ = _ready(site, study)
+    prepare_roles(home, kit)
+    run_agent(home, kit)
+
+
+def carrier(
+    workspace: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The carrier's folder of the study, carrier/HASH.")
+    ],
+) -> None:
+    """Run only the carrier, in the foreground: NVIDIA FLARE's client, which reads nothing but its folder."""
+    need_flare()
+    from capedjica.flare.launch import run_carrier
+
+    run_carrier(workspace)
+
+
+def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
+    """Return a site, its kit and the study; refuse where anything keeps the site from taking part."""
     from capedjica.flare.certificates import check_certificates
+    from capedjica.flare.kit import check_protocol
     from capedjica.site.approval.participation import problems
     from capedjica.site.flare import kits
     from capedjica.site.home import SiteHome
@@ -46,26 +111,15 @@ def start(
 
     home = SiteHome.load(site)
     kit = kits.find_kit(home, study)
-    kit.check_version()
-    warning = check_certificates(kit.path)
+    check_protocol(kit.label.protocol, str(kit.path))
+    warning = check_certificates(kit.workspace)
     if warning:
         typer.echo(f"Warning: {warning}.", err=True)
     given = kit.study()
     found = problems(home, given)
     if found:
         raise InputError(listed(f"site {home.settings.name} is not ready for '{given.content.title}'", found))
-    where = (
-        f"Site {home.settings.name} takes part in '{given.content.title}', by the server at {kit.server()}."
-    )
-    if foreground:
-        typer.echo(where)
-        processes.supervise(kit.path, "client", home.settings.name)
-        return
-    processes.start(kit.path, "client", home.settings.name)
-    typer.echo(where)
-    typer.echo(f"It runs in the background. To stop: capedjica site stop {shlex.quote(str(site))}")
-    typer.echo(f"Whether it is connected: capedjica site status {shlex.quote(str(site))}")
-    typer.echo(f"What happens: {kit.path / 'log.txt'}, {home.folder / 'site.log'}")
+    return home, kit, given
 
 
 def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
@@ -113,6 +167,9 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
         table.add_row(
             f"site {name}", Text(one["words"], style="" if one["state"] == "connected" else "yellow")
         )
+        if one["state"] != "unusable":
+            table.add_row("agent", Text(one["agent"]))
+            table.add_row("carrier", Text(one["carrier"]))
         if spent := one.get("spent"):
             words = f"epsilon {spent['epsilon_text']} of {spent['allowed']:g} by {spent['releases']} releases"
             table.add_row("spent", Text(words))
@@ -136,3 +193,16 @@ def forget(
         f"Site {home.settings.name} removed its kit of study {kit.label.study[:16]}, and FLARE's logs in it. "
         "What was approved and spent stays in the ledger."
     )
+
+
+def migrate(site: SiteArgument = Path(".")) -> None:
+    """Put aside kits from before the network was kept apart, and say what becomes of each study.
+
+    The ledger, the approvals and the enrolment stay as they are: what was spent stays spent.
+    """
+    from capedjica.site.flare.migration import migrate as carry_over
+    from capedjica.site.home import SiteHome
+
+    home = SiteHome.load(site)
+    for words in carry_over(home):
+        typer.echo(words)

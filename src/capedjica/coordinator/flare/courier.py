@@ -6,20 +6,25 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from capedjica.coordinator.flare.carrier import CarrierLostError
 from capedjica.errors import ProtocolError
-from capedjica.flare.parcels import (
-    HOLD_SECONDS,
-    TRANSIT_SECONDS,
-    VERSION,
-    Slip,
-    plain,
-    read_slip,
-    write_parcel,
-)
+from capedjica.flare.parcels import HOLD_SECONDS, TRANSIT_SECONDS, write_parcel
 from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.mechanisms.contract import Contract
+from capedjica.mechanisms.messages import (
+    Busy,
+    ForgedReplyError,
+    Refusal,
+    Reply,
+    Unknown,
+    question_hash,
+    read_reply,
+)
+from capedjica.tools.text import printable
 
 # Between two attempts at a site that cannot be reached.
 _PAUSE_SECONDS: Final = 0.5
@@ -58,18 +63,25 @@ class Patience:
 
 @dataclass
 class Courier:
-    """The aggregator's end: an exchange of messages over a network that loses some.
+    """The aggregator's end: an exchange of messages over a network that loses some, and forges some.
+
+    What comes in a site's name and is not signed by it, for the question that was put, is as good as nothing:
+    the site is asked again.
 
     Parameters
     ----------
+    contract : Contract
+        It has the keys of the sites.
     send : callable
-        ``send(parcels, seconds)`` carries one parcel to each site and returns the slips that came in time.
+        ``send(parcels, seconds)`` carries one parcel to each site and returns what came back in time;
+        CarrierLostError if the carrier itself is lost, which is not a site's fault.
     patience : Patience
         How long to wait.
     lost : dict
         Why a site was given up, by its name. It is asked for nothing but whether it is back, now and then.
     """
 
+    contract: Contract
     send: Send
     patience: Patience = Patience()
     lost: dict[str, str] = field(default_factory=dict)
@@ -80,10 +92,8 @@ class Courier:
         for question in questions.values():
             if len(question) > MAX_MESSAGE:
                 raise ProtocolError(f"a message of {len(question):,} bytes is larger than {MAX_MESSAGE:,}")
-        # The same question to several sites is the same parcel, which is packed once.
-        number = secrets.token_bytes(8)
         trips = {
-            name: _Trip(question, number, self.patience)
+            name: _Trip(question, self.patience)
             for name, question in questions.items()
             if name not in self.lost or self._is_due(name, question)
         }
@@ -103,93 +113,124 @@ class Courier:
     def _round(self, trips: dict[str, _Trip], answers: dict[str, bytes]) -> None:
         """Ask all that are left once."""
         parcels = {name: trip.parcel() for name, trip in trips.items()}
-        slips = self.send(parcels, HOLD_SECONDS + TRANSIT_SECONDS)
+        try:
+            replies = self.send(parcels, HOLD_SECONDS + TRANSIT_SECONDS)
+        except CarrierLostError:
+            for trip in trips.values():
+                trip.excuse()
+            return
         for name in parcels:
-            self._take(name, trips, slips.get(name), answers)
-        if trips and not any(name in slips for name in trips):
+            self._take(name, trips, replies.get(name), answers)
+        if trips and not any(name in replies for name in trips):
             time.sleep(_PAUSE_SECONDS)
 
     def _take(
         self, name: str, trips: dict[str, _Trip], data: bytes | None, answers: dict[str, bytes]
     ) -> None:
         trip = trips[name]
-        slip = None if data is None else _read_slip(data)
-        if slip is not None and slip.state == "done":
-            answers[name] = slip.data
-            self.lost.pop(name, None)
-            del trips[name]
-        elif slip is not None and slip.state == "refused":
-            self._give_up(name, trips, slip.data.decode(errors="replace"))
-        else:
-            trip.heard(slip)
+        reply = None if data is None else self._read(name, trip, data)
+        if isinstance(reply, Busy | Unknown) or reply is None:
+            trip.heard(reply)
             reason = trip.over(name in self.lost)
             if reason is not None:
                 self._give_up(name, trips, reason)
+        else:
+            assert data is not None
+            # A refusal is for whoever asked; one of a site that takes no part is remembered here.
+            if isinstance(reply, Refusal) and _is_greeting(trip.question):
+                self._give_up(name, trips, reply.reason)
+                answers[name] = data
+                return
+            answers[name] = data
+            self.lost.pop(name, None)
+            del trips[name]
+
+    def _read(self, name: str, trip: _Trip, data: bytes) -> Reply | None:
+        """Return what a site said; None for what it did not say, or what cannot be read."""
+        try:
+            if len(data) > MAX_MESSAGE:
+                raise ProtocolError(f"an answer of {len(data):,} bytes is larger than {MAX_MESSAGE:,}")
+            return read_reply(data, self.contract, name, trip.hash)
+        # defence: forged-replies-are-discarded
+        except ForgedReplyError as error:
+            if trip.doubt is None:
+                _log.warning("%s; it is asked again", error)
+            trip.doubt = str(error)
+        except ProtocolError as error:
+            trip.doubt = str(error)
+        return None
 
     def _give_up(self, name: str, trips: dict[str, _Trip], reason: str) -> None:
         if name not in self.lost:
-            _log.warning("site %s is given up: %s", name, plain(reason))
-        self.lost[name] = plain(reason)
+            _log.warning("site %s is given up: %s", name, printable(reason))
+        self.lost[name] = printable(reason)
         self._tried[name] = time.monotonic()
         del trips[name]
 
-    def gather(self, names: Iterable[str], ended: Callable[[], bool] = lambda: False) -> None:
+    def gather(self, names: Iterable[str]) -> None:
         """Wait until all sites have joined, or as long as the patience for it lasts."""
         missing, until = set(names), time.monotonic() + self.patience.joining
-        while missing and time.monotonic() < until and not ended():
-            number = secrets.token_bytes(8)
-            probe = write_parcel(number, None)
-            slips = self.send(dict.fromkeys(sorted(missing), probe), TRANSIT_SECONDS)
-            missing -= set(slips)
+        while missing and time.monotonic() < until:
+            hash_ = question_hash(secrets.token_bytes(16))
+            probe = write_parcel(b"", hash_)
+            try:
+                replies = self.send(dict.fromkeys(sorted(missing), probe), TRANSIT_SECONDS)
+            except CarrierLostError:
+                continue
+            missing -= {name for name, data in replies.items() if self._is_there(name, data, hash_)}
             if missing:
                 time.sleep(_PAUSE_SECONDS)
         for name in missing:
             self.lost[name] = "did not join"
             _log.warning("site %s did not join", name)
 
+    def _is_there(self, name: str, data: bytes, hash_: bytes) -> bool:
+        try:
+            read_reply(data, self.contract, name, hash_)
+        except ProtocolError:
+            return False
+        return True
+
+    def tell(self, names: Iterable[str], notice: bytes) -> None:
+        """Tell sites something to which there is no reply, as far as they can be reached."""
+        with suppress(ProtocolError):
+            self.send(dict.fromkeys(sorted(names), notice), TRANSIT_SECONDS)
+
 
 class _Trip:
     """One question to one site, until it is answered or given up."""
 
-    def __init__(self, question: bytes, number: bytes, patience: Patience) -> None:
+    def __init__(self, question: bytes, patience: Patience) -> None:
         now = time.monotonic()
-        self._question, self._number = question, number
+        self.question, self.hash = question, question_hash(question)
+        self.doubt: str | None = None
         self._silence, self._last = patience.silence, now
-        self._until = now + patience.of(question)
+        self._allowed = patience.of(question)
+        self._until = now + self._allowed
         self._delivered = False
 
     def parcel(self) -> bytes:
-        return write_parcel(self._number, None if self._delivered else self._question)
+        return write_parcel(self.question, self.hash if self._delivered else None)
 
-    def heard(self, slip: Slip | None) -> None:
+    def heard(self, reply: Reply | None) -> None:
         """Note a sign of life, or that there was none: then the question itself may have got lost."""
-        self._delivered = slip is not None and slip.state == "busy"
-        if slip is not None:
-            self._last = time.monotonic()
+        self._delivered = isinstance(reply, Busy)
+        if reply is not None:
+            self._last, self.doubt = time.monotonic(), None
+
+    def excuse(self) -> None:
+        """Begin to count anew: nothing could be heard."""
+        now = time.monotonic()
+        self._last, self._until, self._delivered = now, now + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
         """Return why not to wait any longer, if so."""
         now = time.monotonic()
         if not self._delivered and (was_lost or now - self._last > self._silence):
-            return "nothing was heard from it"
+            return self.doubt or "nothing was heard from it"
         return "it took too long" if now > self._until else None
 
 
 def _is_greeting(question: bytes) -> bool:
     # A message begins with the head of its array and the head of the string that is its tag.
     return question[2:7] == b"Hello"
-
-
-def _read_slip(data: bytes) -> Slip | None:
-    """Return a site's slip; one that cannot be read is as good as none."""
-    try:
-        slip = read_slip(data)
-    except (ValueError, RecursionError):
-        return None
-    if slip.version != VERSION and slip.state != "refused":
-        words = f"it runs capedjica {plain(slip.version)}, the aggregator {VERSION}"
-        return Slip(VERSION, "refused", words.encode())
-    if len(slip.data) > MAX_MESSAGE:
-        words = f"an answer of {len(slip.data):,} bytes is larger than {MAX_MESSAGE:,}"
-        return Slip(VERSION, "refused", words.encode())
-    return slip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,21 +11,24 @@ from typing import Final
 import msgspec
 
 from capedjica.errors import InputError
+from capedjica.flare.kit import PROTOCOL, check_protocol, write_json
+from capedjica.securesum.identity import Identity
 from capedjica.study.study_file import Study
 from capedjica.tools.version import __version__
 
-SCHEMA: Final = 1
-# The name in the certificate of the coordinator, who alone may give the server commands.
-COORDINATOR: Final = "coordinator@capedjica.org"
-AGGREGATOR_CLASS: Final = "capedjica.coordinator.flare.party.AggregatorParty"
+SCHEMA: Final = 2
 FOLDER: Final = "federation"
+KEY: Final = "coordinator.pem"
+_CONNECTED: Final = "connected.json"
 
 
 class Seal(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The content of ``sealed.json``: what was sealed, when, and where its server will be."""
 
     schema: int = SCHEMA
+    # By which package, for people; the protocol is what counts.
     capedjica: str = __version__
+    protocol: int = PROTOCOL
     title: str
     study: str
     sites: tuple[str, ...]
@@ -55,11 +60,7 @@ class Federation:
                 f"{study.hash.hex()[:16]}, sealed was {seal.study[:16]} on {seal.sealed}. A changed study is "
                 "a new study, in a folder of its own"
             )
-        if seal.capedjica != __version__:
-            raise InputError(
-                f"'{study.content.title}' was sealed by capedjica {seal.capedjica}, this is {__version__}: "
-                "all parties must run the same version"
-            )
+        check_protocol(seal.protocol, f"the seal of '{study.content.title}'")
         return cls(path, seal)
 
     @property
@@ -71,6 +72,20 @@ class Federation:
     def admin_kit(self) -> Path:
         """Of the coordinator, who alone may hand studies to the server."""
         return self.path / "coordinator"
+
+    @property
+    def key_path(self) -> Path:
+        """Of the coordinator's key, which signs what sites are told outside of the contract."""
+        return self.path / KEY
+
+    @property
+    def root_path(self) -> Path:
+        """Of the root's key: who has it can make certificates for this study."""
+        return self.path / "root"
+
+    def key(self) -> Identity:
+        """Read the coordinator's key."""
+        return Identity.load(self.key_path)
 
     @property
     def run_lock(self) -> Path:
@@ -87,6 +102,7 @@ def read_seal(path: Path) -> Seal | None:
     """Return the seal in the folder of a federation; None where there is none."""
     file = path / "sealed.json"
     try:
+        _check_schema(file)
         seal = msgspec.json.decode(file.read_bytes(), type=Seal)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -94,6 +110,62 @@ def read_seal(path: Path) -> Seal | None:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not the seal of a study: {error}") from None
-    if seal.schema != SCHEMA:
-        raise InputError(f"{file}: schema must be {SCHEMA}, got {seal.schema}")
     return seal
+
+
+class _Schema(msgspec.Struct):
+    schema: int = 0
+
+
+def _check_schema(file: Path) -> None:
+    """Refuse the seal of another version, whatever else it says."""
+    schema = msgspec.json.decode(file.read_bytes(), type=_Schema).schema
+    if schema != SCHEMA:
+        raise InputError(
+            f"{file}: schema must be {SCHEMA}, got {schema}. A study that was sealed by an earlier version and "
+            "has not begun is sealed anew by: capedjica study provision --again"
+        )
+
+
+def sealed_before(study: Study) -> Federation | None:
+    """Return the federation of a study that an earlier version sealed; None where none did."""
+
+    class Before(msgspec.Struct):
+        schema: int
+        title: str
+        study: str
+        sites: tuple[str, ...]
+        host: str
+        port: int
+        sealed: str
+
+    path = study.folder / FOLDER
+    try:
+        found = msgspec.json.decode((path / "sealed.json").read_bytes(), type=Before)
+    except (OSError, ValueError):
+        return None
+    if found.schema >= SCHEMA or found.study != study.hash.hex():
+        return None
+    seal = Seal(
+        title=found.title,
+        study=found.study,
+        sites=found.sites,
+        host=found.host,
+        port=found.port,
+        sealed=found.sealed,
+    )
+    return Federation(path, seal)
+
+
+def note_connected(federation: Federation, connected: Mapping[str, bool]) -> None:
+    """Write down which sites are connected, for whoever asks from another terminal."""
+    with suppress(OSError):
+        write_json(federation.path / _CONNECTED, dict(connected))
+
+
+def read_connected(federation: Federation) -> dict[str, bool]:
+    """Return which sites were connected when it was last looked at."""
+    try:
+        return msgspec.json.decode((federation.path / _CONNECTED).read_bytes(), type=dict[str, bool])
+    except (OSError, ValueError):
+        return {}

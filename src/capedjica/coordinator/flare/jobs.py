@@ -1,4 +1,4 @@
-"""A study handed to the server as a job of FLARE: settings only, no code."""
+"""Relays handed to the server as a job of FLARE: settings only, no code."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from capedjica.coordinator.flare.federation import AGGREGATOR_CLASS, COORDINATOR, Federation
 from capedjica.errors import InputError, ProtocolError
-from capedjica.flare.kit import SITE_CLASS, write_json
+from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write_json
 from capedjica.flare.processes import port_is_free
 
 _PAUSE: Final = 0.5
 
 
 @contextmanager
-def session(federation: Federation, seconds: float) -> Iterator[Session]:
-    """Talk to the server as its coordinator; wait until it can be reached."""
-    opened = Session(federation, seconds)
+def session(kit: Path, host: str, port: int, seconds: float) -> Iterator[Session]:
+    """Talk to the server as its coordinator, with the coordinator's kit; wait until it can be reached."""
+    opened = Session(kit, host, port, seconds)
     try:
         yield opened
     finally:
@@ -38,12 +37,12 @@ class Session:
         By which one server is told from the next: when it began. What it did is lost with it.
     """
 
-    def __init__(self, federation: Federation, seconds: float) -> None:
-        self._federation, self._seconds = federation, seconds
+    def __init__(self, kit: Path, host: str, port: int, seconds: float) -> None:
+        self._where, self._seconds = (kit, host, port), seconds
         self._open()
 
     def _open(self) -> None:
-        self._api = _connect(self._federation, self._seconds)
+        self._api = _connect(*self._where, self._seconds)
         self.server = str(self._api.get_system_info().server_info.start_time)
 
     def close(self) -> None:
@@ -56,11 +55,11 @@ class Session:
         info = self._ask(lambda: self._api.get_system_info())
         return {client.name: float(client.last_connect_time) for client in info.client_info}
 
-    def submit(self, study: str, insecure_noise_seed: int | None = None) -> str:
-        """Hand the study to the server; return the job's name."""
+    def submit(self, insecure_noise_seed: int | None = None) -> str:
+        """Hand a job to the server; return its name."""
         with tempfile.TemporaryDirectory() as folder:
-            _write_job(Path(folder) / "study", study, insecure_noise_seed)
-            return str(self._ask(lambda: self._api.submit_job(str(Path(folder) / "study"))))
+            _write_job(Path(folder) / "relay", insecure_noise_seed)
+            return str(self._ask(lambda: self._api.submit_job(str(Path(folder) / "relay"))))
 
     def has_ended(self, job: str) -> bool:
         """Whether a job has come to an end, however; one that the server does not know has."""
@@ -91,16 +90,16 @@ class Session:
             raise ProtocolError(f"the server does not answer: {type(error).__name__}: {error}") from None
 
 
-def _connect(federation: Federation, seconds: float) -> Any:
+def _connect(kit: Path, host: str, port: int, seconds: float) -> Any:
     from nvflare.fuel.flare_api.flare_api import Session as FlareSession
 
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    seal, deadline = federation.seal, time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     # FLARE leaves a socket open each time that it finds nobody.
-    while port_is_free(seal.host, seal.port) and time.monotonic() < deadline:
+    while port_is_free(host, port) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
     while True:
-        opened = FlareSession(COORDINATOR, str(federation.admin_kit))
+        opened = FlareSession(COORDINATOR, str(kit))
         try:
             # FLARE announces every attempt.
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
@@ -109,33 +108,29 @@ def _connect(federation: Federation, seconds: float) -> Any:
             with suppress(Exception):
                 opened.close()
             if time.monotonic() > deadline:
-                raise ProtocolError(
-                    f"the server at {seal.host}:{seal.port} cannot be reached: {error}"
-                ) from None
+                raise ProtocolError(f"the server at {host}:{port} cannot be reached: {error}") from None
             time.sleep(_PAUSE)
         else:
             return opened
 
 
-def _write_job(folder: Path, study: str, insecure_noise_seed: int | None) -> None:
-    """Write a job's settings: who runs what, and about which study."""
-    arguments: dict[str, object] = {"study": study}
-    if insecure_noise_seed is not None:
-        arguments["insecure_noise_seed"] = insecure_noise_seed
+def _write_job(folder: Path, insecure_noise_seed: int | None) -> None:
+    """Write a job's settings: which relay runs where."""
+    seed = {} if insecure_noise_seed is None else {"insecure_noise_seed": insecure_noise_seed}
     config = folder / "app" / "config"
     try:
         config.mkdir(parents=True)
         meta = {
-            "name": f"capedjica-{study[:16]}",
+            "name": "capedjica",
             "resource_spec": {},
             "deploy_map": {"app": ["@ALL"]},
             # Whether enough sites are there is decided by the protocol, which knows the threshold.
             "min_clients": 1,
         }
         write_json(folder / "meta.json", meta)
-        aggregator = {"id": "aggregator", "path": AGGREGATOR_CLASS, "args": arguments}
+        aggregator = {"id": "aggregator", "path": AGGREGATOR_CLASS, "args": {}}
         write_json(config / "config_fed_server.json", {"format_version": 2, "workflows": [aggregator]})
-        site = {"tasks": ["none"], "executor": {"path": SITE_CLASS, "args": arguments}}
+        site = {"tasks": ["none"], "executor": {"path": SITE_CLASS, "args": seed}}
         write_json(config / "config_fed_client.json", {"format_version": 2, "executors": [site]})
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from None

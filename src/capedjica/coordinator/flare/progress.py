@@ -86,10 +86,18 @@ class Reporter(Watcher):
         What is run.
     lost : callable
         Returns the sites that were given up.
+    follow : callable, optional
+        Told whenever it is written down.
     """
 
-    def __init__(self, run: Path, study: Study, lost: Callable[[], Mapping[str, str]]) -> None:
-        self._run, self._study, self._lost = run, study, lost
+    def __init__(
+        self,
+        run: Path,
+        study: Study,
+        lost: Callable[[], Mapping[str, str]],
+        follow: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self._run, self._study, self._lost, self._follow = run, study, lost, follow
         self._written = 0.0
         total = sum(stage.count for stage in study.contract.stages)
         self._latest = Progress(phase="joining", n_total=total)
@@ -119,12 +127,13 @@ class Reporter(Watcher):
     def _words(self, step: Step) -> str:
         return round_up(step.privacy.spent_epsilon) if step.privacy.private else "NOT PRIVATE"
 
-    def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> None:
-        """Write how it ended; where it was stopped, also why sites were given up."""
+    def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> str:
+        """Write how it ended, and return it; where it was stopped, also why sites were given up."""
         lost = "; ".join(f"{name}: {why}" for name, why in sorted(self._lost().items()))
         words = f"{reason}. Given up were: {lost}" if reason and lost else reason
         self._latest = msgspec.structs.replace(self._latest, phase=phase, reason=words, exit_code=exit_code)
         self.write()
+        return words
 
     def write(self) -> None:
         """Write it whole; on a full disk it is lost, and nothing depends on it."""
@@ -136,4 +145,6 @@ class Reporter(Watcher):
             os.replace(draft, self._run / _NAME)
         except OSError:
             return
+        finally:
+            self._follow(content)
         self._written = time.monotonic()

@@ -1,19 +1,17 @@
 """A sealed study: certificates for mutual TLS and a kit for each party, made by FLARE's provisioner.
 
-What FLARE's defaults would allow is taken out of the server's kit: jobs that bring code, components other
-than ours, commands from outside, and logs that are streamed to it. What may happen at a site is not said in
-its kit: the site's own program decides (``capedjica.site.flare.settings``).
+A site's kit has the study, a key and certificates, and says where the server is; nothing in it is run. It is
+signed by the coordinator's key, which a site pins when it approves.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,33 +19,27 @@ from typing import Final
 import msgspec
 
 from capedjica.coordinator.flare.expected_sizes import largest_message
-from capedjica.coordinator.flare.federation import (
-    AGGREGATOR_CLASS,
-    COORDINATOR,
-    FOLDER,
-    Federation,
-    Seal,
-    read_seal,
-)
+from capedjica.coordinator.flare.federation import FOLDER, KEY, Federation, Seal, read_seal, sealed_before
 from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.kit import (
-    AUTHORIZATION,
-    COMMUNICATION,
+    AGGREGATOR_CLASS,
+    COORDINATOR,
     LONGEST_HOST,
-    ORGANISATION,
-    SETTINGS,
+    PROTOCOL,
     STARTUP,
-    connection,
+    Label,
     is_host,
     project,
+    startup_files,
     write_json,
 )
 from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.workspace import flare_folders, restrict
+from capedjica.securesum.identity import Identity
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 from capedjica.tools.locks import locked
-from capedjica.tools.version import __version__
 
 DEFAULT_PORT: Final = 8002
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
@@ -73,7 +65,7 @@ def provision(study: Study, host: str, port: int) -> Federation:
     if earlier is not None or target.exists():
         when = f"on {earlier.sealed}" if earlier is not None else "or begun to be"
         raise InputError(f"'{study.content.title}' was sealed already, {when}: {target} exists")
-    with _made(study, host, port) as made:
+    with _made(study, host, port, Identity.generate()) as made:
         made.rename(target)
     return Federation.beside(study)
 
@@ -81,18 +73,23 @@ def provision(study: Study, host: str, port: int) -> Federation:
 def provision_again(study: Study, host: str | None = None, port: int | None = None) -> Federation:
     """Make all kits of a sealed study anew, under a new root: the earlier ones reach nobody any more.
 
-    The study stays the same, to the hash; a run that was begun goes on with the new kits. Host and port stay
-    unless others are given.
+    The study stays the same, to the hash; a run that was begun goes on with the new kits, which are signed by
+    the same key of the coordinator's. Host and port stay unless others are given.
     """
-    earlier = Federation.beside(study)
+    earlier = sealed_before(study) or Federation.beside(study)
     host, port = host or earlier.seal.host, port or earlier.seal.port
     _check(study, host, port)
     busy = f"'{study.content.title}' is being run: its kits can be made anew when it is not"
-    with locked(earlier.run_lock, busy), _made(study, host, port) as made:
-        processes.stop(earlier.server_kit)
+    with locked(earlier.run_lock, busy), _made(study, host, port, _key(earlier)) as made:
+        processes.stop(earlier.path)
         # defence: a-new-root
         _replace(earlier.path, made)
     return Federation.beside(study)
+
+
+def _key(earlier: Federation) -> Identity:
+    """Return the coordinator's key; a study that was sealed before there was one gets one now."""
+    return earlier.key() if earlier.key_path.exists() else Identity.generate()
 
 
 def _replace(folder: Path, made: Path) -> None:
@@ -106,12 +103,12 @@ def _replace(folder: Path, made: Path) -> None:
 
 
 @contextmanager
-def _made(study: Study, host: str, port: int) -> Iterator[Path]:
+def _made(study: Study, host: str, port: int, key: Identity) -> Iterator[Path]:
     """Yield the folder of all kits, to be moved to its place."""
     try:
         with tempfile.TemporaryDirectory(prefix=".sealing-", dir=study.folder) as scratch:
-            made = _make(study, host, port, Path(scratch))
-            made.chmod(0o700)
+            made = _make(study, host, port, key, Path(scratch))
+            made.chmod(0o711)
             yield made
     except OSError as error:
         raise InputError(f"{study.folder / FOLDER} cannot be written: {error.strerror}") from None
@@ -131,8 +128,6 @@ def _check(study: Study, host: str, port: int) -> None:
 
 def _check_names(names: tuple[str, ...], host: str) -> None:
     """Refuse names that FLARE cannot carry, or cannot tell apart."""
-    from nvflare.fuel.utils.argument_utils import parse_vars
-
     # Kits are files named after sites, and on some disks capital letters make no difference.
     taken = {name.lower(): "the aggregator's machine" for name in (host, *_SERVER)}
     for name in names:
@@ -141,7 +136,7 @@ def _check_names(names: tuple[str, ...], host: str) -> None:
                 f"site {name}: a name that travels holds up to 63 letters, digits, '-' and '_'; let the site "
                 "make an identity under such a name"
             )
-        if parse_vars([f"uid={name}"])["uid"] != name:
+        if _is_value(name):
             raise InputError(
                 f"site {name}: NVIDIA FLARE would take this name for a number or a yes or no; let the site "
                 "make an identity under another"
@@ -151,6 +146,17 @@ def _check_names(names: tuple[str, ...], host: str) -> None:
             raise InputError(
                 f"site {name}: {other} goes by that name; let the site make an identity under another"
             )
+
+
+def _is_value(name: str) -> bool:
+    """Whether a word on a command line may be taken for a number, or for a yes or no."""
+    with suppress(ValueError):
+        float(name.replace("_", ""))
+        return True
+    with suppress(ValueError):
+        int(name, 0)
+        return True
+    return name.lower() in ("true", "false", "yes", "no", "none", "null", "t", "f", "y", "n")
 
 
 def check_sizes(study: Study) -> None:
@@ -168,29 +174,34 @@ def check_sizes(study: Study) -> None:
         )
 
 
-def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
+def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> Path:
     """Return the folder of all kits, ready to be moved to its place."""
-    names = study.contract.roster.names
-    workspace = scratch / project(study.hash.hex())
-    _run_provisioner(workspace.name, host, port, names, scratch)
-    kits = workspace / "prod_00"
+    names, title = study.contract.roster.names, project(study.hash.hex())
+    kits = flare_folders(title, host, port, names, scratch, admin=COORDINATOR, certificates=True)
     made = scratch / "made"
-    (made / "kits").mkdir(parents=True)
+    (made / "kits").mkdir(parents=True, mode=0o700)
     (kits / host).rename(made / "server")
     (kits / COORDINATOR).rename(made / "coordinator")
-    _restrict_server(made / "server", len(names))
-    _add_study(study, made / "server")
+    _settle_server(made / "server", len(names))
+    label = Label(
+        site="",
+        study=study.hash.hex(),
+        host=host,
+        port=port,
+        protocol=PROTOCOL,
+        coordinator=key.public_key.hex(),
+    )
     for name in names:
         _reduce(kits / name)
         _add_study(study, kits / name)
-        reach = connection(name, study.hash.hex(), host, port)
-        write_json(kits / name / "startup" / "fed_client.json", reach)
-        label = {"site": name, "study": study.hash.hex(), "capedjica": __version__}
-        write_json(kits / name / "kit.json", label)
+        own = msgspec.structs.replace(label, site=name).signed(key, startup_files(kits / name))
+        write_json(kits / name / "kit.json", msgspec.to_builtins(own))
         _zip(kits / name, made / "kits" / f"{name}.zip")
     # The root's key: who has it can make kits for this study.
-    (workspace / "state").rename(made / "root")
+    (scratch / title / "state").rename(made / "root")
+    (made / "root").chmod(0o700)
     (made / "root" / "cert.json").chmod(0o600)
+    key.save(made / KEY)
     seal = Seal(
         title=study.content.title,
         study=study.hash.hex(),
@@ -203,63 +214,12 @@ def _make(study: Study, host: str, port: int, scratch: Path) -> Path:
     return made
 
 
-def _run_provisioner(title: str, host: str, port: int, names: tuple[str, ...], scratch: Path) -> None:
-    from nvflare.lighter.constants import CtxKey
-    from nvflare.lighter.entity import Project
-    from nvflare.lighter.impl.cert import CertBuilder
-    from nvflare.lighter.impl.static_file import StaticFileBuilder
-    from nvflare.lighter.impl.workspace import WorkspaceBuilder
-    from nvflare.lighter.provisioner import Provisioner
-
-    # defence: encryption-at-the-server
-    description = Project(title, "capedjica", props={"api_version": 3})
-    # defence: certificates-of-sites
-    description.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
-    description.add_admin(COORDINATOR, ORGANISATION, {"role": "project_admin"})
-    for name in names:
-        description.add_client(name, ORGANISATION, {"allow_log_streaming": False})
-    builders = [WorkspaceBuilder(), StaticFileBuilder("config", scheme="tcp"), CertBuilder()]
-    words = _Words()
-    context = Provisioner(str(scratch), builders).provision(description, logger=words)
-    if context.get(CtxKey.BUILD_ERROR):
-        raise InputError(f"the kits could not be made: {'; '.join(words.said) or 'FLARE does not say why'}")
-
-
-class _Words(logging.Handler):
-    """What FLARE's provisioner says, kept instead of printed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def debug(self, text: str) -> None:
-        """Ignore it."""
-
-    info = warning = debug
-
-    def error(self, text: str) -> None:
-        """Keep it."""
-        self.said.append(str(text))
-
-
-def _restrict_server(kit: Path, n_sites: int) -> None:
-    """Let the server run our jobs only, and receive no logs; make room for all sites."""
-    local = kit / "local"
-    resources = msgspec.json.decode((local / "resources.json.default").read_bytes())
-    resources["class_allow_list"] = [AGGREGATOR_CLASS]
-    kept = {one["id"]: one for one in resources["components"] if one["id"] != "log_receiver"}
-    kept["process_launcher"]["path"] = "capedjica.coordinator.flare.launcher.LimitedLauncher"
-    resources["components"] = list(kept.values())
+def _settle_server(kit: Path, n_sites: int) -> None:
+    """Let the server run our relay only, make room for all sites, and keep its files in its own folder."""
+    resources = restrict(kit, AGGREGATOR_CLASS)
     # A site that comes back is counted beside itself for a while.
     resources["servers"][0] |= {"heart_beat_timeout": 60, "max_num_clients": 2 * n_sites}
-    (local / "log_config.json.default").rename(local / "log_config.json")
-    for file in (*local.glob("*.default"), *local.glob("*.sample"), *(kit / "startup").glob("*.sh")):
-        file.unlink()
-    (kit / "readme.txt").unlink(missing_ok=True)
-    write_json(local / "resources.json", resources)
-    write_json(local / "authorization.json", AUTHORIZATION)
-    write_json(local / "comm_config.json", COMMUNICATION)
-    write_json(local / SETTINGS, {})
+    write_json(kit / "local" / "resources.json", resources)
 
 
 def settle(kit: Path) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from capedjica.coordinator.flare.federation import Federation
-from capedjica.coordinator.flare.jobs import session
+from capedjica.coordinator.flare.federation import Federation, read_connected
 from capedjica.coordinator.flare.progress import Progress, read_progress
-from capedjica.coordinator.flare.remote_run import connected_sites
-from capedjica.errors import InputError, ProtocolError
+from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
 from capedjica.study.study_file import Study
 
-_SECONDS: Final = 10.0
 _RENEW: Final = "new kits for all: capedjica study provision STUDY --again"
 
 
@@ -24,8 +21,9 @@ def look(study: Study, run: Path) -> dict[str, Any]:
         federation = Federation.beside(study)
     except InputError as error:
         return _facts(study, "not sealed", str(error), {}, None)
-    present, server = _present(study, federation)
+    server = processes.running(federation.path)
     progress = read_progress(run)
+    present = _present(federation, progress) if server is not None else {}
     state, words = _state(progress, server is not None)
     where = f"{federation.seal.host}:{federation.seal.port}"
     found = _facts(study, state, words, present, progress)
@@ -41,15 +39,10 @@ def federation_warnings(federation: Federation) -> list[str]:
     return [f"{words}; {_RENEW}" for words in map(certificate_warning, own) if words]
 
 
-def _present(study: Study, federation: Federation) -> tuple[dict[str, bool], int | None]:
-    server = processes.running(federation.server_kit)
-    if server is None:
-        return {}, None
-    try:
-        with session(federation, _SECONDS) as line:
-            return connected_sites(study, line), server
-    except ProtocolError:
-        return {}, server
+def _present(federation: Federation, progress: Progress | None) -> dict[str, bool]:
+    """Return which sites are connected, as the run has written it down."""
+    taking_part = () if progress is None or progress.phase != "running" else progress.present
+    return read_connected(federation) | dict.fromkeys(taking_part, True)
 
 
 def _state(progress: Progress | None, server: bool) -> tuple[str, str]:

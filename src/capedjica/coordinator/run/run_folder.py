@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import InputError
+from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
 from capedjica.tools.durable import sync_folder
@@ -35,7 +36,9 @@ class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     """The content of ``run.json``: whose run this is and how far it came."""
 
     schema: int = SCHEMA
+    # By which package, for people; the protocol is what counts, and runs from before it was noted had 1.
     capedjica: str = __version__
+    protocol: int = 1
     title: str
     study: str
     contract: str
@@ -90,10 +93,11 @@ class RunFolder:
                 f"{self._difference(study)}: give another folder"
             )
         # defence: version-of-a-run
-        if state.capedjica != __version__ and not state.complete:
+        if state.protocol != PROTOCOL and not state.complete:
             raise InputError(
-                f"{self.path} was begun by capedjica {state.capedjica} and can only be resumed by it; "
-                f"this is {__version__}"
+                f"{self.path} was begun by version {state.protocol} of the protocol (capedjica "
+                f"{printable(state.capedjica)}) and cannot go on by version {PROTOCOL}: it needs a new study. "
+                "What was spent stays spent"
             )
         return state
 
@@ -138,6 +142,7 @@ class RunFolder:
             state = msgspec.structs.replace(earlier, resumed=earlier.resumed + 1)
         else:
             state = RunState(
+                protocol=PROTOCOL,
                 title=study.content.title,
                 study=study.hash.hex(),
                 contract=study.contract.hash.hex(),

@@ -11,6 +11,7 @@ from typing import Final
 from capedjica.data.layouts import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
+from capedjica.mechanisms.messages import Carrier
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy import gaussian_epsilon
@@ -143,11 +144,17 @@ def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[st
 
 
 def open_site(
-    home: SiteHome, study: Study, ledger: Ledger, statistics: Statistics, noise: NoiseSource
+    home: SiteHome,
+    study: Study,
+    ledger: Ledger,
+    statistics: Statistics,
+    noise: NoiseSource,
+    carrier: Carrier = "embedded",
 ) -> Site:
     """Return the site that answers the aggregator."""
     policy = SitePolicy(allow_unprotected=home.settings.policy.allow_unprotected)
-    return Site(study.contract, home.settings.name, home.identity(), ledger, statistics, noise, policy)
+    name, identity = home.settings.name, home.identity()
+    return Site(study.contract, name, identity, ledger, statistics, noise, policy, carrier=carrier)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""A site's end of FLARE: the kit it was given, what FLARE may do here, whom its processes listen to."""
+"""The carrier of a site: NVIDIA FLARE's client with a relay, and what the site keeps of it."""

@@ -1,4 +1,8 @@
-"""What a site received from the coordinator: a study and the means to reach its server."""
+"""What a site received from the coordinator: a study, and the means to reach its server.
+
+A kit is kept in two places. The study, and who made the kit, are the agent's; the key and the certificates of
+the network, with the folder in which FLARE works, are the carrier's.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +22,34 @@ import msgspec
 
 from capedjica.errors import InputError
 from capedjica.flare.certificates import check_certificates
-from capedjica.flare.kit import STARTUP, connection, is_host
-from capedjica.site.flare.settings import write_settings
+from capedjica.flare.kit import STARTUP, Label, check_protocol, is_host, startup_files
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
-from capedjica.tools.version import __version__
 
 # A kit holds certificates, settings and an atlas.
 _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 512 << 20
 _PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _FILES: Final = {"kit.json", *(f"startup/{name}" for name in STARTUP)}
-
-
-class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The content of a ``kit.json``: whose kit this is, of which study, made by which version."""
-
-    site: str
-    study: str
-    capedjica: str
+# Kits as they were before the network was kept apart.
+_BEFORE: Final = "kits"
 
 
 @dataclass(frozen=True)
 class Kit:
-    """A kit in its folder."""
+    """A kit: the agent's part in its folder, and where the carrier's is."""
 
     path: Path
     label: Label
+    workspace: Path
 
     @classmethod
-    def load(cls, path: Path) -> Kit:
+    def load(cls, path: Path, workspace: Path | None = None) -> Kit:
         """Read what a kit says of itself."""
-        return cls(path, _read_label((path / "kit.json"), path))
+        if workspace is None:
+            workspace = carrier_folder(SiteHome.load(path.absolute().parents[1]), path.name)
+        return cls(path, _read_label((path / "kit.json"), path), workspace)
 
     def study(self) -> Study:
         """Return the study; refuse one that is not what the kit was made for."""
@@ -64,38 +63,29 @@ class Kit:
         return study
 
     def server(self) -> str:
-        """Return where the aggregator is, as ``host:port``; refuse a kit that tells FLARE anything more."""
-        file = self.path / "startup" / "fed_client.json"
-        try:
-            given = msgspec.json.decode(file.read_bytes())
-            host, _, port = given["servers"][0]["service"]["target"].rpartition(":")
-            sound = given == connection(self.label.site, self.label.study, host, int(port)) and is_host(host)
-        except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            sound = False
-        # defence: a-kit-says-where-the-server-is
-        if not sound:
-            raise InputError(f"{file} does not say where the server is, and nothing else: it cannot be used")
-        return f"{host}:{int(port)}"
+        """Return where the aggregator is, as ``host:port``."""
+        if not is_host(self.label.host) or not 1 <= self.label.port <= 65535:
+            raise InputError(f"{self.path} does not say where the server is: it cannot be used")
+        return f"{self.label.host}:{self.label.port}"
 
-    def check_version(self, name: Path | None = None) -> None:
-        """Refuse a kit that another version made, also one that was received before an upgrade."""
-        # defence: version-of-a-kit
-        if self.label.capedjica != __version__:
-            raise InputError(
-                f"{name or self.path} was made by capedjica {printable(self.label.capedjica)}, this is "
-                f"{__version__}: all parties must run the same version, from a study's first day to its last"
-            )
+
+def carrier_folder(home: SiteHome, study: str) -> Path:
+    """Return where the carrier of a study works."""
+    return home.carrier_path / study[:16]
 
 
 def installed(home: SiteHome) -> list[Kit]:
     """Return the kits of a site, the latest first."""
     folders = [path.parent for path in kits_folder(home).glob("*/kit.json")]
-    return [Kit.load(path) for path in sorted(folders, key=lambda path: -path.stat().st_mtime)]
+    return [
+        Kit.load(path, carrier_folder(home, path.name))
+        for path in sorted(folders, key=lambda path: -path.stat().st_mtime)
+    ]
 
 
 def kits_folder(home: SiteHome) -> Path:
-    """Return where a site keeps its kits."""
-    return home.folder / "kits"
+    """Return where a site keeps the agent's part of its kits."""
+    return home.folder / "studies"
 
 
 def find_kit(home: SiteHome, study: str | None = None) -> Kit:
@@ -103,11 +93,17 @@ def find_kit(home: SiteHome, study: str | None = None) -> Kit:
     kits = [kit for kit in installed(home) if kit.label.study.startswith(study or "")]
     if not kits:
         which = "" if study is None else f" of study {study[:16]}"
+        early = " (kits from before: capedjica site migrate)" if kits_from_before(home) else ""
         raise InputError(
-            f"site {home.settings.name} has no kit{which}; first: capedjica site approve KIT.zip "
+            f"site {home.settings.name} has no kit{which}{early}; first: capedjica site approve KIT.zip "
             f"--site {home.folder}"
         )
     return kits[0]
+
+
+def kits_from_before(home: SiteHome) -> list[Path]:
+    """Return the folders of kits in which the network and the site's own program were one."""
+    return sorted(path.parent for path in (home.folder / _BEFORE).glob("*/kit.json"))
 
 
 def forget(home: SiteHome, study: str) -> Kit:
@@ -120,6 +116,7 @@ def forget(home: SiteHome, study: str) -> Kit:
         )
     _check_unused(home, kits[0].path)
     try:
+        shutil.rmtree(kits[0].workspace, ignore_errors=True)
         shutil.rmtree(kits[0].path)
     except OSError as error:
         raise InputError(f"{kits[0].path} cannot be removed: {error.strerror}") from None
@@ -139,7 +136,7 @@ def open_kit(path: Path, into: Path) -> Kit:
     for folder, _, files in os.walk(into):
         for name in files:
             (Path(folder) / name).chmod(0o600)
-    return Kit.load(into)
+    return Kit.load(into, into)
 
 
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
@@ -164,7 +161,8 @@ def received(home: SiteHome, path: Path) -> Iterator[tuple[Study, Callable[[], N
     """Yield the study that a site was given, in a kit or by itself, and what keeps the kit.
 
     A kit that is not kept leaves nothing behind; keeping the same again changes nothing. A study that was
-    sealed again, since its certificates end, comes in another kit, which replaces the first.
+    sealed again, since its certificates end, comes in another kit, which replaces the first if the same
+    coordinator signed it.
     """
     if path.suffix != ".zip":
         yield Study.load(path), lambda: None
@@ -184,12 +182,14 @@ def received(home: SiteHome, path: Path) -> Iterator[tuple[Study, Callable[[], N
 
 def _keep(home: SiteHome, kit: Kit) -> None:
     """Keep a kit; one made anew for the same study takes the place of the earlier one."""
-    place = _place(home, kit)
-    if place.exists():
-        if _files(place) == _files(kit.path):
-            return
-        shutil.rmtree(place)
-    write_settings(kit.path, home.folder)
+    from capedjica.site.flare.starting import write_workspace
+
+    place, workspace = _place(home, kit), carrier_folder(home, kit.label.study)
+    if _is_kept(home, kit):
+        return
+    write_workspace(kit, workspace)
+    shutil.rmtree(kit.path / "startup")
+    shutil.rmtree(place, ignore_errors=True)
     kit.path.rename(place)
 
 
@@ -197,9 +197,14 @@ def _place(home: SiteHome, kit: Kit) -> Path:
     return kits_folder(home) / kit.label.study[:16]
 
 
-def _files(kit: Path) -> dict[str, bytes]:
-    """Return what a site needs of a kit to connect; the study is the same where its hash is."""
-    return {path.name: path.read_bytes() for path in (kit / "startup").iterdir()}
+def _is_kept(home: SiteHome, kit: Kit) -> bool:
+    """Whether this very kit is here; the study is the same where its hash is."""
+    place, workspace = _place(home, kit), carrier_folder(home, kit.label.study)
+    try:
+        same = Kit.load(place, workspace).label == kit.label
+        return same and startup_files(workspace) == startup_files(kit.path)
+    except InputError:
+        return False
 
 
 def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
@@ -208,7 +213,10 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
         raise InputError(
             f"{path} is the kit of site {printable(kit.label.site)}; this is site {home.settings.name}"
         )
-    kit.check_version(path)
+    check_protocol(kit.label.protocol, str(path))
+    # defence: kits-are-signed
+    if not kit.label.is_signed(startup_files(kit.path)):
+        raise InputError(f"{path} is not signed by the coordinator whom it names: it was changed on its way")
     check_certificates(kit.path)
     kit.server()
     kit.study()
@@ -216,10 +224,19 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
 
 
 def _check_earlier(home: SiteHome, kit: Kit) -> None:
-    """Refuse to replace a kit that is in use."""
+    """Refuse to replace a kit that is in use, or by one of another coordinator, or of a study that is over."""
     place = _place(home, kit)
-    if not place.exists() or _files(place) == _files(kit.path):
+    if not place.exists() or _is_kept(home, kit):
         return
+    if (place / "over.txt").exists():
+        raise InputError(f"the coordinator has ended this study ({place / 'over.txt'}): it needs no new kit")
+    earlier = Kit.load(place, place).label
+    # defence: the-coordinators-key-is-pinned
+    if earlier.coordinator != kit.label.coordinator:
+        raise InputError(
+            f"the kit is signed by another coordinator than the one of the kit that site {home.settings.name} "
+            f"approved: fingerprint {kit.label.key.fingerprint}, pinned is {earlier.key.fingerprint}"
+        )
     _check_unused(home, place)
 
 
@@ -236,8 +253,10 @@ def _check_unused(home: SiteHome, kit: Path) -> None:
 
 def _read_label(file: Path, path: Path) -> Label:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Label)
+        label = msgspec.json.decode(file.read_bytes(), type=Label)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a kit: {error}") from None
+        raise InputError(f"{path} is not a kit of this version: {error}") from None
+    label.key  # noqa: B018 (refuses what is no key)
+    return label

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
 from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
+from capedjica.site.agent.owner import Standing, standing
+from capedjica.site.agent.party import OVER
 from capedjica.site.approval.participation import spent_on
 from capedjica.site.flare.kits import Kit, installed
+from capedjica.site.flare.starting import CARRIER
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
+
+# How long an agent may take to begin, and a carrier to reach a server that is there.
+_AGENT_SECONDS: Final = 30.0
+_SERVER_SECONDS: Final = 15.0
 
 
 def look(home: SiteHome, study: str | None = None) -> list[dict[str, Any]]:
@@ -26,29 +33,40 @@ def _facts(home: SiteHome, kit: Kit) -> dict[str, Any]:
         server, title, spent = kit.server(), kit.study().content.title, _spent(home, kit)
     except CapedjicaError as error:
         return {"study": kit.label.study, "title": "", "state": "unusable", "words": str(error)}
-    state, words = _state(kit, server)
-    warning = certificate_warning(kit.path)
+    agent = standing(kit)
+    state, words = _state(kit, agent)
+    warning = certificate_warning(kit.workspace)
     return {
         "study": kit.label.study,
         "title": title,
         "state": state,
         "words": words,
         "server": server,
+        "agent": _agent_words(agent),
+        "carrier": "not running" if agent is None else f"confined by {agent.carrier}",
         "warnings": [] if warning is None else [warning],
     } | spent
 
 
-def _state(kit: Kit, server: str) -> tuple[str, str]:
+def _agent_words(agent: Standing | None) -> str:
+    if agent is None:
+        return "not running"
+    asked = "no question yet" if agent.asked is None else f"last question {agent.asked:.0f} s ago"
+    return f"{agent.network}; {asked}"
+
+
+def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
     """Return how the site stands, in one word for programs and in a sentence for people."""
+    over = kit.path / OVER
     supervisor = processes.running(kit.path)
     if supervisor is None:
-        return "stopped", "not running; to connect: capedjica site start"
-    if not (members := processes.family(kit.path)):
-        words = (
-            f"process {supervisor} is starting it; if it does not stay, {processes.log(kit.path)} says why"
-        )
+        ended = f"; the coordinator ended the study on {over.read_text().strip()}" if over.exists() else ""
+        return "stopped", f"not running{ended or '; to connect: capedjica site start'}"
+    members = processes.family(kit.path, CARRIER)
+    if agent is None or not members:
+        words = f"process {supervisor} is starting it; if it does not stay, {kit.path} has logs that say why"
         return "starting", words
-    if _reaches(members, int(server.rpartition(":")[2])):
+    if _reaches(members, kit.label.port):
         return "connected", f"connected, process {supervisor}"
     return "connecting", f"not connected yet, process {supervisor} goes on trying: the server does not answer"
 
@@ -71,3 +89,40 @@ def _reaches(members: list[psutil.Process], port: int) -> bool:
 def _spent(home: SiteHome, kit: Kit) -> dict[str, Any]:
     known = spent_on(home, kit.study())
     return {"spent": None if known is None else row(kit.label.study, known)}
+
+
+def await_connection(kit: Kit) -> str:
+    """Wait until a site that was started is connected; return in one line that it is, or why not.
+
+    Raises
+    ------
+    CapedjicaError
+        If it does not run at all.
+    """
+    ended = lambda: processes.running(kit.path) is None  # noqa: E731
+    if not processes.wait_until(lambda: ended() or standing(kit) is not None, _AGENT_SECONDS) or ended():
+        raise _failed(kit)
+    processes.wait_until(lambda: ended() or _state(kit, standing(kit))[0] == "connected", _SERVER_SECONDS)
+    if ended():
+        raise _failed(kit)
+    state, _ = _state(kit, standing(kit))
+    if state == "connected":
+        return f"Connected to the server at {kit.server()}."
+    return (
+        f"Not connected yet: the server at {kit.server()} does not answer. It goes on trying, and connects "
+        "when the coordinator runs the study."
+    )
+
+
+def _failed(kit: Kit) -> CapedjicaError:
+    """Return the last words of the program that would not run; nothing of it is left."""
+    processes.stop(kit.path)
+    logs = sorted((processes.log(kit.path, name) for name in ("agent", CARRIER)), key=_changed)
+    words = processes.refusal(logs[-1]) or f"the logs in {kit.path} say why"
+    error = CapedjicaError(f"the site could not be started: {words}. Nothing was spent")
+    error.exit_code = 2
+    return error
+
+
+def _changed(log: Any) -> float:
+    return float(log.stat().st_mtime) if log.exists() else 0.0

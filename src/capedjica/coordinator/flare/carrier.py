@@ -1,0 +1,247 @@
+"""The aggregator's side of its carrier: FLARE's server in its confinement, jobs that are replaced when they die.
+
+The aggregator has the algorithm, the journal, the run's folder and the coordinator's keys, and no connection to
+anybody. What it sends goes through a socket to the relay of a job of FLARE's; when a job or the server dies,
+another job is submitted, and what got lost is asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.posts import DISPATCHER, RELAY, Order, Post, Report, read_replies
+from capedjica.errors import InputError, ProtocolError
+from capedjica.flare import processes
+from capedjica.flare.launch import program_input, start_command
+from capedjica.flare.link import Caller, Channel, Greeting, LinkError, Listener, socket_path
+from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.workspace import hand_over, point_to
+from capedjica.tools.confinement.carrier import Confinement, strongest
+
+SERVER: Final = "server"
+# How long the server may take until it can be talked to, and an order of the dispatcher's.
+_SERVER_SECONDS: Final = 90.0
+_ORDER_SECONDS: Final = 90.0
+# How long a job may take from its submission until its relay is connected.
+_JOB_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 0.25
+# How often jobs are submitted in a row without anything being carried in between.
+_MOST_DEATHS: Final = 20
+
+_log = logging.getLogger("capedjica.run")
+
+
+class CarrierLostError(ProtocolError):
+    """The carrier died while it carried something: nobody else is to blame, and another takes its place."""
+
+
+class Carrier:
+    """The carrier of one run.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of the sealed study.
+    seed : int, optional
+        For a study that says insecure_noise.
+    on_death : callable
+        ``on_death(attempt, reason)`` when a job died and another is submitted.
+    wait_for_sites : callable
+        Called before each submission: returns when enough sites are connected, or raises.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        seed: int | None,
+        on_death: Callable[[int, str], None],
+        wait_for_sites: Callable[[Carrier], None],
+    ) -> None:
+        self._federation, self._seed = federation, seed
+        self._on_death, self._wait_for_sites = on_death, wait_for_sites
+        self._ends: dict[str, Caller] = {}
+        self._changed = threading.Condition()
+        self._submitting = threading.Lock()
+        self._job, self._deaths = "", 0
+        self.closed = False
+        self.confinement = _confinement(federation)
+        path = socket_path(federation.path, SERVER)
+        uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
+        self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, _log.warning)
+
+    @property
+    def socket(self) -> Path:
+        """Where the carrier's processes connect."""
+        return self._listener.path
+
+    # Who connects
+
+    def _admit(self, greeting: Greeting) -> str:
+        if greeting.role not in (RELAY, DISPATCHER):
+            return f"this socket is for the carrier's {RELAY} and {DISPATCHER}"
+        with self._changed:
+            if greeting.role in self._ends and not self._ends[greeting.role].over.is_set():
+                return f"another {greeting.role} is connected: one at a time"
+        return ""
+
+    def _serve(self, channel: Channel, greeting: Greeting) -> None:
+        with self._changed:
+            self._ends[greeting.role] = Caller(channel)
+            self._changed.notify_all()
+
+    def _end(self, role: str) -> Caller | None:
+        """Return the other end of a role, if somebody is there."""
+        with self._changed:
+            found = self._ends.get(role)
+            return None if found is None or found.over.is_set() else found
+
+    # Orders to the dispatcher
+
+    def order(self, order: Order) -> Report:
+        """Have the dispatcher do something; it is waited for while the server begins, or begins again."""
+        until = time.monotonic() + _SERVER_SECONDS
+        while True:
+            reason = "it did not begin in time"
+            if (dispatcher := self._end(DISPATCHER)) is not None:
+                try:
+                    data = dispatcher.call(msgspec.msgpack.encode(order), _ORDER_SECONDS)
+                    report = msgspec.msgpack.decode(data, type=Report)
+                    if not report.error:
+                        return report
+                    reason = report.error
+                except (LinkError, ValueError) as error:
+                    reason = str(error)
+            if time.monotonic() > until or not self.runs():
+                seal = self._federation.seal
+                raise ProtocolError(f"the server at {seal.host}:{seal.port} cannot be reached: {reason}")
+            time.sleep(_LOOK_SECONDS)
+
+    def runs(self) -> bool:
+        """Whether the carrier's processes are kept running."""
+        return processes.running(self._federation.path) is not None
+
+    # Parcels
+
+    def send(self, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
+        """Carry a parcel to each site and return what they returned in time.
+
+        Raises
+        ------
+        CarrierLostError
+            If the job died meanwhile.
+        ProtocolError
+            If jobs die again and again, or the server cannot be reached.
+        """
+        relay = self._relay()
+        try:
+            post = msgspec.msgpack.encode(Post(dict(parcels), seconds))
+            replies = read_replies(relay.call(post, seconds + 30.0))
+        except LinkError as error:
+            raise CarrierLostError(f"the carrier was lost: {error}") from None
+        self._deaths = 0
+        return replies
+
+    def _relay(self) -> Caller:
+        """Return the relay of the job that runs; where none does, submit one and wait for it."""
+        with self._submitting:
+            while (relay := self._end(RELAY)) is None:
+                if self.closed:
+                    raise ProtocolError("the run has ended")
+                if self._job:
+                    self._note_death()
+                self._wait_for_sites(self)
+                self._submit()
+            return relay
+
+    def _note_death(self) -> None:
+        self._job = ""
+        self._deaths += 1
+        if self._deaths > _MOST_DEATHS:
+            raise ProtocolError(
+                f"the job died {self._deaths} times in a row; the logs in {self._federation.path} may say why. "
+                "Run the same command to go on"
+            )
+        _log.warning("the job of the carrier ended; another is submitted")
+        self._on_death(self._deaths, "a process of the carrier or of a site ended")
+
+    def _submit(self) -> None:
+        """Hand a job to the server, and wait until its relay is connected or it has ended."""
+        # A server that was started again may believe that an earlier job still runs.
+        self.order(Order("end all"))
+        report = self.order(Order("submit", seed=self._seed))
+        self._job, server, until = report.job, report.server, time.monotonic() + _JOB_SECONDS
+        looked = time.monotonic()
+        while self._end(RELAY) is None and time.monotonic() < until:
+            with self._changed:
+                self._changed.wait(_LOOK_SECONDS)
+            if time.monotonic() - looked > 4 * _LOOK_SECONDS:
+                looked = time.monotonic()
+                latest = self.order(Order("has ended", self._job))
+                if latest.ended or latest.server != server:
+                    return
+
+    def close(self) -> None:
+        """End the job, and let the sites' relays end with it."""
+        self.closed = True
+        for end in list(self._ends.values()):
+            end.close()
+        self._listener.close()
+
+
+def _confinement(federation: Federation) -> Confinement:
+    """Return what keeps the carrier in: results are public, so where there is nothing, it is only said."""
+    return strongest(None, [federation.server_kit, federation.admin_kit], str(federation.path.absolute()))
+
+
+@contextmanager
+def running(carrier: Carrier, federation: Federation, out: Path) -> Iterator[None]:
+    """Have the carrier's processes for the time of a run and no longer, even if this process is killed."""
+    seal = federation.seal
+    # What is there although nobody runs the study is left from a run that was killed.
+    processes.stop(federation.path)
+    if not processes.port_is_free("127.0.0.1", seal.port):
+        raise InputError(
+            f"port {seal.port} of this machine is in use by another program: stop that, or provision with "
+            "another --port"
+        )
+    processes.start(federation.path, _programs(carrier, federation, out), owner=processes.Mark.own())
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            carrier.close()
+        processes.stop(federation.path)
+
+
+def _programs(carrier: Carrier, federation: Federation, out: Path) -> list[processes.Program]:
+    seal = federation.seal
+    server, admin = federation.server_kit.absolute(), federation.admin_kit.absolute()
+    point_to(server, carrier.socket)
+    dispatch = (
+        *(sys.executable, "-m", "capedjica.coordinator.flare.dispatcher", str(admin)),
+        *(seal.host, str(seal.port), str(carrier.socket)),
+    )
+    secrets = [federation.key_path, federation.root_path, *([out] if out.exists() else [])]
+    return [
+        _program(SERVER, server, start_command(server), carrier.confinement, secrets),
+        _program(DISPATCHER, admin, dispatch, carrier.confinement, secrets),
+    ]
+
+
+def _program(
+    name: str, folder: Path, command: tuple[str, ...], confinement: Confinement, secrets: list[Path]
+) -> processes.Program:
+    hand_over(folder, confinement)
+    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
+    return processes.Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets))

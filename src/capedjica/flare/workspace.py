@@ -1,0 +1,122 @@
+"""The folder in which FLARE works, as FLARE's own provisioner writes it; what we add is settings.
+
+A site writes its workspace itself, with the FLARE that it has installed: from the coordinator come a key and
+certificates, where the server is, and nothing that is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from capedjica.errors import InputError
+from capedjica.flare.kit import AUTHORIZATION, COMMUNICATION, ORGANISATION, write_json
+from capedjica.flare.wire import SETTINGS
+from capedjica.tools.confinement.carrier import Confinement
+
+SCHEME: Final = "tcp"
+
+
+def flare_folders(
+    project: str,
+    host: str,
+    port: int,
+    sites: Iterable[str],
+    scratch: Path,
+    *,
+    admin: str | None = None,
+    certificates: bool = False,
+) -> Path:
+    """Have FLARE's provisioner write the folders of a server, of sites and of an admin; return their parent.
+
+    ``scratch/PROJECT/state`` has the root's key if certificates are made.
+    """
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.entity import Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    # defence: encryption-at-the-server
+    description = Project(project, "capedjica", props={"api_version": 3})
+    # defence: certificates-of-sites
+    description.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
+    if admin is not None:
+        description.add_admin(admin, ORGANISATION, {"role": "project_admin"})
+    for name in sites:
+        description.add_client(name, ORGANISATION, {"allow_log_streaming": False})
+    builders = [WorkspaceBuilder(), StaticFileBuilder("config", scheme=SCHEME)]
+    words = _Words()
+    context = Provisioner(str(scratch), builders + [CertBuilder()] * certificates).provision(
+        description, logger=words
+    )
+    if context.get(CtxKey.BUILD_ERROR):
+        raise InputError(f"FLARE's folders could not be made: {'; '.join(words.said) or 'it does not say why'}")
+    return scratch / project / "prod_00"
+
+
+class _Words(logging.Handler):
+    """What FLARE's provisioner says, kept instead of printed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def debug(self, text: str) -> None:
+        """Ignore it."""
+
+    info = warning = debug
+
+    def error(self, text: str) -> None:
+        """Keep it."""
+        self.said.append(str(text))
+
+
+def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
+    """Let FLARE run one class, take no commands and stream no logs; return its resources, to be changed.
+
+    None of this is what privacy rests on: it is what FLARE is asked to do, by its documented settings.
+    """
+    local = workspace / "local"
+    resources: dict[str, Any] = msgspec.json.decode((local / "resources.json.default").read_bytes())
+    resources["class_allow_list"] = [allowed]
+    resources["allow_log_streaming"] = False
+    resources["components"] = [
+        one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")
+    ]
+    (local / "log_config.json.default").rename(local / "log_config.json")
+    for file in (*local.glob("*.default"), *local.glob("*.sample")):
+        file.unlink()
+    write_json(local / "resources.json", resources)
+    write_json(local / "authorization.json", AUTHORIZATION)
+    write_json(local / "comm_config.json", COMMUNICATION)
+    return resources
+
+
+def point_to(workspace: Path, socket: Path, closed: Iterable[Path] = ()) -> None:
+    """Tell the carrier that will work in a folder where the socket is of the process that it works for.
+
+    ``closed`` is what it must not be able to open, and tries before it connects to anything.
+    """
+    settings = {"socket": str(socket), "closed": [str(path.absolute()) for path in closed]}
+    write_json(workspace / "local" / SETTINGS, settings)
+
+
+def hand_over(workspace: Path, confinement: Confinement) -> None:
+    """Let the carrier's user own its folder, and nobody else enter it."""
+    if confinement.uid is None:
+        return
+    try:
+        for folder, _, files in os.walk(workspace):
+            for path in (folder, *(os.path.join(folder, name) for name in files)):
+                os.chown(path, confinement.uid, confinement.gid or -1, follow_symlinks=False)
+    except OSError as error:
+        raise InputError(
+            f"{workspace} cannot be given to user {confinement.uid}: {error.strerror}"
+        ) from None

@@ -1,0 +1,31 @@
+"""The agent as a program: ``python -m capedjica.site.agent PLACE CARRIER [UID]``.
+
+``PLACE`` is the folder of a study in the site's own folder, ``CARRIER`` what keeps the carrier from the site's
+files, and ``UID`` the user whose processes may connect as the carrier, by default the agent's own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from capedjica.tools.confinement.agent import isolate_agent
+
+
+def main() -> None:
+    """Shut the network out, before anything else is loaded, and serve."""
+    # defence: an-agent-has-no-network
+    network = isolate_agent()
+    from capedjica.errors import CapedjicaError
+    from capedjica.flare.processes import FINAL_CODE
+    from capedjica.site.agent.serving import serve
+
+    try:
+        serve(network, *sys.argv[1:])
+    except CapedjicaError as error:
+        # One line, which `site start` shows; it names a file or a setting, and no person.
+        sys.stderr.write(f"{error}\n")
+        sys.exit(FINAL_CODE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""How a site answers from far away: it takes parcels, works on each question once, and keeps the answers."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Final, Protocol
+
+from capedjica.errors import ProtocolError
+from capedjica.flare.parcels import HOLD_SECONDS, Notice, Parcel, read_parcel
+from capedjica.mechanisms.messages import VERSION, question_hash
+from capedjica.securesum.identity import SIGNATURE_BYTES
+
+# A release is computed while a block of masks is made: more is never under way at once.
+_WORKERS: Final = 2
+# Answers that may have got lost are kept, until as many newer questions were put.
+_KEPT: Final = 4
+_CLOSED: Final = "its part in this run has ended"
+_REVOKED: Final = "it gives no answers any more"
+
+
+class Party(Protocol):
+    """What answers at a desk (:class:`capedjica.site.agent.party.SiteParty`); nothing of it may raise."""
+
+    def handle(self, question: bytes) -> bytes:
+        """Return the signed answer to a question."""
+
+    def stands(self) -> bool:
+        """Whether an answer may be handed out at this moment."""
+
+    def busy(self, hash_: bytes) -> bytes:
+        """Return, signed, that a question is being worked on."""
+
+    def unknown(self, hash_: bytes) -> bytes:
+        """Return, signed, that a question was never put."""
+
+    def refuse(self, hash_: bytes, reason: str) -> bytes:
+        """Return, signed, why a question is not answered."""
+
+    def notice(self, notice: Notice) -> None:
+        """Learn what the coordinator says."""
+
+
+class Desk:
+    """A site's end: takes parcels, has them handled, and hands out the answers.
+
+    Parameters
+    ----------
+    party : Party
+        Answers the questions.
+    hold : float
+        How long to wait for an answer before saying that it is not ready.
+    """
+
+    def __init__(self, party: Party, hold: float = HOLD_SECONDS) -> None:
+        self._party, self._hold = party, hold
+        self._closed = False
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="capedjica")
+        self._answers: dict[bytes, Future[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def receive(self, data: bytes) -> bytes:
+        """Return a signed reply to a parcel; nothing where the bytes are none, or a notice."""
+        try:
+            parcel = read_parcel(data)
+        except ProtocolError:
+            return b""
+        if isinstance(parcel, Notice):
+            self._party.notice(parcel)
+            return b""
+        try:
+            return self._reply(parcel)
+        except ProtocolError as error:
+            return self._party.refuse(parcel.hash, str(error))
+
+    def _reply(self, parcel: Parcel) -> bytes:
+        if parcel.version != VERSION:
+            raise ProtocolError(
+                f"this site speaks version {VERSION} of the protocol, the aggregator {parcel.version}"
+            )
+        answer = self._answer(parcel)
+        if answer is None:
+            return self._party.unknown(parcel.hash)
+        wait([answer], timeout=self._hold)
+        if answer.cancelled():
+            raise ProtocolError(_CLOSED)
+        if not answer.done():
+            return self._party.busy(parcel.hash)
+        # defence: kept-answers-are-revoked-too
+        if not self._party.stands():
+            raise ProtocolError(_REVOKED)
+        return answer.result()
+
+    def _answer(self, parcel: Parcel) -> Future[bytes] | None:
+        """Return the answer under way, and begin it where the question is new."""
+        with self._lock:
+            known = self._answers.get(parcel.hash)
+            if parcel.data is None or (known is not None and not _was_refused(known)):
+                return known
+            if question_hash(parcel.data) != parcel.hash:
+                raise ProtocolError("a question that is not the one that its parcel names")
+            if self._closed:
+                raise ProtocolError(_CLOSED)
+            self._answers.pop(parcel.hash, None)
+            self._forget()
+            self._answers[parcel.hash] = answer = self._workers.submit(self._party.handle, parcel.data)
+            return answer
+
+    def _forget(self) -> None:
+        """Make room for one more; refuse where all that is kept is still being worked on."""
+        ready = [hash_ for hash_, answer in self._answers.items() if answer.done()]
+        surplus = len(self._answers) - _KEPT + 1
+        if surplus > len(ready):
+            raise ProtocolError(f"{len(self._answers)} questions are being worked on: no more at once")
+        for hash_ in ready[: max(0, surplus)]:
+            del self._answers[hash_]
+
+    def close(self) -> None:
+        """Take no more questions; what is being worked on ends by itself."""
+        with self._lock:
+            self._closed = True
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _was_refused(answer: Future[bytes]) -> bool:
+    """Whether there is an answer, and it is a refusal: put once more, the question is worked on once more."""
+    # After the signature a message begins with the heads of its array and of the string that is its tag.
+    start = SIGNATURE_BYTES + 2
+    return answer.done() and not answer.cancelled() and answer.result()[start : start + 7] == b"Refusal"

@@ -1,0 +1,189 @@
+"""What the owner's commands ask the agent for while it runs: how it stands, revoke, withdraw.
+
+The agent alone writes to the ledger then. Whoever asks shows that they can read a file of the agent's, which
+the carrier cannot: in the same user account the system alone would not tell one from the other.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from capedjica.errors import CapedjicaError, InputError
+from capedjica.flare.link import (
+    VERSION,
+    Caller,
+    Channel,
+    Greeting,
+    LinkError,
+    Listener,
+    answer_calls,
+    connect,
+    owners,
+    socket_path,
+)
+from capedjica.site.approval import revocation
+from capedjica.site.consent import withdrawal
+from capedjica.site.flare.kits import Kit, installed
+from capedjica.site.home import SiteHome
+
+ROLE: Final = "owner"
+_TOKEN: Final = "owner.token"
+_LIMIT: Final = 1 << 20
+# A withdrawal may have to remove many files.
+_SECONDS: Final = 600.0
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be done, and to what or whom."""
+
+    what: Literal["status", "revoke", "withdraw"]
+    subject: str = ""
+
+
+class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was done, line by line; or why it was not, with the exit code of the command."""
+
+    lines: tuple[str, ...] = ()
+    error: str = ""
+    exit_code: int = 0
+
+
+class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an agent stands.
+
+    Attributes
+    ----------
+    network : str
+        What keeps it from the network, in words.
+    carrier : str
+        What keeps the carrier from its files, in words.
+    connected : bool
+        Whether a job of the carrier is connected to it.
+    asked : float or None
+        Seconds since the last question.
+    """
+
+    network: str
+    carrier: str
+    connected: bool
+    asked: float | None
+
+
+class OwnersDesk:
+    """The agent's end: listens for the owner's commands.
+
+    Parameters
+    ----------
+    home : SiteHome
+        The site.
+    place : Path
+        Where the agent keeps what is about its study, the token among it.
+    standing : callable
+        Returns how the agent stands.
+    report : callable
+        Told in one line whom was refused.
+    """
+
+    def __init__(
+        self, home: SiteHome, place: Path, standing: Callable[[], Standing], report: Callable[[str], None]
+    ) -> None:
+        self._home, self._standing = home, standing
+        self._token, self._one_at_a_time = _new_token(place), threading.Lock()
+        path = socket_path(place, ROLE)
+        self._listener = Listener(path, _LIMIT, owners(), self._admit, self._serve, report)
+
+    def _admit(self, greeting: Greeting) -> str:
+        # defence: the-owners-token
+        known = hmac.compare_digest(greeting.token, self._token)
+        return "" if known and greeting.role == ROLE else "this socket is for the site's owner alone"
+
+    def _serve(self, channel: Channel, greeting: Greeting) -> None:
+        with suppress(LinkError):
+            answer_calls(channel, self._answer)
+
+    def _answer(self, data: bytes) -> bytes:
+        try:
+            with self._one_at_a_time:
+                outcome = self._do(msgspec.msgpack.decode(data, type=Command))
+        except CapedjicaError as error:
+            outcome = Outcome(error=str(error), exit_code=error.exit_code)
+        except Exception as error:
+            outcome = Outcome(error=f"an unexpected {type(error).__name__} in the agent", exit_code=1)
+        return msgspec.msgpack.encode(outcome)
+
+    def _do(self, command: Command) -> Outcome:
+        if command.what == "status":
+            return Outcome((msgspec.json.encode(self._standing()).decode(),))
+        if command.what == "revoke":
+            approval = revocation.find_approval(self._home, command.subject)
+            revocation.revoke(self._home, approval)
+            return Outcome(tuple(revocation.explain(self._home, approval)))
+        done = withdrawal.withdraw(self._home, command.subject)
+        return Outcome(tuple(withdrawal.explain(self._home, done)))
+
+    def close(self) -> None:
+        """Take no more commands."""
+        self._listener.close()
+
+
+def _new_token(place: Path) -> bytes:
+    token, file = secrets.token_bytes(32), place / _TOKEN
+    try:
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+            written.write(token)
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+    return token
+
+
+def ask(kit: Kit, command: Command) -> Outcome | None:
+    """Have the agent of a kit carry out a command; None where no agent runs."""
+    try:
+        token = (kit.path / _TOKEN).read_bytes()
+        caller = Caller(connect(socket_path(kit.path, ROLE), Greeting(VERSION, ROLE, token), _LIMIT))
+    except (OSError, LinkError):
+        return None
+    try:
+        return msgspec.msgpack.decode(caller.call(msgspec.msgpack.encode(command), _SECONDS), type=Outcome)
+    except (ValueError, LinkError) as error:
+        raise InputError(f"the agent of '{kit.label.study[:16]}' gave no answer: {error}") from None
+    finally:
+        caller.close()
+
+
+def carry_out(home: SiteHome, command: Command) -> list[str] | None:
+    """Have a running agent of a site carry out a command; None where none runs, and it is done directly."""
+    for kit in installed(home):
+        outcome = ask(kit, command)
+        if outcome is not None:
+            if outcome.error:
+                error = CapedjicaError(outcome.error)
+                error.exit_code = outcome.exit_code
+                raise error
+            return list(outcome.lines)
+    return None
+
+
+def standing(kit: Kit) -> Standing | None:
+    """Return how the agent of a kit stands; None where none runs or answers."""
+    with suppress(CapedjicaError):
+        outcome = ask(kit, Command("status"))
+        if outcome is not None and not outcome.error:
+            return msgspec.json.decode(outcome.lines[0], type=Standing)
+    return None
+
+
+def since(moment: float | None) -> float | None:
+    """Return how many seconds ago a moment of the monotonic clock was."""
+    return None if moment is None else time.monotonic() - moment

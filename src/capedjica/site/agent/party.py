@@ -1,0 +1,198 @@
+"""A site's part in a study while its agent runs: joined when the first question comes, and kept until the end.
+
+A job of the carrier ends whenever a process of anybody dies; the agent's part does not. Masks, and answers that
+may have got lost, are still there when the aggregator asks again through another job, so nothing is charged
+twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from capedjica.errors import CapedjicaError, InputError
+from capedjica.flare.kit import Label
+from capedjica.flare.parcels import Notice
+from capedjica.mechanisms.messages import (
+    VERSION,
+    Busy,
+    Carrier,
+    Refusal,
+    Reply,
+    Unknown,
+    question_hash,
+    sign_reply,
+)
+from capedjica.mechanisms.site.answering import Site
+from capedjica.mechanisms.site.private_log import private_log
+from capedjica.site.approval.participation import (
+    budget_problems,
+    changed_since_approval,
+    has_begun,
+    taking_part,
+    terms_problems,
+)
+from capedjica.privacy.ledger import Ledger
+from capedjica.site.home import SiteHome
+from capedjica.site.run import attending, log_refusal, own_log
+from capedjica.study.study_file import Study
+from capedjica.tools.durable import write_whole
+
+# Told to the aggregator: why, may name a patient, and is in the site's own log.
+# defence: silence-of-a-site-that-refuses
+_SILENT: Final = "it does not take part; its own log says why"
+OVER: Final = "over.txt"
+
+
+class SiteParty:
+    """The site of one study.
+
+    Parameters
+    ----------
+    home : SiteHome
+        The site.
+    study : Study
+        The study of its kit.
+    label : Label
+        Of the kit: it names the coordinator's key, which the site pinned when it approved.
+    place : Path
+        Where the agent keeps what is about this study.
+    carrier : str
+        What keeps the carrier from the site's files, which is told to everybody.
+    """
+
+    def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: Carrier) -> None:
+        self._home, self._study, self._label, self._place = home, study, label, place
+        self._carrier: Carrier = carrier
+        self._identity = home.identity()
+        self._seed: int | None = None
+        self._held = ExitStack()
+        self._site: Site | None = None
+        self._ledger: Ledger | None = None
+        self._joining = threading.Lock()
+
+    # A carrier comes and goes
+
+    def connected(self, seed: int | None) -> None:
+        """Learn that a carrier connected, with a seed for studies that say insecure_noise.
+
+        A study that has not begun is joined anew, so that what was approved is compared with what is there.
+        """
+        with self._joining:
+            if self._site is not None and (seed != self._seed or not self._has_begun()):
+                self._leave()
+            self._seed = seed
+
+    def _has_begun(self) -> bool:
+        try:
+            return has_begun(self._home, self._study)
+        except CapedjicaError:
+            return True
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._joining:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._site, self._ledger = None, None
+        try:
+            self._held.close()
+        except Exception:
+            with suppress(CapedjicaError), own_log(self._home):
+                private_log(self._home.settings.name).exception("unexpected error while closing")
+        self._held = ExitStack()
+
+    # Questions
+
+    def handle(self, question: bytes) -> bytes:
+        """Return the signed answer to a question."""
+        try:
+            site = self._joined()
+        except Exception as error:
+            with suppress(InputError):
+                log_refusal(self._home, error)
+            return self.refuse(question_hash(question), _SILENT)
+        return site.handle(question)
+
+    def _joined(self) -> Site:
+        with self._joining:
+            if self._site is None:
+                try:
+                    self._site = self._join()
+                except BaseException:
+                    self._leave()
+                    raise
+            return self._site
+
+    def _join(self) -> Site:
+        home, study = self._home, self._study
+        if (self._place / OVER).exists():
+            raise InputError(f"the coordinator has ended the study ({self._place / OVER})")
+        found = [
+            *terms_problems(home, study),
+            *budget_problems(home, study),
+            *changed_since_approval(home, study),
+        ]
+        # defence: approval-of-a-study
+        if found:
+            raise InputError(f"site {home.settings.name}: {found[0]}")
+        if self._seed is not None and not study.contract.insecure_noise:
+            raise InputError(
+                f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
+            )
+        self._held.enter_context(taking_part(home, study))
+        site = self._held.enter_context(attending(home, study, self._seed, carrier=self._carrier))
+        self._ledger = self._held.enter_context(home.open_ledger())
+        return site
+
+    def stands(self) -> bool:
+        """Whether the approval stands: it may be revoked at any moment."""
+        with self._joining, ExitStack() as held:
+            try:
+                ledger = self._ledger or held.enter_context(self._home.open_ledger())
+                ledger.spent(self._study.contract.hash)
+            except CapedjicaError:
+                # A site that never took part has said no more than that.
+                return self._site is None
+        return True
+
+    # Signed replies of a desk
+
+    def busy(self, hash_: bytes) -> bytes:
+        """Return, signed, that a question is being worked on."""
+        return self._signed(hash_, Busy(*self._header()))
+
+    def unknown(self, hash_: bytes) -> bytes:
+        """Return, signed, that a question was never put."""
+        return self._signed(hash_, Unknown(*self._header()))
+
+    def refuse(self, hash_: bytes, reason: str) -> bytes:
+        """Return, signed, why a question is not answered."""
+        return self._signed(hash_, Refusal(*self._header(), reason[:1000]))
+
+    def _header(self) -> tuple[int, bytes, str]:
+        return VERSION, self._study.contract.hash, self._home.settings.name
+
+    def _signed(self, hash_: bytes, reply: Reply) -> bytes:
+        return sign_reply(self._identity, hash_, reply)
+
+    # What the coordinator says
+
+    def notice(self, notice: Notice) -> None:
+        """Note that the coordinator has ended the study; anything that is not signed by it is ignored."""
+        log = private_log(self._home.settings.name)
+        # defence: notices-are-signed
+        if not self._is_signed(notice):
+            with suppress(CapedjicaError), own_log(self._home):
+                log.warning("ignored a notice that the coordinator of this study has not signed")
+            return
+        with suppress(CapedjicaError, OSError):
+            write_whole(self._place / OVER, f"{notice.when}\n".encode())
+            with own_log(self._home):
+                log.info("the coordinator has ended the study, at %s", notice.when)
+
+    def _is_signed(self, notice: Notice) -> bool:
+        return notice.study == self._study.hash and self._label.key.verify(notice.signature, notice.content)

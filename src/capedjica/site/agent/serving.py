@@ -1,0 +1,113 @@
+"""The agent at work: one socket for the carrier, one for the owner, until it is told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, get_args
+
+from capedjica.errors import InputError
+from capedjica.flare.kit import check_protocol
+from capedjica.flare.link import Channel, Greeting, LinkError, Listener, answer_calls, socket_path
+from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.mechanisms.messages import Carrier
+from capedjica.mechanisms.site.private_log import private_log
+from capedjica.site.agent.desk import Desk
+from capedjica.site.agent.owner import OwnersDesk, Standing, since
+from capedjica.site.agent.party import SiteParty
+from capedjica.site.flare.kits import Kit
+from capedjica.site.home import SiteHome
+from capedjica.site.run import own_log
+
+ROLE: Final = "carrier"
+CARRIERS: Final = {
+    "user": "a user of its own",
+    "landlock": "Landlock, in the same user account",
+    "none": "NOTHING: it runs unconfined",
+}
+
+
+class Agent:
+    """Serves one carrier at a time.
+
+    Parameters
+    ----------
+    home : SiteHome
+        The site.
+    kit : Kit
+        Of the study.
+    carrier : str
+        What keeps the carrier from the site's files.
+    uid : int
+        The user whose processes may connect as the carrier.
+    network : str
+        What keeps this process from the network, in words.
+    """
+
+    def __init__(self, home: SiteHome, kit: Kit, carrier: Carrier, uid: int, network: str) -> None:
+        self._network, self._carrier = network, CARRIERS[carrier]
+        self._log = private_log(home.settings.name)
+        self._party = SiteParty(home, kit.study(), kit.label, kit.path, carrier)
+        self._desk = Desk(self._party)
+        self._busy, self._asked = threading.Lock(), None
+        self._owner = OwnersDesk(home, kit.path, self._standing, self._log.warning)
+        path = socket_path(kit.path, ROLE)
+        self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, self._log.warning)
+        self._log.info("the agent has begun: %s; the carrier is confined by %s", network, self._carrier)
+
+    _asked: float | None
+
+    def _admit(self, greeting: Greeting) -> str:
+        if greeting.role != ROLE:
+            return f"this socket is for the carrier, not for {greeting.role[:32]!r}"
+        # defence: one-carrier-at-a-time
+        if not self._busy.acquire(blocking=False):
+            return "another carrier is connected: one at a time"
+        return ""
+
+    def _serve(self, channel: Channel, greeting: Greeting) -> None:
+        try:
+            self._party.connected(greeting.seed)
+            answer_calls(channel, self._answer)
+        except LinkError as error:
+            self._log.warning("the carrier was cut off: %s", error)
+        except Exception:
+            self._log.exception("unexpected error")
+        finally:
+            self._busy.release()
+
+    def _answer(self, parcel: bytes) -> bytes:
+        self._asked = time.monotonic()
+        return self._desk.receive(parcel)
+
+    def _standing(self) -> Standing:
+        return Standing(self._network, self._carrier, self._busy.locked(), since(self._asked))
+
+    def close(self) -> None:
+        """Take no more questions, and let go of everything."""
+        self._listener.close()
+        self._owner.close()
+        self._desk.close()
+        self._party.close()
+        self._log.info("the agent has ended")
+
+
+def serve(network: str, place: str, carrier: str, uid: str = "") -> None:
+    """Serve until a signal says to end."""
+    if carrier not in get_args(Carrier) or carrier not in CARRIERS:
+        raise InputError(f"a carrier is confined by one of {', '.join(CARRIERS)}, got {carrier!r}")
+    kit = Kit.load(Path(place))
+    check_protocol(kit.label.protocol, str(kit.path))
+    home = SiteHome.load(kit.path.parents[1])
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with ExitStack() as held:
+        held.enter_context(own_log(home))
+        agent = Agent(home, kit, carrier, int(uid) if uid else os.getuid(), network)
+        held.callback(agent.close)
+        ended.wait()

@@ -1,0 +1,88 @@
+"""A site's end of FLARE, in the carrier: hands bytes to the agent and back, and understands none of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect
+from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
+
+# Longer than the agent keeps anybody waiting.
+_SECONDS: Final = 30.0
+# How long the relay of an earlier job may still be connected, and how often this is seen after.
+_PATIENCE: Final = 60.0
+_PAUSE: Final = 0.2
+
+
+class SiteRelay(Executor):  # type: ignore[misc]
+    """Relays the aggregator's messages to the agent, for as long as the job runs.
+
+    An exception of a handler would fail the whole job: none gets out.
+
+    Parameters
+    ----------
+    insecure_noise_seed : int, optional
+        For a study that says insecure_noise.
+    """
+
+    def __init__(self, insecure_noise_seed: int | None = None) -> None:
+        super().__init__()
+        self._seed = insecure_noise_seed
+        self._caller: Caller | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Begin and end with the job."""
+        if event_type == EventType.START_RUN:
+            engine = fl_ctx.get_engine()
+            self._connect(Path(engine.get_workspace().get_site_config_dir()))
+            engine.register_aux_message_handler(TOPIC, self._relay)
+        elif event_type == EventType.END_RUN and self._caller is not None:
+            self._caller.close()
+
+    def _connect(self, settings: Path) -> None:
+        """Connect to the agent; without it, nothing is answered, and the aggregator asks again."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                path = Path(json.loads((settings / SETTINGS).read_text())["socket"])
+                greeting = Greeting(VERSION, "carrier", seed=self._seed)
+                self._caller = Caller(connect(path, greeting, MAX_FRAME))
+                return
+            except (LinkError, OSError, ValueError, LookupError) as error:
+                if time.monotonic() > until:
+                    self.logger.error(f"no agent to work for: {error}")
+                    return
+                time.sleep(_PAUSE)
+
+    def _relay(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        parcel = request.get(PARCEL)
+        if not isinstance(parcel, bytes):
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        reply = make_reply(ReturnCode.OK)
+        reply[PARCEL] = self._asked(parcel, fl_ctx)
+        return reply
+
+    def _asked(self, parcel: bytes, fl_ctx: FLContext) -> bytes:
+        try:
+            if self._caller is None or self._caller.over.is_set():
+                # The agent was started again.
+                self._connect(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()))
+            return b"" if self._caller is None else self._caller.call(parcel, _SECONDS)
+        except LinkError as error:
+            self.logger.warning(f"the agent gave no answer: {error}")
+            return b""
+
+    def execute(self, task_name: str, shareable: Any, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Refuse tasks: there are none."""
+        return make_reply(ReturnCode.TASK_UNKNOWN)

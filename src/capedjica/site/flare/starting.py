@@ -1,0 +1,146 @@
+"""The two programs of a site: the agent, and the carrier in its confinement."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from capedjica.errors import InputError
+from capedjica.flare import processes
+from capedjica.flare.kit import SITE_CLASS, project, startup_files
+from capedjica.flare.launch import program_input, start_command
+from capedjica.flare.link import socket_path
+from capedjica.flare.workspace import flare_folders, hand_over, point_to, restrict
+from capedjica.site.agent.serving import ROLE
+from capedjica.site.flare.kits import Kit
+from capedjica.site.home import SiteHome
+from capedjica.site.people.enrolment import enrolment_path
+from capedjica.study.study_file import Study
+from capedjica.tools.confinement.carrier import Confinement, strongest
+from capedjica.tools.text import printable
+
+AGENT: Final = "agent"
+CARRIER: Final = "carrier"
+
+
+def write_workspace(kit: Kit, workspace: Path) -> None:
+    """Have the FLARE of this site write the folder in which its client works, with the kit's key in it."""
+    label = kit.label
+    startup = startup_files(kit.path)
+    workspace.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".workspace-", dir=workspace.parent) as scratch:
+        made = flare_folders(project(label.study), label.host, label.port, [label.site], Path(scratch))
+        folder = made / label.site
+        restrict(folder, SITE_CLASS)
+        for name, content in startup.items():
+            (folder / "startup" / name).write_bytes(content)
+            (folder / "startup" / name).chmod(0o600)
+        folder.chmod(0o700)
+        shutil.rmtree(workspace, ignore_errors=True)
+        folder.rename(workspace)
+
+
+def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement:
+    """Return the strongest confinement that a carrier can be given here.
+
+    Where there is none, people's data need ``unconfined``; simulated ones do not.
+    """
+    confinement = strongest(home.settings.carrier.user, [kit.workspace.parent], str(home.folder.absolute()))
+    # defence: real-data-need-a-boundary
+    if confinement.kind == "none" and not unconfined and not home.settings.policy.auto_approve:
+        raise InputError(
+            f"site {home.settings.name}: nothing here can keep the program that has the network from the "
+            f"site's files ({confinement.words}). To start all the same: --unconfined, which the ledger "
+            "records and the report says"
+        )
+    return confinement
+
+
+def programs(home: SiteHome, kit: Kit, confinement: Confinement) -> list[processes.Program]:
+    """Return what is run for a study."""
+    return [agent_program(kit, confinement), carrier_program(home, kit, confinement)]
+
+
+def agent_program(kit: Kit, confinement: Confinement) -> processes.Program:
+    """Return the agent."""
+    place = str(kit.path.absolute())
+    uid = "" if confinement.uid is None else str(confinement.uid)
+    command = (sys.executable, "-m", "capedjica.site.agent", place, confinement.kind, uid)
+    return processes.Program(AGENT, command, place)
+
+
+def carrier_program(home: SiteHome, kit: Kit, confinement: Confinement) -> processes.Program:
+    """Return the carrier: it works in a folder that is its own, and knows one socket."""
+    workspace = kit.workspace.absolute()
+    point_to(workspace, socket_path(kit.path, ROLE))
+    hand_over(workspace, confinement)
+    command = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
+    orders = program_input(confinement, workspace, start_command(workspace), secrets(home, kit))
+    return processes.Program(CARRIER, command, str(workspace), orders)
+
+
+def secrets(home: SiteHome, kit: Kit) -> list[Path]:
+    """Return what the carrier must not be able to open: key, ledger, enrolment, study, and a scan."""
+    own = [home.identity_path, home.ledger_path, home.head_path, enrolment_path(home), home.data_path]
+    found = [path for path in (*own, kit.path, home.folder / "site.log") if path.exists()]
+    with suppress(StopIteration, OSError):
+        found.append(next(path for path in home.data_path.rglob("*") if path.is_file()))
+    return found
+
+
+def note_unconfined(home: SiteHome, study: Study, confinement: Confinement) -> None:
+    """Record in the ledger that a carrier was started which nothing confines."""
+    if confinement.kind == "none":
+        with home.open_ledger() as ledger:
+            ledger.note(f"started unconfined for '{printable(study.content.title)}': {confinement.words}")
+
+
+# Where a system manager starts the two programs as two users
+
+
+def prepare_roles(home: SiteHome, kit: Kit) -> None:
+    """Point the carrier's folder to the agent, and let the group of the folder above work in it."""
+    account = _account(home)
+    if account.pw_uid == os.getuid():
+        raise InputError(
+            f"site {home.settings.name}: the agent runs as {account.pw_name}, the user of the carrier; they must "
+            "be two users"
+        )
+    # Names of scans are not for the carrier.
+    closed = [path for path in secrets(home, kit) if home.data_path not in path.parents]
+    try:
+        point_to(kit.workspace, socket_path(kit.path, ROLE), closed)
+        for folder, _, files in os.walk(kit.workspace):
+            if os.stat(folder).st_uid == os.getuid():
+                os.chmod(folder, 0o770)
+            for path in (os.path.join(folder, name) for name in files):
+                if os.stat(path).st_uid == os.getuid():
+                    os.chmod(path, os.stat(path).st_mode & 0o700 | 0o660)
+    except OSError as error:
+        raise InputError(f"{kit.workspace} cannot be prepared for the carrier: {error.strerror}") from None
+
+
+def run_agent(home: SiteHome, kit: Kit) -> None:
+    """Become the agent, for a carrier that is another user."""
+    uid = str(_account(home).pw_uid)
+    command = [sys.executable, "-m", "capedjica.site.agent", str(kit.path.absolute()), "user", uid]
+    os.execv(command[0], command)  # noqa: S606 (no shell)
+
+
+def _account(home: SiteHome) -> pwd.struct_passwd:
+    name = home.settings.carrier.user
+    if name is None:
+        raise InputError(
+            f"site {home.settings.name}: to run the agent by itself, its site.toml must name the user of the "
+            "carrier ([carrier] user)"
+        )
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise InputError(f"site {home.settings.name}: there is no user {name!r} on this machine") from None
