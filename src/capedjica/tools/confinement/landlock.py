@@ -1,0 +1,137 @@
+"""Landlock: a Linux process gives up files, network and signals, for itself and all that it starts.
+
+What a kernel can enforce is numbered by its ABI (1: Linux 5.13, 4: 6.7, 6: 6.12, 9: 7.1); rights that it does
+not know are left out. Nothing here covers descriptors that are open already, nor what needs no opened file:
+names, sizes and modes of files can be asked for, and modes of one's own files changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from capedjica.tools.confinement.calls import LINUX, call
+from capedjica.tools.confinement.process import no_new_privileges
+
+# The numbers are the same on all machines but Alpha.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_ASK_FOR_ABI: Final = 1
+_PATH_BENEATH: Final = 1
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = (1 << bit for bit in range(4))
+_REFER, _TRUNCATE, _IOCTL_DEV, _RESOLVE_UNIX = (1 << bit for bit in range(13, 17))
+# All rights to files and folders that the first ABI has, and those that later ones added.
+_FIRST_RIGHTS: Final = (1 << 13) - 1
+_LATER_RIGHTS: Final = {2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV, 9: _RESOLVE_UNIX}
+# The kernel refuses rules that give a file the rights of a folder.
+_RIGHTS_OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV | _RESOLVE_UNIX
+_TO_READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
+
+_BIND_TCP, _CONNECT_TCP = 1, 2
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+TCP_SINCE: Final = 4
+SCOPES_SINCE: Final = 6
+UNIX_SOCKETS_SINCE: Final = 9
+
+
+class _Ruleset(ctypes.Structure):
+    """What is forbidden unless a rule allows it; old kernels want zeros in fields that they do not know."""
+
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneath(ctypes.Structure):
+    """What is allowed beneath an opened path."""
+
+    _pack_ = 1
+    _layout_ = "ms"
+    _fields_ = (("allowed", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
+
+
+@cache
+def abi() -> int:
+    """Return what this system's Landlock can do; 0 where there is none."""
+    if not LINUX:
+        return 0
+    try:
+        return call("syscall", _CREATE_RULESET, 0, 0, _ASK_FOR_ABI)
+    except OSError:
+        return 0
+
+
+def rights_of_files(version: int) -> int:
+    """Return all rights to files and folders that an ABI knows."""
+    later = (right for since, right in _LATER_RIGHTS.items() if since <= version)
+    return sum(later, start=_FIRST_RIGHTS)
+
+
+def restrict(reads: Iterable[Path], writes: Iterable[Path], *, tcp: bool = True) -> None:
+    """Give up all files but some, for this thread and for all that it starts, for good.
+
+    Parameters
+    ----------
+    reads : iterable of Path
+        Files, and folders with all that is beneath them, that can still be read and executed.
+    writes : iterable of Path
+        The same of what everything can be done with. Paths that do not exist are left out.
+    tcp : bool
+        Whether TCP can still be used (ABI 4 and later forbid it).
+    """
+    rights = rights_of_files(abi())
+    ruleset = _made(_Ruleset(rights, 0 if tcp else _tcp_rights(), _scopes()))
+    try:
+        for allowed, paths in ((_TO_READ, reads), (rights, writes)):
+            for path in paths:
+                _allow(ruleset, path, allowed & rights)
+        _enforce(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def forbid_tcp() -> None:
+    """Give up TCP, and nothing else, for this thread and for all that it starts (ABI 4)."""
+    ruleset = _made(_Ruleset(0, _tcp_rights(), 0))
+    try:
+        _enforce(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def _tcp_rights() -> int:
+    return _BIND_TCP | _CONNECT_TCP if abi() >= TCP_SINCE else 0
+
+
+def _scopes() -> int:
+    """Return what stays within this process and its children: signals, and sockets without a path."""
+    # defence: signals-stay-inside
+    scopes = _ABSTRACT_SOCKETS | _SIGNALS
+    return scopes if abi() >= SCOPES_SINCE else 0
+
+
+def _made(ruleset: _Ruleset) -> int:
+    return call("syscall", _CREATE_RULESET, ruleset, ctypes.sizeof(ruleset), 0)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    """Add a rule for a path, if there is one that this process can reach."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    try:
+        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        rule = _PathBeneath(rights if folder else rights & _RIGHTS_OF_FILES, descriptor)
+        call("syscall", _ADD_RULE, ruleset, _PATH_BENEATH, rule, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _enforce(ruleset: int) -> None:
+    no_new_privileges()
+    # defence: files-out-of-reach
+    call("syscall", _RESTRICT_SELF, ruleset, 0)

@@ -1,0 +1,176 @@
+"""What a process gives up: its rights as root, its user, its network, the sight of its memory."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import resource
+import signal
+import sys
+import termios
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from capedjica.tools.confinement.calls import LINUX, call, in_child, n_threads, prctl
+
+_SET_DUMPABLE: Final = 4
+_HAS_IN_BOUND, _DROP_FROM_BOUND = 23, 24
+_SET_NO_NEW_PRIVILEGES: Final = 38
+_AMBIENT, _CLEAR_AMBIENT = 47, 4
+_CAPABILITY_VERSION: Final = 0x20080522
+_NEW_USERS, _NEW_NETWORK = 0x10000000, 0x40000000
+
+OPEN_FILES: Final = 4096
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("process", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
+
+
+def hide_memory() -> None:
+    """Let no other process of this user read this one's memory, by debugging, in ``/proc`` or in a core file.
+
+    A program that this process executes can be read again.
+    """
+    forbid_core_files()
+    if LINUX:
+        # defence: memory-out-of-sight
+        prctl(_SET_DUMPABLE, 0)
+
+
+def forbid_core_files() -> None:
+    """Leave no memory on the disk if this process crashes."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def limit_memory(size: int) -> None:
+    """Bound the bytes of data of this process, and of each that it starts; beyond it they get no memory."""
+    _lower(resource.RLIMIT_DATA, size)
+
+
+def limit_open_files(number: int = OPEN_FILES) -> None:
+    """Bound how many files this process, and each that it starts, can have open."""
+    _lower(resource.RLIMIT_NOFILE, number)
+
+
+def _lower(limit: int, value: int) -> None:
+    """Lower a limit for good; one that is lower already stays as it is."""
+    hard = resource.getrlimit(limit)[1]
+    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(limit, (bound, bound))
+
+
+def no_new_privileges() -> None:
+    """Let no program that is executed from here on have more rights than this process, such as ``sudo``."""
+    if LINUX:
+        # defence: no-new-privileges
+        prctl(_SET_NO_NEW_PRIVILEGES, 1)
+
+
+def drop_capability_bound() -> None:
+    """Let no program that this process executes get a capability, even as root.
+
+    Only root can do so and only root needs to: others get none once there are no new privileges.
+    """
+    if not LINUX:
+        return
+    prctl(_AMBIENT, _CLEAR_AMBIENT)
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text("ascii"))
+    for capability in range(last + 1):
+        if os.geteuid() == 0 and prctl(_HAS_IN_BOUND, capability):
+            # defence: no-capabilities
+            prctl(_DROP_FROM_BOUND, capability)
+
+
+def drop_capabilities() -> None:
+    """Give up all capabilities that this process has now."""
+    if LINUX:
+        call("capset", _Header(_CAPABILITY_VERSION, 0), (_Sets * 2)())
+
+
+def switch_user(uid: int, gid: int) -> None:
+    """Become another user, who is in no other groups, for good."""
+    os.setgroups([])
+    if sys.platform == "linux":
+        os.setresgid(gid, gid, gid)
+        # defence: another-user
+        os.setresuid(uid, uid, uid)
+    else:
+        os.setgid(gid)
+        os.setuid(uid)
+
+
+def leave_terminal() -> None:
+    """Leave the terminal that this process was started from: who has one can type commands into its shell.
+
+    Interrupts typed there reach this process no more.
+    """
+    try:
+        os.setsid()
+    except PermissionError:
+        _disown_terminal()
+
+
+def _disown_terminal() -> None:
+    """Leave the terminal as the leader of a group of processes, which cannot begin a new session."""
+    with suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+            os.close(terminal)
+
+
+def close_on_execution(kept: Collection[int]) -> None:
+    """Hand no open descriptor to the next program but the first three and those that it is to have."""
+    for name in os.listdir("/dev/fd"):
+        descriptor = int(name)
+        if descriptor > 2 and descriptor not in kept:
+            # The one by which the folder is listed is closed by now.
+            with suppress(OSError):
+                os.set_inheritable(descriptor, False)
+
+
+def without_network() -> bool:
+    """Leave all networks, loopback too, for this process and all that it starts; return whether it worked.
+
+    Sockets that have a path still work. It takes one thread. Root moves to an empty network namespace;
+    another user needs a user namespace for it, in which all users but the own one are seen as "nobody"
+    (65534), also as peers of sockets. If it does not work, nothing has changed.
+    """
+    if not LINUX or n_threads() > 1:
+        return False
+    try:
+        # defence: no-network
+        call("unshare", _NEW_NETWORK)
+    except OSError:
+        # Half of it may work, which leaves a process without its own name.
+        if in_child(_enter_namespaces):
+            return False
+        _enter_namespaces()
+    return True
+
+
+def _enter_namespaces() -> str:
+    """Move to an empty network in a namespace in which this user is who it is; return nothing."""
+    uid, gid = os.geteuid(), os.getegid()
+    call("unshare", _NEW_USERS | _NEW_NETWORK)
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", "ascii")
+    Path("/proc/self/setgroups").write_text("deny", "ascii")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", "ascii")
+    # Within its namespace it was given all of them.
+    drop_capabilities()
+    return ""
