@@ -867,7 +867,31 @@ DEFENCES = (
         "blocks far ahead, aggregator",
         "a site that runs ahead with its blocks takes nobody along",
         "test_a_site_that_runs_ahead_with_its_blocks_takes_nobody_along",
-        {"blocks-far-ahead-aggregator": "present = self._conversation.ask(questions, Status)"},
+        {"blocks-far-ahead-aggregator": "runaways: set[str] = set()"},
+    ),
+    Defence(
+        "replies are signed",
+        "what a site did not sign is not believed",
+        "test_bytes_that_the_site_did_not_sign_are_forged",
+        {"replies-are-signed": NEVER},
+    ),
+    Defence(
+        "replies are bound to questions",
+        "a reply to one question is none to another",
+        "test_an_answer_to_another_question_is_refused",
+        {"replies-are-bound-to-questions": "return _REPLY_LABEL + hashlib.sha256(content).digest()"},
+    ),
+    Defence(
+        "false spending",
+        "a site that lies about its spending is left out and named, and costs the others nothing",
+        "test_a_site_that_lies_about_its_spending_is_left_out_and_named",
+        {"false-spending": NEVER},
+    ),
+    Defence(
+        "false blocks",
+        "a site that lies about its blocks is left out and named",
+        "test_a_site_that_lies_about_its_blocks_is_left_out_and_named",
+        {"false-blocks": NEVER},
     ),
     Defence(
         "blocks far ahead, site",
@@ -946,7 +970,7 @@ DEFENCES = (
         "used blocks are told",
         "another aggregator takes over, and no mask serves twice",
         "test_the_aggregator_stops_and_another_takes_over",
-        {"used-blocks-are-told": "return Status(*self._header(), -1, part, self._head())"},
+        {"used-blocks-are-told": "return Status(*self._header(), -1, part, self._head(), self.carrier)"},
     ),
     Defence(
         "record before sending",

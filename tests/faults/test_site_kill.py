@@ -27,6 +27,7 @@ from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import Roster
 from tests.faults.site_worker import NAME, POLICY, open_ledger
+from tests.mechanisms.world import reply
 from tests.support.places import ROOT
 
 SIZE, COUNT = 50, 2000
@@ -111,13 +112,13 @@ class World:
         return answers
 
     def keep(self, data: bytes) -> None:
-        if msgspec.msgpack.decode(data)[0] == "Answer":
-            answer = msgspec.msgpack.decode(data, type=Answer)
+        answer = reply(data)
+        if isinstance(answer, Answer):
             assert self.received.setdefault((answer.block, answer.slot), data) == data, "answered twice"
 
     def mean(self) -> None:
         """One release, with the hospital among those asked however often it was killed."""
-        self.aggregator._failures.clear()
+        self.aggregator.standing.failures.clear()
         block = self.aggregator._block
         if block is not None and NAME not in block.participants:
             self.aggregator._block = None

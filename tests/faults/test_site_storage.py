@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.messages import Answer
+from capedjica.mechanisms.messages import Answer, Refusal, encode
 from capedjica.privacy.ledger import StorageError
 from tests.faults.test_ledger_storage import file_size_limit, small_disk
 from tests.mechanisms.consortium import DATA, Consortium, reply
@@ -78,9 +78,9 @@ def check_victim(consortium, n_releases):
     ledger.verify_chain()
     recorded = {sent.message for sent in ledger.outbox()}
     sent = {
-        answers[VICTIM]
+        encode(said)
         for _, answers in consortium.calls
-        if VICTIM in answers and msgspec.msgpack.decode(answers[VICTIM])[0] == "Answer"
+        if VICTIM in answers and isinstance(said := reply(answers[VICTIM]), Answer)
     }
     assert sent <= recorded
     assert len(recorded) == n_releases
@@ -176,6 +176,6 @@ def test_a_refusal_for_want_of_storage_says_nothing_about_the_storage(tmp_path):
         refusals = {
             reply(answers[VICTIM]).reason
             for _, answers in consortium.calls
-            if VICTIM in answers and msgspec.msgpack.decode(answers[VICTIM])[0] == "Refusal"
+            if VICTIM in answers and isinstance(reply(answers[VICTIM]), Refusal)
         }
         assert refusals == {f"site {VICTIM} cannot answer; its own log says why"}

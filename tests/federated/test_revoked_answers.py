@@ -34,7 +34,7 @@ def asked(desk, number, question):
 
 def test_a_kept_answer_is_not_handed_out_after_a_revocation(party):
     study, home, desk = party
-    hello = encode(Hello(PROTOCOL, study.contract.hash, b"", [], b""))
+    hello = encode(Hello(PROTOCOL, study.contract.hash, b"", [], b"", bytes(16)))
     first = asked(desk, b"number-1", hello)
     assert first.state == "done"
     assert asked(desk, b"number-1", hello) == asked(desk, b"number-1", None) == first

@@ -20,7 +20,7 @@ def answered(home, study, named):
     party = SiteParty(named)
     desk = party._open_desk(kits.find_kit(home).path / "local")
     try:
-        hello = encode(Hello(PROTOCOL, study.contract.hash, b"", [], b""))
+        hello = encode(Hello(PROTOCOL, study.contract.hash, b"", [], b"", bytes(16)))
         while True:
             data = desk.receive(msgspec.msgpack.encode(Parcel(VERSION, b"number-1", hello)))
             slip = msgspec.msgpack.decode(data, type=Slip)

@@ -12,10 +12,10 @@ from capedjica.mechanisms.messages import Ask, Begin, Hello, SlotPlan, Sum, enco
 from capedjica.site.flare.desk import Desk
 
 HASH = bytes(32)
-HELLO = encode(Hello(1, HASH, b"", [], b""))
-BEGIN = encode(Begin(1, HASH, 0, ["a", "b"], [SlotPlan(0, 0.5)]))
-SUM = encode(Sum(1, HASH, 0, b"words"))
-ASK = encode(Ask(1, HASH, 0, 0, ["a", "b"], SlotPlan(0, 0.5), HASH, b"state"))
+HELLO = encode(Hello(2, HASH, b"", [], b"", bytes(16)))
+BEGIN = encode(Begin(2, HASH, 0, ["a", "b"], [SlotPlan(0, 0.5)]))
+SUM = encode(Sum(2, HASH, 0, b"words"))
+ASK = encode(Ask(2, HASH, 0, 0, ["a", "b"], SlotPlan(0, 0.5), HASH, b"state"))
 
 # What a parcel takes that arrives, and its slip.
 TRIP_SECONDS = 0.02

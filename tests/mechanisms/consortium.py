@@ -6,14 +6,15 @@ import msgspec
 
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
-from capedjica.mechanisms.messages import Answer, Refusal, Status, SumAnswer
 from capedjica.mechanisms.site.answering import Site
 from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import Roster
-from tests.mechanisms.world import make_data
+from tests.mechanisms.world import make_data, reply
+
+__all__ = ["DATA", "SIZES", "Consortium", "reply"]
 
 SIZES = (12, 9, 15, 8)
 DATA = make_data(SIZES, 20)
@@ -94,7 +95,3 @@ class Consortium:
 
     def spent(self, name):
         return self.ledgers[name].spent(self.contract.hash)
-
-
-def reply(data):
-    return msgspec.msgpack.decode(data, type=Status | SumAnswer | Answer | Refusal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from capedjica.mechanisms.aggregator.block_making import BlockMaking
-from capedjica.mechanisms.messages import Ask, Begin, SlotPlan, encode, publication_hash
+from capedjica.mechanisms.messages import VERSION, Ask, Begin, SlotPlan, encode, publication_hash
 from tests.mechanisms.consortium import DATA
 
 # Longer than anything here takes; what waits this long has failed.
@@ -33,7 +33,7 @@ class SlowStatistics:
 
 
 def begin_of(contract, number, fractions, after=-1):
-    return Begin(1, contract.hash, number, list(DATA), [SlotPlan(0, f) for f in fractions], after)
+    return Begin(VERSION, contract.hash, number, list(DATA), [SlotPlan(0, f) for f in fractions], after)
 
 
 def make_block(consortium, number, fractions, after=-1):
@@ -47,5 +47,5 @@ def make_block(consortium, number, fractions, after=-1):
 def ask_of(block, slot, state=b"", published=b""):
     begin = block.begin
     names, plan = list(block.participants), begin.slots[slot]
-    ask = Ask(1, begin.contract, begin.block, slot, names, plan, publication_hash(published), state)
+    ask = Ask(VERSION, begin.contract, begin.block, slot, names, plan, publication_hash(published), state)
     return encode(ask)

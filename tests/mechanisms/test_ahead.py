@@ -14,7 +14,7 @@ from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Query, Stage
 from tests.mechanisms.driving import PATIENT
-from tests.mechanisms.world import clipped_mean, make_data, make_study
+from tests.mechanisms.world import clipped_mean, make_data, make_study, parts
 
 DATA = make_data((12, 9, 15, 8, 10), 20)
 COUNT = 5
@@ -22,7 +22,7 @@ COUNT = 5
 
 def fields(letter):
     """Kind and block of a message, which follows version, hash and, in an answer, the sender."""
-    kind, *rest = msgspec.msgpack.decode(letter.data)
+    kind, *rest = parts(letter)
     place = {"Begin": 2, "Sum": 2, "Ask": 2, "SumAnswer": 3, "Answer": 3}.get(kind)
     return kind, None if place is None else rest[place]
 
@@ -202,7 +202,7 @@ def test_a_site_dies_with_a_release_ahead(moment):
     assert np.abs(values[-1] - clipped_mean(others)).max() < 6 * last.noise
     # lost in a release, or before it was noticed: the others were charged in vain at most once
     assert sum(release.aborted for release in study.aggregator.releases) <= 1
-    assert study.aggregator._failures["s2"] <= 1
+    assert study.aggregator.standing.failures["s2"] <= 1
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
@@ -215,7 +215,7 @@ def test_a_question_is_lost(moment):
         study.mean(0)
     check_books(study)
     assert not any(release.aborted for release in study.aggregator.releases)
-    assert study.aggregator._failures["s2"] <= 1
+    assert study.aggregator.standing.failures["s2"] <= 1
     assert "s2" in study.aggregator._wanted()
 
 
@@ -234,7 +234,7 @@ def test_a_site_lost_once_is_counted_once():
     study.engine.carrier = carrier
     study.mean(0)
     assert [release.aborted for release in study.aggregator.releases] == [True, False]
-    assert study.aggregator._failures == {"s2": 1}
+    assert study.aggregator.standing.failures == {"s2": 1}
     study.engine.carrier = lambda letter: [letter.data]
     study.aggregator.close()
     study = working_ahead(study)

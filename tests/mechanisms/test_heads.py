@@ -5,9 +5,9 @@ import struct
 import pytest
 
 from capedjica.mechanisms.messages import (
+    VERSION,
     Answer,
     Begin,
-    Hello,
     Refusal,
     SlotPlan,
     Status,
@@ -17,6 +17,7 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.privacy.ledger.head import HEAD_BYTES
 from tests.mechanisms.consortium import DATA, Consortium, reply
+from tests.mechanisms.world import hello
 
 SEALED_BYTES = HEAD_BYTES + 12 + 16
 
@@ -28,7 +29,7 @@ def consortium(tmp_path):
 
 
 def greet(consortium, name, head=b""):
-    return reply(consortium.sites[name].handle(encode(Hello(1, consortium.contract.hash, b"", [], head))))
+    return reply(consortium.sites[name].handle(hello(consortium.contract, head=head)))
 
 
 def parts(head):
@@ -95,13 +96,13 @@ def test_no_round_of_a_secure_sum_is_answered_after_the_approval_was_revoked(con
     site, contract = consortium.sites["s0"], consortium.contract
     consortium.aggregator.mean(0)
     ask, _ = consortium.last_ask()
-    begin = encode(Begin(1, contract.hash, 2, list(DATA), [SlotPlan(0, 0.1)]))
+    begin = encode(Begin(VERSION, contract.hash, 2, list(DATA), [SlotPlan(0, 0.1)]))
     first = site.handle(begin)
     assert isinstance(reply(first), SumAnswer)
     assert site.handle(begin) == first
     consortium.ledgers["s0"].revoke(contract.hash, "the board said so")
-    hello, go_on = Hello(1, contract.hash, b"", [], b""), Sum(1, contract.hash, 2, b"the next round")
-    for question in (begin, encode(go_on), encode(hello), ask):
+    go_on = encode(Sum(VERSION, contract.hash, 2, b"the next round"))
+    for question in (begin, go_on, hello(contract), ask):
         refused = reply(site.handle(question))
         assert isinstance(refused, Refusal)
         assert refused.reason == "the approval of study 'once' was revoked at this site; nothing was sent"

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.mechanisms.messages import Answer, Ask, Hello, Refusal, Status, Sum, SumAnswer, encode
+from capedjica.mechanisms.messages import VERSION, Answer, Ask, Refusal, Status, Sum, SumAnswer, encode
 from capedjica.mechanisms.site.clipping import sum_subjects
 from tests.mechanisms.consortium import DATA, Consortium, reply
 from tests.mechanisms.driving import PATIENT, SlowStatistics, ask_of, begin_of, make_block
-from tests.mechanisms.world import clipped_mean
+from tests.mechanisms.world import clipped_mean, hello
 
 
 class World:
@@ -32,7 +32,7 @@ class World:
         return self.consortium.contract
 
     def hello(self, published=b"", aborted=()):
-        return encode(Hello(1, self.contract.hash, published, list(aborted), b""))
+        return hello(self.contract, published, aborted)
 
     def tell(self, data):
         """Hand the site a message in another thread."""
@@ -147,7 +147,7 @@ def test_a_third_block_replaces_the_next_one_and_not_the_one_in_use(world):
     third = make_block(world.consortium, 2, [0.1], after=0)
     assert not replaced.any()
     assert isinstance(world.finish(made), Answer)
-    gone = Sum(1, world.contract.hash, 1, b"")
+    gone = Sum(VERSION, world.contract.hash, 1, b"")
     assert "does not hold block 1" in reply(world.site.handle(encode(gone))).reason
     for block in (world.block, third):
         value, tolerance = mean_of(world, block, 0)

@@ -15,6 +15,7 @@ from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
+    VERSION,
     Answer,
     Ask,
     Begin,
@@ -33,7 +34,7 @@ from capedjica.privacy.ledger import Summary
 from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.securesum.noise import NoiseSource
 from tests.mechanisms.consortium import DATA, SIZES, Consortium, reply
-from tests.mechanisms.world import clipped_mean, make_study
+from tests.mechanisms.world import NONCE, clipped_mean, hello, make_study
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_a_study_approved_for_more_than_its_contract_is_not_begun(tmp_path):
         ledger.register_study(generous.hash, "generous", Cap(2.0, 1e-5))
         arguments = consortium.identities["s0"], ledger, lambda *_: [DATA["s0"]], NoiseSource()
         site = Site(generous, "s0", *arguments)
-        begin = Begin(1, generous.hash, 0, list(DATA), [SlotPlan(0, 0.1)])
+        begin = Begin(VERSION, generous.hash, 0, list(DATA), [SlotPlan(0, 0.1)])
         assert "its own log says why" in reply(site.handle(encode(begin))).reason
         assert ledger.last_block(generous.hash) == -1
 
@@ -201,7 +202,7 @@ def test_a_block_begun_while_a_release_is_made_does_not_uncover_it(tmp_path):
     """Messages may come from several threads: the mask in use must not be wiped by the next block."""
     with Consortium(tmp_path) as consortium:
         site, contract, begun = consortium.sites["s0"], consortium.contract, threading.Event()
-        next_block = encode(Begin(1, contract.hash, 1, list(DATA), [SlotPlan(0, 0.1)]))
+        next_block = encode(Begin(VERSION, contract.hash, 1, list(DATA), [SlotPlan(0, 0.1)]))
 
         def begin():
             site.handle(next_block)
@@ -265,16 +266,19 @@ def test_a_restored_ledger_is_noticed_by_the_head_in_the_last_message(tmp_path, 
 
 def test_every_message_kind_is_refused_in_words(consortium):
     site, contract = consortium.sites["s0"], consortium.contract
-    header = (1, contract.hash)
+    header = (VERSION, contract.hash)
     for bad in (
         b"",
         b"\x00" * 50,
-        encode(Hello(2, contract.hash, b"", [], b"")),
-        encode(Hello(1, b"x" * 32, b"", [], b"")),
+        hello(contract, version=VERSION - 1),
+        hello(contract, version=VERSION + 1),
+        encode(Hello(VERSION, b"x" * 32, b"", [], b"", NONCE)),
+        encode(Hello(*header, b"", [], b"", NONCE[1:])),
+        encode(Hello(*header, b"", [], b"", NONCE + b"x")),
         encode(Sum(*header, 7, b"")),
         encode(Begin(*header, 0, ["s0"], [])),
         encode(Begin(*header, 0, list(DATA), [SlotPlan(0, 5e-324)])),
-        encode(Hello(*header, b"", [(0, 0)] * 65, b"")),
+        hello(contract, aborted=[(0, 0)] * 65),
         encode(Begin(*header, 0, ["s9", "s0"], [SlotPlan(0, 0.1)])),
     ):
         assert isinstance(reply(site.handle(bad)), Refusal)
@@ -292,7 +296,7 @@ def test_every_message_kind_is_refused_in_words(consortium):
     ],
 )
 def test_a_block_that_was_not_agreed_on_is_refused(consortium, slots, invited, reason):
-    begin = Begin(1, consortium.contract.hash, 0, invited.split(), [SlotPlan(*slot) for slot in slots])
+    begin = Begin(VERSION, consortium.contract.hash, 0, invited.split(), [SlotPlan(*slot) for slot in slots])
     answer = reply(consortium.sites["s0"].handle(encode(begin)))
     assert isinstance(answer, Refusal)
     assert reason in answer.reason
@@ -362,7 +366,7 @@ def test_an_unexpected_error_is_a_refusal_without_its_words(consortium, monkeypa
         raise RuntimeError("smith_john.nii")
 
     monkeypatch.setattr(consortium.ledgers["s0"], "last_block", fail)
-    refused = reply(site.handle(encode(Hello(1, consortium.contract.hash, b"", [], b""))))
+    refused = reply(site.handle(hello(consortium.contract)))
     assert isinstance(refused, Refusal)
     assert refused.reason == "site s0 cannot answer; its own log says why"
 
@@ -397,7 +401,7 @@ def test_a_block_that_would_not_fit_into_memory_is_refused(consortium):
     ledger = consortium.ledgers["s0"]
     ledger.register_study(contract.hash, "huge", contract.cap("s0"))
     site = Site(contract, "s0", consortium.identities["s0"], ledger, None, NoiseSource())
-    begin = Begin(1, contract.hash, 0, list(DATA), [SlotPlan(0, 0.1)] * 3)
+    begin = Begin(VERSION, contract.hash, 0, list(DATA), [SlotPlan(0, 0.1)] * 3)
     assert "must not need more than 16777216 numbers" in reply(site.handle(encode(begin))).reason
     assert ledger.last_block(contract.hash) == -1
 
@@ -412,6 +416,6 @@ def test_a_release_given_up_is_noted_in_the_ledgers_of_the_others(consortium):
         assert (study.n_releases, study.n_aborted) == (3, 1)
     consortium.sites["s3"] = away
     # whatever else an aggregator calls given up: there is nothing to note
-    answer = away.handle(encode(Hello(1, consortium.contract.hash, b"", [(0, 3), (77, 0)], b"")))
+    answer = away.handle(hello(consortium.contract, aborted=[(0, 3), (77, 0)]))
     assert isinstance(reply(answer), Status)
     assert consortium.ledgers["s3"].totals().overall.n_aborted == 0

@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import Query, Stage
+from capedjica.mechanisms.messages import VERSION, Hello, encode, question_hash
+from capedjica.mechanisms.messages import _replies as replies_decoder
+from capedjica.securesum.identity import SIGNATURE_BYTES
+
+NONCE = bytes(16)
+
+
+def hello(contract, published=b"", aborted=(), head=b"", version=VERSION):
+    """The bytes of a greeting."""
+    return encode(Hello(version, contract.hash, published, list(aborted), head, NONCE))
+
+
+def reply(data):
+    """What is in a signed reply, whoever signed it."""
+    return replies_decoder.decode(data[SIGNATURE_BYTES:])
+
+
+def parts(letter):
+    """What a letter is made of: the kind of its message, and its fields."""
+    start = 0 if letter.direction == "question" else SIGNATURE_BYTES
+    return msgspec.msgpack.decode(letter.data[start:])
+
+
+class Liar:
+    """A site that changes its replies of one kind before it signs them."""
+
+    def __init__(self, site, kind, change):
+        self.site, self.kind, self.change = site, kind, change
+
+    def handle(self, data):
+        honest = self.site.handle(data)
+        said = reply(honest)
+        if type(said).__name__ != self.kind:
+            return honest
+        return self.site.sign(question_hash(data), self.change(said))
+
+    def __getattr__(self, name):
+        return getattr(self.site, name)
 
 
 def clipped_mean(data, clip=1.0, weights=None):

@@ -1,6 +1,6 @@
 """What aggregator and sites say to each other around the secure sum: exact bytes, read strictly.
 
-The aggregator asks, a site answers; there are no other messages.
+The aggregator asks, a site answers; there are no other messages. Every answer is signed by its site.
 
 ==============  ============================  ==================================================
 aggregator      site                          meaning
@@ -10,21 +10,26 @@ aggregator      site                          meaning
 :class:`Sum`    :class:`SumAnswer`            the further rounds of the secure sum
 :class:`Ask`    :class:`Answer`               one release: y_s
 (any)           :class:`Refusal`              why not, in words that depend on nothing private
+(any)           :class:`Busy`                 the site is still working on it
+(any)           :class:`Unknown`              the site never got that question
 ==============  ============================  ==================================================
+
+Sites in one process answer at once: only carriers between machines have use for the last two.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Contract
+from capedjica.securesum.identity import SIGNATURE_BYTES, Identity
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_SLOTS: Final = 1 << 12
 # An aggregator tells of what was given up before it goes on, so there is seldom more than one.
 MAX_ABORTED: Final = 1 << 6
@@ -40,6 +45,17 @@ Fraction = Annotated[float, Meta(ge=2.0**-60, le=1)]
 # Sealed: only the site it comes from can read it.
 Head = Annotated[bytes, Meta(max_length=256)]
 SlotNumber = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
+NONCE_BYTES: Final = 16
+Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+# How the program that has the network is kept from the site's files; "embedded": all are one process.
+CarrierName = Literal["embedded", "user", "landlock", "none"]
+
+_QUESTION_LABEL: Final = b"capedjica/question/2"
+_REPLY_LABEL: Final = b"capedjica/reply/2\0"
+
+
+class ForgedReplyError(ProtocolError):
+    """What came in the name of a site was not signed by its key, or not as the answer to this question."""
 
 
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
@@ -60,12 +76,14 @@ class Hello(Message, frozen=True):
     """Ask who is there; tell each site what is published, what it released in vain, and its last head.
 
     What is published is public data that many releases refer to, such as a projection; later questions
-    name it by its hash instead of repeating it.
+    name it by its hash instead of repeating it. A fresh nonce makes the bytes of every greeting others, so
+    that no answer to an earlier one passes for an answer to it.
     """
 
     published: bytes
     aborted: Annotated[list[tuple[Count, SlotNumber]], Meta(max_length=MAX_ABORTED)]
     head: Head
+    nonce: Nonce
 
 
 class Begin(Message, frozen=True):
@@ -118,12 +136,16 @@ class Ask(Message, frozen=True):
 
 
 class Status(Message, frozen=True):
-    """A site is there: the last block it claimed (-1 for none), the part of its budget spent, its head."""
+    """A site is there: the last block it claimed (-1 for none), the part of its budget spent, its head.
+
+    ``carrier`` says how the program that has the network is kept from the site's files.
+    """
 
     sender: Name
     block: Annotated[int, Meta(ge=-1, le=2**62)]
     spent: Annotated[float, Meta(ge=0)]
     head: Head
+    carrier: CarrierName
 
 
 class SumAnswer(Message, frozen=True):
@@ -152,8 +174,20 @@ class Refusal(Message, frozen=True):
     reason: Annotated[str, Meta(max_length=1000)]
 
 
+class Busy(Message, frozen=True):
+    """A site got the question and is still working on it."""
+
+    sender: Name
+
+
+class Unknown(Message, frozen=True):
+    """A site never got the question that it was asked about."""
+
+    sender: Name
+
+
 Question = Hello | Begin | Sum | Ask
-Reply = Status | SumAnswer | Answer | Refusal
+Reply = Status | SumAnswer | Answer | Refusal | Busy | Unknown
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _questions: Final[msgspec.msgpack.Decoder[Question]] = msgspec.msgpack.Decoder(Question)
@@ -176,11 +210,74 @@ def read_question(data: bytes, contract: Contract) -> Question:
     return _read(_questions, data, contract)
 
 
-def read_reply(data: bytes, contract: Contract) -> Reply:
-    """Return a site's message, or raise ProtocolError whatever the bytes."""
-    message = _read(_replies, data, contract)
-    contract.roster.site(message.sender)
-    return message
+def question_hash(question: bytes) -> bytes:
+    """Return the hash by which a reply names the exact bytes of the question that it answers."""
+    return hashlib.sha256(_QUESTION_LABEL + question).digest()
+
+
+def sign_reply(identity: Identity, hash: bytes, reply: Reply | bytes) -> bytes:
+    r"""Return a site's reply as it leaves: its signature, then the reply itself.
+
+    With H = SHA-256, q the hash of the question and m the encoded reply, these are the 64 bytes of
+
+    .. math:: \operatorname{Ed25519}_k(\text{label} \,\|\, q \,\|\, H(m))
+
+    and then m. In m are the version of the protocol, the contract and the sender, so the signature covers
+    version, contract, sender, question and reply. It is deterministic: the same reply to the same question
+    is the same bytes.
+
+    Parameters
+    ----------
+    identity : Identity
+        The site's long-term key.
+    hash : bytes
+        :func:`question_hash` of the question.
+    reply : Reply or bytes
+        The reply, or its encoded bytes.
+    """
+    content = reply if isinstance(reply, bytes) else encode(reply)
+    return identity.sign(_signed(hash, content)) + content
+
+
+def read_reply(data: bytes, contract: Contract, name: str, hash: bytes) -> Reply:
+    """Return the reply of a site to a question, or raise ProtocolError whatever the bytes.
+
+    The signature comes first: nothing is read that the site did not sign.
+
+    Parameters
+    ----------
+    data : bytes
+        What came.
+    contract : Contract
+        What was agreed, with the keys of the sites.
+    name : str
+        The site that was asked.
+    hash : bytes
+        :func:`question_hash` of what it was asked.
+
+    Raises
+    ------
+    ForgedReplyError
+        If these bytes are not signed by that site, as its reply to that question.
+    ProtocolError
+        If they are, and are no reply of this study.
+    """
+    site = contract.roster.site(name)
+    signature, content = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
+    # defence: replies-are-signed
+    if not site.verify(signature, _signed(hash, content)):
+        raise ForgedReplyError(f"what came in the name of site {name} is not signed by its key")
+    reply = _read(_replies, content, contract)
+    contract.roster.site(reply.sender)
+    if reply.sender != name:
+        raise ProtocolError(f"site {name} sent an answer in the name of site {reply.sender}")
+    return reply
+
+
+def _signed(hash: bytes, content: bytes) -> bytes:
+    """Return what a site signs."""
+    # defence: replies-are-bound-to-questions
+    return _REPLY_LABEL + hash + hashlib.sha256(content).digest()
 
 
 def _read(decoder: msgspec.msgpack.Decoder[_Kind], data: bytes, contract: Contract) -> _Kind:

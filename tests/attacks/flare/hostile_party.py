@@ -51,7 +51,7 @@ class ProbingParty(ConductingController):
         contract = Study.load(settings.parent / "study").contract
         own, names, slot = (VERSION, contract.hash), list(contract.roster.names), SlotPlan(0, 0.1)
         questions = (
-            Hello(*own, b"", [], b""),
+            Hello(*own, b"", [], b"", bytes(16)),
             Begin(*own, 0, names, [slot]),
             Ask(*own, 0, 0, names, slot, publication_hash(b""), b""),
         )

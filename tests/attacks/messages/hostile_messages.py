@@ -78,7 +78,7 @@ class Wire:
             sent[name] = encode(self.change(name, question))
         replies = self.exchange_honestly(sent)
         for name, data in replies.items():
-            self._note(name, replies_decoder.decode(data))
+            self._note(name, replies_decoder.decode(data[SIGNATURE_BYTES:]))
         return replies
 
     def _note(self, name: str, reply: object) -> None:
@@ -92,7 +92,7 @@ class Wire:
     def ask(self, questions: Mapping[str, object], expected: type) -> dict:
         """Put questions and return the replies of the kind that was wanted."""
         replies = self({name: encode(question) for name, question in questions.items()})
-        read = {name: replies_decoder.decode(data) for name, data in replies.items()}
+        read = {name: replies_decoder.decode(data[SIGNATURE_BYTES:]) for name, data in replies.items()}
         return {name: reply for name, reply in read.items() if isinstance(reply, expected)}
 
     def last(self, name: str, kind: type):
@@ -283,7 +283,7 @@ class Relay:
 
     def _next_block(self, begin: Begin) -> Begin:
         """Return a block of one slot: the budget that is left does not allow the honest one again."""
-        hello = Hello(VERSION, self.contract.hash, b"", [], b"")
+        hello = Hello(VERSION, self.contract.hash, b"", [], b"", bytes(16))
         there = self.wire.ask(dict.fromkeys(self.contract.roster.names, hello), Status)
         last = max(status.block for status in there.values())
         return replace(begin, block=last + 1, slots=begin.slots[:1])

@@ -11,14 +11,13 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import numpy as np
 import pytest
 
 from capedjica.mechanisms.aggregator.block_making import BlockMaking
-from capedjica.mechanisms.messages import Answer, Ask, Begin, Hello, SlotPlan, encode, publication_hash
+from capedjica.mechanisms.messages import VERSION, Ask, Begin, SlotPlan, encode, publication_hash
 from tests.attacks.messages.test_release_mutations import Watch
-from tests.mechanisms.world import make_data, make_study
+from tests.mechanisms.world import hello, make_data, make_study, reply
 
 DATA = make_data((12, 9, 15, 8), 5)
 NAMES = list(DATA)
@@ -47,7 +46,7 @@ class Aggregators:
     def tell(self, name, data):
         self.said.append(data)
         answer = self.watches[name].handle(data)
-        self.kinds[msgspec.msgpack.decode(answer)[0]] += 1
+        self.kinds[type(reply(answer)).__name__] += 1
         assert len(self.study.sites[name]._blocks()) <= 2
         return answer
 
@@ -59,7 +58,7 @@ class Aggregators:
             number, self.numbers = self.numbers, self.numbers + 1
         slots = [SlotPlan(0, 10 ** rng.uniform(-4, -2)) for _ in range(rng.randrange(1, 4))]
         after = max(-1, number - rng.choice((1, 1, 1, 1, 2, 3, number + 1)))
-        begin = Begin(1, self.contract.hash, number, NAMES, slots, after)
+        begin = Begin(VERSION, self.contract.hash, number, NAMES, slots, after)
         block = BlockMaking(self.contract, self.exchange, begin).result()
         if block is not None:
             self.blocks.append(block)
@@ -72,14 +71,14 @@ class Aggregators:
         slot = rng.randrange(len(block.begin.slots))
         published = publication_hash(rng.choice((b"", b"", b"a projection")))
         plan, state = block.begin.slots[slot], rng.choice((b"", b"", b"another"))
-        ask = Ask(1, self.contract.hash, block.begin.block, slot, NAMES, plan, published, state)
+        ask = Ask(VERSION, self.contract.hash, block.begin.block, slot, NAMES, plan, published, state)
         for name in rng.sample(NAMES, rng.randrange(1, 5)):
             self.tell(name, encode(ask))
 
     def greet(self, rng):
         aborted = [(rng.randrange(1 + self.numbers), 0)] if rng.random() < 0.3 else []
-        hello = Hello(1, self.contract.hash, rng.choice((b"", b"", b"a projection")), aborted, b"")
-        self.tell(rng.choice(NAMES), encode(hello))
+        published = rng.choice((b"", b"", b"a projection"))
+        self.tell(rng.choice(NAMES), hello(self.contract, published, aborted))
 
     def repeat(self, rng):
         if self.said:
@@ -113,7 +112,7 @@ class Aggregators:
 
 
 def words_of(watch):
-    return [msgspec.msgpack.decode(data, type=Answer).words for data in watch.answers.values()]
+    return [reply(data).words for data in watch.answers.values()]
 
 
 @pytest.mark.parametrize("seed", range(2))

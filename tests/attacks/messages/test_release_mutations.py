@@ -14,9 +14,18 @@ import msgspec
 import pytest
 
 from capedjica.errors import BudgetExceededError, ProtocolError
-from capedjica.mechanisms.messages import Answer, Refusal, Status, SumAnswer, publication_hash, read_reply
+from capedjica.mechanisms.messages import (
+    Answer,
+    Refusal,
+    Status,
+    SumAnswer,
+    publication_hash,
+    question_hash,
+    read_reply,
+)
+from capedjica.securesum.identity import SIGNATURE_BYTES
 from tests.attacks.messages.test_securesum_mutations import mutate
-from tests.mechanisms.world import make_data, make_study
+from tests.mechanisms.world import make_data, make_study, reply
 
 DATA = make_data((12, 9, 15, 8), 5)
 NAMES = list(DATA)
@@ -55,6 +64,11 @@ def twist(data, rng):
     return msgspec.msgpack.encode(fields)
 
 
+def content(letter):
+    """The message in a letter, without the signature of an answer."""
+    return letter.data if letter.direction == "question" else letter.data[SIGNATURE_BYTES:]
+
+
 def mutant(genuine, corpus, rng):
     data = rng.choice(genuine if rng.random() < 0.7 else corpus)
     return rng.choice((twist(data, rng), mutate(data, corpus, rng), data))
@@ -69,19 +83,19 @@ class Watch:
         self.answers, self.last_block = {}, -1
 
     def handle(self, data):
-        reply_bytes = self.site.handle(data)
-        reply = read_reply(reply_bytes, self.contract)
-        assert reply.sender == self.name
-        if isinstance(reply, Refusal):
-            assert reply.reason.isprintable()
-        if isinstance(reply, Answer):
-            first = self.answers.setdefault((reply.block, reply.slot), reply_bytes)
-            assert first == reply_bytes, "two messages under one mask"
-        return reply_bytes
+        answer = self.site.handle(data)
+        said = read_reply(answer, self.contract, self.name, question_hash(data))
+        if isinstance(said, Refusal):
+            assert said.reason.isprintable()
+        if isinstance(said, Answer):
+            first = self.answers.setdefault((said.block, said.slot), answer)
+            assert first == answer, "two messages under one mask"
+        return answer
 
     def check(self):
         recorded = {(sent.slot.block, sent.slot.slot): sent for sent in self.ledger.outbox()}
-        assert {place: sent.message for place, sent in recorded.items()} == self.answers
+        left = {place: data[SIGNATURE_BYTES:] for place, data in self.answers.items()}
+        assert {place: sent.message for place, sent in recorded.items()} == left
         for sent in recorded.values():
             mu = msgspec.msgpack.decode(sent.message, type=Answer).mu
             assert sent.mu2 >= mu**2 * (1 - 1e-15)
@@ -98,7 +112,7 @@ class Bombardment:
 
     def __init__(self, count, seed, **options):
         self.count, self.rng, self.options = count, random.Random(seed), options
-        self.fired, self.corpus, self.kinds = 0, [], Counter()
+        self.fired, self.corpus, self.kinds, self.questions = 0, [], Counter(), {}
         while self.fired < count:
             self.run()
 
@@ -115,21 +129,33 @@ class Bombardment:
             watch.check()
 
     def carry(self, letter):
-        self.corpus.append(letter.data)
+        if letter.direction == "question":
+            self.questions[letter.site] = letter.data
+        self.corpus.append(content(letter))
         self.fired += self.EACH
         fire = self.at_site if letter.direction == "question" else self.at_aggregator
         for _ in range(self.EACH):
-            fire(letter, mutant([letter.data], self.corpus, self.rng))
+            fire(letter, mutant([content(letter)], self.corpus, self.rng))
         return [letter.data]
 
     def at_site(self, letter, data):
-        reply = self.watches[letter.site].handle(data)
-        self.kinds[msgspec.msgpack.decode(reply)[0]] += 1
+        answer = self.watches[letter.site].handle(data)
+        self.kinds[type(reply(answer)).__name__] += 1
         self.watches[letter.site].check()
 
     def at_aggregator(self, letter, data):
-        expected = EXPECTED.get(msgspec.msgpack.decode(letter.data)[0], Answer)
-        self.study.aggregator._conversation.take(letter.site, data, expected, {})
+        """What a site signed, and what somebody else made of a genuine answer."""
+        expected = EXPECTED.get(type(reply(letter.data)).__name__, Answer)
+        question, answers = self.questions[letter.site], {}
+        signed = self.study.sites[letter.site].sign(question_hash(question), data)
+        conversation = self.study.aggregator._conversation
+        conversation.take(letter.site, question, signed, expected, answers)
+        damaged = mutate(letter.data, self.corpus, self.rng)
+        for forged in (data, letter.data[:SIGNATURE_BYTES] + data, damaged):
+            if forged not in (letter.data, signed):
+                forgeries = {}
+                conversation.take(letter.site, question, forged, expected, forgeries)
+                assert not forgeries
 
 
 def survive(count, seed, caplog, **options):
@@ -166,8 +192,8 @@ def test_a_run_through_a_wire_that_damages_everything_now_and_then(seed):
     corpus = []
 
     def carrier(letter):
-        corpus.append(letter.data)
-        return [mutant([letter.data], corpus, rng) if rng.random() < 1 / 40 else letter.data]
+        corpus.append(content(letter))
+        return [mutant([content(letter)], corpus, rng) if rng.random() < 1 / 40 else letter.data]
 
     study.engine.carrier = carrier
     with suppress(ProtocolError, BudgetExceededError):
@@ -183,7 +209,7 @@ def test_the_watch_notices_a_second_message_under_one_mask():
     watch = Watch(study.sites["s0"], study.contract)
     study.engine.sites = {**study.sites, "s0": watch}
     asks = []
-    study.engine.carrier = lambda letter: asks.append(letter.data) or [letter.data]
+    study.engine.carrier = lambda letter: asks.append(content(letter)) or [letter.data]
     study.mean(0)
     ask = next(data for data in reversed(asks) if msgspec.msgpack.decode(data)[0] == "Ask")
     books = watch.ledger._chain.books

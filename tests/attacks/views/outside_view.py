@@ -50,9 +50,10 @@ from capedjica.coordinator.run import run_folder
 from capedjica.engines.inprocess import InProcessEngine, Letter
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.messages import Message, Sum, SumAnswer, read_question, read_reply
+from capedjica.mechanisms.messages import Message, Sum, SumAnswer, read_question
 from capedjica.securesum.identity import SIGNATURE_BYTES, Identity
 from tests.attacks.views.leaks import contents
+from tests.mechanisms.world import reply
 
 Array = np.ndarray
 Shown = Mapping[str, Any]
@@ -60,7 +61,7 @@ Shown = Mapping[str, Any]
 Change = Callable[[Path], Any]
 
 # Fields whose bytes differ between any two runs; their length is compared.
-FRESH = {"Answer": {"words", "head"}, "Status": {"head"}, "Hello": {"head"}}
+FRESH = {"Answer": {"words", "head"}, "Status": {"head"}, "Hello": {"head", "nonce"}}
 # Of a message of the secure sum: kind, version, study, roster, block, attempt, sender.
 SUM_HEADER = 7
 LOG_TIME = re.compile(rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", re.MULTILINE)
@@ -232,8 +233,7 @@ def _contract(engine: InProcessEngine) -> Contract:
 
 def described(letter: Letter, contract: Contract) -> Any:
     """Return everything about a letter but the bytes that are fresh in every run."""
-    read = read_question if letter.direction == "question" else read_reply
-    message = read(letter.data, contract)
+    message = read_question(letter.data, contract) if letter.direction == "question" else reply(letter.data)
     return letter.round, letter.site, letter.direction, len(letter.data), _fields(message)
 
 

@@ -42,10 +42,11 @@ from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.state import pack
 from capedjica.engines.embedded import EmbeddedStudy
-from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question, read_reply
+from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.securesum.ring import lift
+from tests.mechanisms.world import reply
 
 R, D, T = 4, 8, 64
 HONEST, COLLUDING = ("s0", "s1", "s2"), "s3"
@@ -243,8 +244,8 @@ def releases(study, own_noise):
     """Read the transcript: every release, with T and what the colluding site added taken off."""
     block, published, seen = study.aggregator._block, b"", {}
     for letter in study.engine.transcript:
-        read = read_question if letter.direction == "question" else read_reply
-        match read(letter.data, study.contract):
+        asks = letter.direction == "question"
+        match read_question(letter.data, study.contract) if asks else reply(letter.data):
             case Hello() as hello:
                 published = hello.published
             case Ask() as ask:

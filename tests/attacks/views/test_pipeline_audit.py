@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from capedjica.mechanisms.messages import Refusal, read_reply
+from capedjica.mechanisms.messages import Refusal
 from tests.attacks.views.pipeline_audit import (
     COLLUDING,
     HONEST,
@@ -34,6 +34,7 @@ from tests.attacks.views.pipeline_audit import (
     shape,
     worst_states,
 )
+from tests.mechanisms.world import reply
 
 ODDS = 1e-3
 
@@ -139,7 +140,7 @@ def test_the_shape_of_a_transcript_says_nothing_about_a_scan(drive):
         study = make_study(8.0, subjects | {"s0": [victim, *subjects["s0"][1:]]})
         drive(study)
         answers = [x.data for x in study.engine.transcript if x.direction == "answer"]
-        assert not any(isinstance(read_reply(data, study.contract), Refusal) for data in answers)
+        assert not any(isinstance(reply(data), Refusal) for data in answers)
         shapes.add(shape(study))
     assert len(shapes) == 1
 

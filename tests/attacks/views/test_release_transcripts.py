@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.mechanisms.messages import Answer, Ask
-from tests.mechanisms.world import make_data, make_study
+from capedjica.mechanisms.messages import Ask
+from tests.mechanisms.world import make_data, make_study, parts, reply
 
 D = 60_000
 ERROR = 6 / math.sqrt(2 * D)
@@ -50,7 +50,7 @@ class Wiretap:
         site._draw = draw
 
     def __call__(self, letter):
-        kind = msgspec.msgpack.decode(letter.data)[0]
+        kind = parts(letter)[0]
         if letter.direction == "question" and kind == "Ask":
             ask = msgspec.msgpack.decode(letter.data, type=Ask)
             self.asks[letter.round] = ask
@@ -58,7 +58,7 @@ class Wiretap:
                 block = self.study.sites[letter.site]._block
                 self.own[letter.site]["mask"] = block._masks[block._layout.words(ask.slot)].copy()
         if letter.direction == "answer" and kind == "Answer":
-            answer = msgspec.msgpack.decode(letter.data, type=Answer)
+            answer = reply(letter.data)
             self.answers.setdefault(letter.round, {})[letter.site] = answer
         return [letter.data]
 
@@ -125,7 +125,7 @@ def test_shift_after_a_lost_site_and_a_new_block(mask):
     """s4 vanishes when it is asked: the release is aborted and made again, with the noise of four sites."""
 
     def lose(study, letter, delivered):
-        if letter.site == "s4" and msgspec.msgpack.decode(letter.data)[0] == "Ask":
+        if letter.site == "s4" and parts(letter)[0] == "Ask":
             study.sites.pop("s4", None)
         return delivered
 
@@ -149,7 +149,7 @@ def test_shift_where_a_site_was_lost_after_the_masks_were_drawn(mask):
     """s4 is invited and vanishes in the secure sum: masks were sized for five sites, noise is for four."""
 
     def lose(study, letter, delivered):
-        if letter.site == "s4" and msgspec.msgpack.decode(letter.data)[0] == "Sum":
+        if letter.site == "s4" and parts(letter)[0] == "Sum":
             study.sites.pop("s4", None)
         return delivered
 

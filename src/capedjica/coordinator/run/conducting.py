@@ -9,10 +9,12 @@ from capedjica.algorithms.ica.reliability import stability
 from capedjica.coordinator.run.journal import Journal, JournaledMeans
 from capedjica.coordinator.run.results import write_results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
+from capedjica.coordinator.run.standing_file import open_standing
 from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
 from capedjica.mechanisms.aggregator.guarantee import privacy_statement
+from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.study_file import Study
 
@@ -56,6 +58,7 @@ def conduct(
             n_done=journal.n_done(len(contract.stages)),
             ahead=ahead,
             on_event=watcher.event,
+            standing=open_standing(folder, contract),
         )
         with closing(aggregator):
             _estimate(study, folder, state, aggregator, journal, watcher)
@@ -85,6 +88,15 @@ def _estimate(
         raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
     privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
     stable = stability(study.method, unmixing, journal.released)
-    write_results(folder, study, unmixing, n_iter, stable, privacy, state)
+    left_out = _left_out(aggregator, privacy)
+    write_results(folder, study, unmixing, n_iter, stable, privacy, state, left_out)
     folder.finish(state)
     _log.info("complete. %s", " ".join(str(privacy).split()))
+
+
+def _left_out(aggregator: Aggregator, privacy: PrivacyStatement) -> dict[str, str]:
+    """Return why each site that was lost on the way was, and what each that lied said."""
+    standing = aggregator.standing
+    reasons = {**aggregator.refusals, **standing.reasons}
+    names = {*privacy.lost, *standing.liars}
+    return {name: reasons.get(name, "no answer") for name in aggregator.contract.roster.in_order(names)}

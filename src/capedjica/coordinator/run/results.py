@@ -6,6 +6,7 @@ import gzip
 import math
 import platform
 import zipfile
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -78,10 +79,11 @@ def write_results(
     stability: FloatArray | None,
     privacy: PrivacyStatement,
     state: RunState,
+    left_out: Mapping[str, str],
 ) -> None:
     """Write the matrices, the maps for people, reliability, privacy, provenance, and a bundle of it all.
 
-    ``stability`` is that of each map, None where the method cannot tell it.
+    ``stability`` is that of each map, None where the method cannot tell it; ``left_out`` says why sites were.
     """
     mixing = mixing_of(unmixing)
     folder.write_array("mixing.npy", mixing)
@@ -91,7 +93,7 @@ def write_results(
     title = study.content.title if privacy.private else f"{study.content.title} (NOT PRIVATE)"
     _write_pictures(folder, study, mixing.T, title, stability)
     folder.write_json("reliability.json", reliability_json(stability))
-    folder.write_json("privacy.json", privacy_json(privacy))
+    folder.write_json("privacy.json", privacy_json(privacy) | {"left_out": dict(left_out)})
     folder.write_json(
         "provenance.json",
         {

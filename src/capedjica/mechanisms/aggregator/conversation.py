@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.messages import Question, Refusal, Reply, encode, read_reply
+from capedjica.mechanisms.messages import Question, Refusal, Reply, encode, question_hash, read_reply
 
 Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
 _Answer = TypeVar("_Answer", bound=Reply)
@@ -37,26 +37,31 @@ class Conversation:
         self._contract, self._exchange = contract, exchange
 
     def ask(self, questions: Mapping[str, Question], expected: type[_Answer]) -> dict[str, _Answer]:
-        """Return the answers of the expected kind; a refusal or a broken message is as good as none."""
-        replies = self._exchange({name: encode(question) for name, question in questions.items()})
+        """Return the answers of the expected kind.
+
+        As good as none are a refusal, a broken message, and what the site did not sign as its answer to
+        exactly this question.
+        """
+        sent = {name: encode(question) for name, question in questions.items()}
+        replies = self._exchange(sent)
         answers: dict[str, _Answer] = {}
-        for name in questions:
+        for name, question in sent.items():
             if name in replies:
-                self.take(name, replies[name], expected, answers)
+                self.take(name, question, replies[name], expected, answers)
             else:
                 self.refusals[name] = "no answer"
         return answers
 
-    def take(self, name: str, data: bytes, expected: type[_Answer], answers: dict[str, _Answer]) -> None:
-        """Put the answer in a site's bytes among the answers, or why not among the refusals."""
+    def take(
+        self, name: str, question: bytes, data: bytes, expected: type[_Answer], answers: dict[str, _Answer]
+    ) -> None:
+        """Put what came for a question among the answers, or why not among the refusals."""
         try:
-            reply = read_reply(data, self._contract)
+            reply = read_reply(data, self._contract, name, question_hash(question))
         except ProtocolError as error:
             self.refusals[name] = str(error)
             return
-        if reply.sender != name:
-            self.refusals[name] = f"an answer in the name of site {reply.sender}"
-        elif isinstance(reply, Refusal):
+        if isinstance(reply, Refusal):
             # defence: what-a-site-says
             self.refusals[name] = _one_line(reply.reason)
         elif isinstance(reply, expected):

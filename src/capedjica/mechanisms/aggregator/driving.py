@@ -7,8 +7,9 @@ in time out. What carries them (a function call, a network) is not its business.
 from __future__ import annotations
 
 import math
+import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -21,16 +22,16 @@ from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
 from capedjica.mechanisms.aggregator.history import Event, Release
 from capedjica.mechanisms.aggregator.lost_sites import (
     MAX_ATTEMPTS,
-    PATIENCE,
     REPEATS,
-    far_ahead,
     planned_share,
     recalibrated,
 )
+from capedjica.mechanisms.aggregator.standing import Standing
 from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.mechanisms.messages import (
     MAX_SLOTS,
+    NONCE_BYTES,
     VERSION,
     Answer,
     Ask,
@@ -72,6 +73,8 @@ class Aggregator:
         Whether to make blocks while the sites compute; ``exchange`` is then called from two threads at once.
     on_event : callable, optional
         Told what is about to be done (:class:`Event`), in the thread of the caller.
+    standing : Standing, optional
+        What is remembered of the sites, by an earlier aggregator too; by default nothing yet.
 
     Attributes
     ----------
@@ -79,6 +82,8 @@ class Aggregator:
         What was made so far, in order.
     refusals : dict
         Why each site that did not answer as it should did not, the last time.
+    standing : Standing
+        What is remembered of the sites.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Aggregator:
         *,
         ahead: bool = False,
         on_event: Callable[[Event], None] | None = None,
+        standing: Standing | None = None,
     ) -> None:
         if contract.mechanism == "pooled":
             if noise is None:
@@ -99,13 +105,13 @@ class Aggregator:
                 raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
         self.releases: list[Release] = list(done)
+        self.standing = Standing() if standing is None else standing
         self._conversation = Conversation(contract, exchange)
         self.refusals = self._conversation.refusals
         self._exchange, self._noise, self._on_event = exchange, noise, on_event
         self._done = list(n_done) or [0] * len(contract.stages)
         self._aborted: list[tuple[int, int]] = []
         self._heads: dict[str, bytes] = {}
-        self._failures: Counter[str] = Counter()
         self._shrink = 0.0
         self._block: OpenBlock | None = None
         self._next: BlockMaking | None = None
@@ -189,31 +195,31 @@ class Aggregator:
     # Greetings
 
     def _wanted(self) -> tuple[str, ...]:
-        """Return the sites to work with: all but those that failed the others too often."""
+        """Return the sites to work with: all but those that lied, or failed the others too often."""
         alone = self.contract.mechanism == "local"
         names = (self.contract.alone,) if alone else self.contract.roster.names
         # defence: patience-with-a-site
-        return tuple(name for name in names if self._failures[name] < PATIENCE)
+        return tuple(name for name in names if not self.standing.leaves_out(name))
 
     def _hello(self) -> dict[str, Status]:
         """Tell the sites what is published and was given up, hand each its last head, and see who answers."""
-        told = *self._header(), self._published, self._aborted
-        questions = {name: Hello(*told, self._heads.get(name, b"")) for name in self._wanted()}
+        told, nonce = (*self._header(), self._published, self._aborted), secrets.token_bytes(NONCE_BYTES)
+        questions = {name: Hello(*told, self._heads.get(name, b""), nonce) for name in self._wanted()}
         self._tell("greeting", self._informed)
-        # defence: blocks-far-ahead-aggregator
-        present = self._near_each_other(self._conversation.ask(questions, Status))
+        present = self._credible(self._conversation.ask(questions, Status))
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
         return present
 
-    def _near_each_other(self, present: dict[str, Status]) -> dict[str, Status]:
-        """Leave out sites whose last block is so far ahead that the others would refuse the next one."""
-        runaways = far_ahead(present)
-        self._failures.update(runaways)
-        self.refusals.update(
-            dict.fromkeys(runaways, "it says that it claimed a block far ahead of the others'")
-        )
-        return {name: status for name, status in present.items() if name not in runaways}
+    def _credible(self, present: dict[str, Status]) -> dict[str, Status]:
+        """Leave out sites that lie about what they claimed or spent."""
+        left_out = self.standing.judge(self.contract, present)
+        self.refusals.update(left_out)
+        return {name: status for name, status in present.items() if name not in left_out}
+
+    def _note_failures(self, names: Iterable[str]) -> None:
+        """Remember which sites failed the others, and why."""
+        self.standing.fail({name: self.refusals.get(name, "no answer") for name in names})
 
     @property
     def _needed(self) -> int:
@@ -251,6 +257,7 @@ class Aggregator:
             slots if self._worker is None else slots[:1],
         )
         self._tell("making masks", invited)
+        self.standing.begin(begin.block)
         return self._result(BlockMaking(self.contract, self._exchange, begin))
 
     def _make_next(self, block: OpenBlock, stage: int) -> None:
@@ -270,6 +277,7 @@ class Aggregator:
             number = _number_after(present)
         begin = Begin(*self._header(), number, list(invited), slots, after=block.begin.block)
         self._tell("making masks ahead", invited)
+        self.standing.begin(begin.block)
         self._next = BlockMaking(self.contract, self._exchange, begin).start(self._worker)
 
     def _take_next(self, stage: int) -> OpenBlock | None:
@@ -284,7 +292,7 @@ class Aggregator:
         """Return a block that is made, and take note of what was learnt of the sites."""
         block = making.result()
         self.refusals.update(making.refusals)
-        self._failures.update(making.missing)
+        self._note_failures(making.missing)
         return block
 
     def _give_up_blocks(self) -> None:
@@ -332,6 +340,7 @@ class Aggregator:
             self._published_hash(),
             state,
         )
+        self.standing.ask(plan.participants, ask.plan.fraction)
         answers = self._ask_until_complete(ask, plan)
         aborted = len(answers) < len(plan.participants)
         self.releases.append(
@@ -347,7 +356,7 @@ class Aggregator:
         self._heads |= {name: answer.head for name, answer in answers.items()}
         if aborted:
             self._aborted.append((block.begin.block, slot))
-            self._failures.update(name for name in plan.participants if name not in answers)
+            self._note_failures(name for name in plan.participants if name not in answers)
             return None
         return self._combine(block, slot, plan, [answer.words for answer in answers.values()])
 

@@ -27,6 +27,7 @@ from capedjica.mechanisms.messages import (
     Answer,
     Ask,
     Begin,
+    CarrierName,
     Hello,
     Question,
     Refusal,
@@ -37,7 +38,9 @@ from capedjica.mechanisms.messages import (
     SumAnswer,
     encode,
     publication_hash,
+    question_hash,
     read_question,
+    sign_reply,
 )
 from capedjica.mechanisms.release import HEADROOM, MAX_BLOCK_WORDS, ReleasePlan
 from capedjica.mechanisms.site.clipping import sum_subjects
@@ -143,6 +146,8 @@ class Site:
         Of the private noise; the masks come from a branch of it.
     policy : SitePolicy
         What the site allows.
+    carrier : {"embedded", "user", "landlock", "none"}
+        How the program that has the network is kept from the site's files, for greetings to tell.
     """
 
     def __init__(
@@ -153,7 +158,9 @@ class Site:
         ledger: SiteLedger,
         statistics: Statistics,
         noise: NoiseSource,
-        policy: SitePolicy = SitePolicy(),  # noqa: B008 (immutable)
+        policy: SitePolicy = SitePolicy(),
+        *,
+        carrier: CarrierName = "embedded",
     ) -> None:
         contract.roster.site(name)
         # defence: policy-of-a-site
@@ -167,7 +174,7 @@ class Site:
             raise InputError(
                 f"site {name}: the noise source and the contract disagree on whether noise is seeded"
             )
-        self.contract, self.name = contract, name
+        self.contract, self.name, self.carrier = contract, name, carrier
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
         self._seal = HeadSeal(identity, contract, name)
@@ -183,7 +190,14 @@ class Site:
         self._published_hash = publication_hash(b"")
 
     def handle(self, data: bytes) -> bytes:
-        """Return the answer to a message of the aggregator: always bytes, whatever the message."""
+        """Return the signed answer to a message of the aggregator: always bytes, whatever the message."""
+        return self.sign(question_hash(data), self._answer_or_refuse(data))
+
+    def sign(self, hash: bytes, reply: Reply | bytes) -> bytes:
+        """Return a reply to the question with this hash as it may leave, signed by this site."""
+        return sign_reply(self._identity, hash, reply)
+
+    def _answer_or_refuse(self, data: bytes) -> Reply | bytes:
         try:
             return self._answer(read_question(data, self.contract))
         except ProtocolError as error:
@@ -200,25 +214,22 @@ class Site:
             # defence: silence-about-a-failure
             reason = f"site {self.name} cannot answer; its own log says why"
             self._log.exception("unexpected error")
-        return self._reply(Refusal(*self._header(), reason[:1000]))
+        return Refusal(*self._header(), reason[:1000])
 
     def _header(self) -> tuple[int, bytes, str]:
         return VERSION, self.contract.hash, self.name
 
-    def _reply(self, message: Reply) -> bytes:
-        return encode(message)
-
-    def _answer(self, question: Question) -> bytes:
+    def _answer(self, question: Question) -> Reply | bytes:
         # Refused once the approval is revoked: also what could be answered from memory.
         # defence: revoked-in-the-middle-of-a-secure-sum
         self._ledger.spent(self.contract.hash)
         match question:
             case Hello():
-                return self._reply(self._status(question))
+                return self._status(question)
             case Begin():
-                return self._reply(SumAnswer(*self._header(), question.block, self._begin(question)))
+                return SumAnswer(*self._header(), question.block, self._begin(question))
             case Sum():
-                return self._reply(SumAnswer(*self._header(), question.block, self._go_on(question)))
+                return SumAnswer(*self._header(), question.block, self._go_on(question))
             case Ask():
                 return self._release(question)
 
@@ -241,7 +252,7 @@ class Site:
         # defence: what-is-spent-is-told
         part = 0.0 if cap == math.inf or not self.contract.protects else spent / cap
         # defence: used-blocks-are-told
-        return Status(*self._header(), self._ledger.last_block(study), part, self._head())
+        return Status(*self._header(), self._ledger.last_block(study), part, self._head(), self.carrier)
 
     def _head(self) -> bytes:
         """Return the ledger's head, for the aggregator to hand back and not to read."""

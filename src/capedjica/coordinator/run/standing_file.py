@@ -1,0 +1,83 @@
+"""What a run remembers of its sites, in its folder: who lied stays left out when it is taken up again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.errors import InputError
+from capedjica.mechanisms.aggregator.standing import Standing
+from capedjica.mechanisms.contract import Contract
+
+STANDING: Final = "standing.json"
+_SCHEMA: Final = 1
+
+
+class _Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The content of ``standing.json``.
+
+    How often a site was lost is not in it: who was away in an earlier attempt may be back in the next.
+    """
+
+    schema: int
+    block: Annotated[int, Meta(ge=-1, le=2**62)]
+    asked: dict[str, Annotated[float, Meta(ge=0)]]
+    liars: list[str]
+    reasons: dict[str, str]
+
+
+def open_standing(folder: RunFolder, contract: Contract) -> Standing:
+    """Return what the run of a folder remembers of its sites; every change of it is on disk before it counts.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        Of the run, claimed.
+    contract : Contract
+        Whose sites these are.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged; or, later, if it cannot be written.
+    """
+    content = _read(folder.path / STANDING, contract)
+    return Standing(
+        block=content.block,
+        asked=dict(content.asked),
+        reasons=dict(content.reasons),
+        liars=set(content.liars),
+        save=lambda standing: folder.write(STANDING, _encode(standing)),
+    )
+
+
+def _read(file: Path, contract: Contract) -> _Content:
+    try:
+        content = msgspec.json.decode(file.read_bytes(), type=_Content)
+    except FileNotFoundError:
+        return _Content(schema=_SCHEMA, block=-1, asked={}, liars=[], reasons={})
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is not what a run remembers of its sites: {error}") from None
+    if content.schema != _SCHEMA:
+        raise InputError(f"{file}: schema must be {_SCHEMA}, got {content.schema}")
+    if strangers := {*content.asked, *content.liars, *content.reasons} - set(contract.roster.names):
+        named = ", ".join(repr(name[:80]) for name in sorted(strangers))
+        raise InputError(f"{file} speaks of {named}, not in the roster of this study")
+    return content
+
+
+def _encode(standing: Standing) -> bytes:
+    content = _Content(
+        schema=_SCHEMA,
+        block=standing.block,
+        asked=standing.asked,
+        liars=sorted(standing.liars),
+        reasons=standing.reasons,
+    )
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"

@@ -1,0 +1,87 @@
+"""A run with a site that lies: it is left out, named in the results, and remembered when the run goes on."""
+
+import json
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+import pytest
+
+from capedjica.coordinator.run.conducting import conduct
+from capedjica.coordinator.run.results import Cost
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.coordinator.run.standing_file import STANDING
+from capedjica.coordinator.run.watcher import Watcher
+from capedjica.engines.inprocess import InProcessEngine
+from capedjica.one_machine.local_run import find_sites
+from capedjica.site.approval.participation import taking_part
+from capedjica.site.run import attending
+from tests.mechanisms.world import Liar
+from tests.support.small_study import make_study
+
+LIE = "it says that it spent 0.9 of its budget; this run asked it for 0"
+
+
+class InterruptedRunError(Exception):
+    """The coordinator's machine goes down."""
+
+
+@contextmanager
+def sites_of(study, folder):
+    with ExitStack() as held:
+        sites = {}
+        for home in find_sites(study, folder / "sites"):
+            held.enter_context(taking_part(home, study))
+            sites[home.settings.name] = held.enter_context(attending(home, study, None))
+        yield sites
+
+
+def run(study, folder, sites, carrier=lambda letter: [letter.data]):
+    run_folder = RunFolder(folder / "run")
+    with run_folder.claim(study) as state:
+        conduct(study, run_folder, state, InProcessEngine(sites, carrier).exchange, None, Watcher())
+    return run_folder
+
+
+def lying(site):
+    return Liar(site, "Status", lambda said: msgspec.structs.replace(said, spent=0.9))
+
+
+def test_who_lied_in_an_interrupted_run_is_left_out_of_the_rest_and_named_in_the_results(tmp_path):
+    study = make_study(tmp_path, iterations=3)
+
+    def stop(letter):
+        if letter.direction == "answer" and letter.round == 8:
+            raise InterruptedRunError
+        return [letter.data]
+
+    with sites_of(study, tmp_path) as honest:
+        with pytest.raises(InterruptedRunError):
+            run(study, tmp_path, honest | {"s3": lying(honest["s3"])}, stop)
+        remembered = json.loads((tmp_path / "run" / STANDING).read_text())
+        assert remembered["liars"] == ["s3"]
+        assert remembered["reasons"] == {"s3": LIE}
+        folder = run(study, tmp_path, honest)
+    privacy = json.loads((folder.path / "privacy.json").read_text())
+    assert privacy["left_out"] == {"s3": LIE}
+    assert privacy["lost"] == ["s3"]
+    assert not [release for release in privacy["releases"] if "s3" in release["mu"]]
+    assert folder.read_json("privacy.json", Cost).statement
+
+
+def test_nobody_is_left_out_of_a_run_of_honest_sites(tmp_path):
+    study = make_study(tmp_path, iterations=3)
+    with sites_of(study, tmp_path) as honest:
+        folder = run(study, tmp_path, honest)
+    assert json.loads((folder.path / "privacy.json").read_text())["left_out"] == {}
+    remembered = json.loads((folder.path / STANDING).read_text())
+    assert remembered["liars"] == []
+    assert remembered["reasons"] == {}
+
+
+def test_a_damaged_record_stops_the_run_in_words_before_anything_is_asked(tmp_path):
+    study = make_study(tmp_path, iterations=3)
+    with sites_of(study, tmp_path) as honest:
+        run(study, tmp_path, honest)
+        (tmp_path / "run" / STANDING).write_text("{}")
+        with pytest.raises(ValueError, match=r"standing\.json is not what a run remembers of its sites"):
+            run(study, tmp_path, honest)
