@@ -8,9 +8,9 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-# Where the parties are that FLARE runs.
-AGGREGATOR = "capedjica.coordinator.flare.party"
-SITE = "capedjica.site.flare.party"
+# What the parties write down, and by what they answer.
+AGGREGATOR = "capedjica.coordinator.run.journal"
+SITE = "capedjica.site.agent.party"
 
 
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:

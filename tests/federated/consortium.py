@@ -20,6 +20,7 @@ from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.flare import processes
+from capedjica.one_machine.flare_demo import start_site
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
@@ -63,34 +64,35 @@ class Consortium:
     def run_folder(self) -> RunFolder:
         return RunFolder(self.folder / "run")
 
-    def kit(self, name: str) -> Path:
-        return kits.find_kit(self.homes[name]).path
+    def kit(self, name: str) -> kits.Kit:
+        return kits.find_kit(self.homes[name])
+
+    def place(self, party: str) -> Path:
+        """Where the supervisor of a site, or of the server, works."""
+        return self.federation.path if party == "server" else self.kit(party).path
 
     def start(self, *names: str) -> None:
         with ThreadPoolExecutor() as together:
             list(
-                together.map(
-                    lambda name: processes.start(self.kit(name), "client", name), names or self.homes
-                )
+                together.map(lambda name: start_site(self.homes[name], self.kit(name)), names or self.homes)
             )
 
     def stop(self, *names: str) -> None:
-        own = [self.kit(name) for name in names or self.homes]
+        places = [self.place(name) for name in names or (*self.homes, "server")]
         with ThreadPoolExecutor() as together:
-            list(together.map(processes.stop, own if names else [*own, self.federation.server_kit]))
+            list(together.map(processes.stop, places))
 
-    def processes_of(self, kit: Path) -> dict[str, list[psutil.Process]]:
-        """Return the supervisor, FLARE's process and those of its jobs."""
-        pid = processes.running(kit)
-        if pid is None:
-            return {"supervisor": [], "party": [], "job": []}
-        supervisor = psutil.Process(pid)
-        party = supervisor.children()
-        return {
-            "supervisor": [supervisor],
-            "party": party,
-            "job": [child for process in party for child in process.children()],
-        }
+    def processes_of(self, party: str) -> dict[str, list[psutil.Process]]:
+        """Return the supervisor of a site or of the server, its programs by name, and FLARE's jobs."""
+        place = self.place(party)
+        pid = processes.running(place)
+        carrier = "server" if party == "server" else "carrier"
+        names = ("server", "dispatcher") if party == "server" else ("agent", "carrier")
+        found = {name: processes.family(place, name) for name in names}
+        pids = {process.pid for process in found[carrier]}
+        jobs = [process for process in found[carrier] if _parent(process) in pids]
+        found[carrier] = [process for process in found[carrier] if process not in jobs]
+        return {"supervisor": [] if pid is None else [psutil.Process(pid)], **found, "job": jobs}
 
     def run(
         self,
@@ -141,3 +143,10 @@ def consortium(
         yield made
     finally:
         made.stop()
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return -1

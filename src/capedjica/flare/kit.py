@@ -14,9 +14,11 @@ from msgspec import Meta
 
 from capedjica.errors import InputError
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.mechanisms.messages import VERSION as PROTOCOL
+from capedjica.mechanisms.messages import VERSION
 from capedjica.securesum.identity import Identity, PublicIdentity
 
+# The version of the protocol; that of the package does not matter.
+PROTOCOL: Final = VERSION
 ORGANISATION: Final = "capedjica"
 # The name in the certificate of the coordinator, who alone may give FLARE's server commands.
 COORDINATOR: Final = "coordinator@capedjica.org"
@@ -120,8 +122,8 @@ def check_protocol(protocol: int, what: str) -> None:
     # defence: version-of-the-protocol
     if protocol != PROTOCOL:
         raise InputError(
-            f"{what} was made for version {protocol} of the protocol, this program speaks version {PROTOCOL}: "
-            "all parties of a study must speak the same"
+            f"{what} was made for version {protocol} of the protocol, this program speaks version {PROTOCOL}:"
+            " all parties of a study must speak the same"
         )
 
 

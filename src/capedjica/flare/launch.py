@@ -1,8 +1,8 @@
 """The last of our code before a carrier: it shuts itself in, tries the doors, and becomes FLARE.
 
 ``python -m capedjica.flare.launch FOLDER`` reads its orders, confines its own process, tries to open what the
-carrier must not reach, and executes the command only if nothing opens. From then on the process is third-party
-code with a network, and what it may do is decided by the operating system.
+carrier must not reach, and executes the command only if nothing opens. From then on the process is code of
+others with a network, and what it may do is decided by the operating system.
 """
 
 from __future__ import annotations
@@ -60,10 +60,6 @@ def launch(orders: str) -> None:
         secrets = [Path(path) for path in given["secrets"]]
     except (ValueError, LookupError, TypeError):
         raise InputError("the launcher of a carrier was given no orders that it can read") from None
-    for own in (folder / "home", folder / "tmp"):
-        own.mkdir(mode=0o700, exist_ok=True)
-        if confinement.uid is not None:
-            os.chown(own, confinement.uid, -1 if confinement.gid is None else confinement.gid)
     confine(confinement, reads=[], writes=[folder], memory=MEMORY, secrets=secrets)
     # defence: a-carrier-tries-the-doors
     check_doors(confinement, secrets)
@@ -76,8 +72,8 @@ def check_doors(confinement: Confinement, secrets: Sequence[Path]) -> None:
     open_doors = openable(secrets) if confinement.kind != "none" else []
     if open_doors:
         raise InputError(
-            f"the carrier could read {open_doors[0]}, although it is confined by {confinement.words}: it does "
-            "not start. Keep that file out of the folders of the programs, and closed to other users"
+            f"the carrier could read {open_doors[0]}, although it is confined by {confinement.words}: it does"
+            " not start. Keep that file out of the folders of the programs, and closed to other users"
         )
 
 

@@ -323,7 +323,7 @@ class Listener:
         body = channel.receive(_GREETING_BYTES)
         if body is None:
             raise LinkError("hung up without a greeting")
-        greeting = _read(_greetings, body)
+        greeting: Greeting = _read(_greetings, body)
         if greeting.version != VERSION:
             raise LinkError(f"version {greeting.version} of the socket's protocol, expected {VERSION}")
         if refusal := self._admit(greeting):
@@ -419,7 +419,7 @@ def socket_path(place: Path, role: str) -> Path:
 
 
 def _sockets_folder() -> Path:
-    """Return a folder of this user's, made where it is missing; others may pass through it if this is root."""
+    """Return a folder of this user's, made where it is missing; others may pass through one of root's."""
     given = os.environ.get("CAPEDJICA_SOCKETS")
     if given:
         folder = Path(given)

@@ -57,7 +57,9 @@ def flare_folders(
         description, logger=words
     )
     if context.get(CtxKey.BUILD_ERROR):
-        raise InputError(f"FLARE's folders could not be made: {'; '.join(words.said) or 'it does not say why'}")
+        raise InputError(
+            f"FLARE's folders could not be made: {'; '.join(words.said) or 'it does not say why'}"
+        )
     return scratch / project / "prod_00"
 
 
@@ -117,6 +119,4 @@ def hand_over(workspace: Path, confinement: Confinement) -> None:
             for path in (folder, *(os.path.join(folder, name) for name in files)):
                 os.chown(path, confinement.uid, confinement.gid or -1, follow_symlinks=False)
     except OSError as error:
-        raise InputError(
-            f"{workspace} cannot be given to user {confinement.uid}: {error.strerror}"
-        ) from None
+        raise InputError(f"{workspace} cannot be given to user {confinement.uid}: {error.strerror}") from None

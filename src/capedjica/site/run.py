@@ -11,7 +11,7 @@ from pathlib import Path
 from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
-from capedjica.mechanisms.messages import Carrier
+from capedjica.mechanisms.messages import CarrierName
 from capedjica.mechanisms.site.answering import Site
 from capedjica.mechanisms.site.private_log import private_log
 from capedjica.securesum.noise import NoiseSource
@@ -46,7 +46,7 @@ def attending(
     study: Study,
     insecure_noise_seed: int | None,
     reading: Callable[[str], None] = lambda site: None,
-    carrier: Carrier = "embedded",
+    carrier: CarrierName = "embedded",
 ) -> Iterator[Site]:
     """Yield the site that answers the aggregator; hold it by ``taking_part`` before.
 

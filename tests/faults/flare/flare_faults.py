@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import json
 import math
 import os
@@ -18,7 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from capedjica.flare import processes
+from capedjica.coordinator.run import journal
+from capedjica.coordinator.run.journal import Journal
 from capedjica.privacy import gaussian_epsilon
 from tests.faults.flare.result_audit import check_result, releases_of
 from tests.federated.consortium import CALM, Consortium, consortium
@@ -98,23 +100,14 @@ class Gated:
     def _file(self, party: str, moment: str, kind: str) -> Path:
         return self.gates / party / f"{moment}.{kind}"
 
-    def kit_of(self, party: str) -> Path:
-        return self.federation.server_kit if party == "server" else self.kit(party)
-
     def family(self, party: str) -> list[psutil.Process]:
-        """Return the supervisor of a party, FLARE's process and those of its jobs."""
-        kit = self.kit_of(party).absolute()
-        pid = processes.running(kit)
-        return [*([] if pid is None else [psutil.Process(pid)]), *processes.family(kit)]
+        """Return the supervisor of a party, its programs and all that they began."""
+        found = self.processes_of(party)
+        return [process for members in found.values() for process in members]
 
-    def job(self, party: str) -> psutil.Process:
-        """Return the process of a party's job."""
-        (job,) = self.processes_of(self.kit_of(party))["job"]
-        return job
-
-    def flare(self, party: str) -> psutil.Process:
-        """Return FLARE's own process of a party."""
-        (process,) = self.processes_of(self.kit_of(party))["party"]
+    def one(self, party: str, role: str) -> psutil.Process:
+        """Return a process of a party: ``agent``, ``carrier``, ``server``, ``dispatcher`` or ``job``."""
+        (process,) = self.processes_of(party)[role]
         return process
 
     def kill(self, party: str) -> None:
@@ -148,7 +141,9 @@ def gated(folder: Path, **study) -> Iterator[Gated]:
     before = dict(os.environ)
     path = os.pathsep.join([str(GATES), str(ROOT), *filter(None, [before.get("PYTHONPATH")])])
     os.environ |= {"PYTHONPATH": path, "CAPEDJICA_TEST_GATES": str(gates)}
+    append = Journal.append
     try:
+        _gate_this_process()
         with consortium(folder / "study", **study) as parties:
             made = Gated(parties, gates)
             try:
@@ -157,10 +152,21 @@ def gated(folder: Path, **study) -> Iterator[Gated]:
                 for hold in gates.glob("*/*.hold"):
                     hold.unlink()
     finally:
+        Journal.append = append
         os.environ.clear()
         os.environ.update(before)
         # What FLARE left open is complained about here, and not in another test.
         gc.collect()
+
+
+def _gate_this_process() -> None:
+    """Hold the aggregator of runs in this process, as in others, where Python loads the gates by itself."""
+    spec = importlib.util.spec_from_file_location("capedjica_test_gates", GATES / "sitecustomize.py")
+    gates = importlib.util.module_from_spec(spec)
+    before = list(sys.meta_path)
+    spec.loader.exec_module(gates)
+    sys.meta_path[:] = before
+    gates.gate_journal(journal)
 
 
 def audit(parties: Gated, survivors: tuple[str, ...] = SITES, also_heard: tuple[str, ...] = ()) -> None:

@@ -36,7 +36,7 @@ def test_a_job_killed_at_one_site_is_taken_up_with_all(tmp_path):
         parties.hold("s2", "Ask-1-done")
         running = Running(parties)
         parties.reached("s2", "Ask-1-done", running)
-        kill(parties.job("s2"))
+        kill(parties.one("s2", "job"))
         parties.let_go("s2", "Ask-1-done")
         running.finish()
         audit(parties)
@@ -52,7 +52,7 @@ def test_jobs_killed_one_after_another_end_within_the_budget(tmp_path):
         for name, moment in [("s1", "Sum"), ("s2", "Ask-0-done"), ("s3", "Ask-2"), ("s4", "Ask-3-done")]:
             parties.hold(name, moment)
             parties.reached(name, moment, running)
-            kill(parties.job(name))
+            kill(parties.one(name, "job"))
             parties.let_go(name, moment)
         running.finish()
         audit(parties)

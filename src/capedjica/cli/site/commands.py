@@ -261,7 +261,7 @@ def withdraw(
 
 
 def _by_the_agent(home: SiteHome, what: Literal["revoke", "withdraw"], subject: str) -> list[str] | None:
-    """Have the agent do something while a study runs, as it alone writes to the ledger then; None if none runs."""
+    """Have the agent do something while a study runs: it alone writes to the ledger then; None without."""
     from capedjica.site.flare.kits import installed
 
     if not installed(home):

@@ -46,9 +46,9 @@ def start(
 ) -> None:
     """Connect this site to the server of an approved study, and answer what was approved.
 
-    Two programs are started: the agent has the keys, the ledger and the scans, and no network; the carrier has
-    the network, and cannot open the site's files. Everything is checked first, and nothing runs that was not
-    approved. Each is started again when it dies.
+    Two programs are started: the agent has the keys, the ledger and the scans, and no network; the carrier
+    has the network, and cannot open the site's files. Everything is checked first, and nothing runs that was
+    not approved. Each is started again when it dies.
     """
     need_flare()
     from capedjica.flare import processes

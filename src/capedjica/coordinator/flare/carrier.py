@@ -1,8 +1,8 @@
-"""The aggregator's side of its carrier: FLARE's server in its confinement, jobs that are replaced when they die.
+"""The aggregator's side of its carrier: FLARE's server, confined, and jobs that are replaced when they die.
 
-The aggregator has the algorithm, the journal, the run's folder and the coordinator's keys, and no connection to
-anybody. What it sends goes through a socket to the relay of a job of FLARE's; when a job or the server dies,
-another job is submitted, and what got lost is asked for again.
+The aggregator has the algorithm, the journal, the run's folder and the coordinator's keys, and no connection
+to anybody. What it sends goes through a socket to the relay of a job of FLARE's; when a job or the server
+dies, another job is submitted, and what got lost is asked for again.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class Carrier:
         self._deaths += 1
         if self._deaths > _MOST_DEATHS:
             raise ProtocolError(
-                f"the job died {self._deaths} times in a row; the logs in {self._federation.path} may say why. "
-                "Run the same command to go on"
+                f"the job died {self._deaths} times in a row; the logs in {self._federation.path} may say "
+                "why. Run the same command to go on"
             )
         _log.warning("the job of the carrier ended; another is submitted")
         self._on_death(self._deaths, "a process of the carrier or of a site ended")
@@ -244,4 +244,6 @@ def _program(
 ) -> processes.Program:
     hand_over(folder, confinement)
     launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
-    return processes.Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets))
+    return processes.Program(
+        name, launcher, str(folder), program_input(confinement, folder, command, secrets)
+    )

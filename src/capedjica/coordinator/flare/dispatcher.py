@@ -1,7 +1,8 @@
-"""Who hands jobs to FLARE's server: ``python -m capedjica.coordinator.flare.dispatcher KIT HOST PORT SOCKET``.
+"""Who hands jobs to FLARE's server.
 
-A process of the carrier's, with the coordinator's certificate for FLARE: what the server sends to it is
-unpacked by FLARE, so it has nothing else of the coordinator's.
+``python -m capedjica.coordinator.flare.dispatcher KIT HOST PORT SOCKET`` is a process of the carrier's, with
+the coordinator's certificate for FLARE: what the server sends to it is unpacked by FLARE, so it has nothing
+else of the coordinator's.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def _check_schema(file: Path) -> None:
     schema = msgspec.json.decode(file.read_bytes(), type=_Schema).schema
     if schema != SCHEMA:
         raise InputError(
-            f"{file}: schema must be {SCHEMA}, got {schema}. A study that was sealed by an earlier version and "
-            "has not begun is sealed anew by: capedjica study provision --again"
+            f"{file}: schema must be {SCHEMA}, got {schema}. A study that was sealed by an earlier version "
+            "and has not begun is sealed anew by: capedjica study provision --again"
         )
 
 

@@ -96,8 +96,8 @@ class RunFolder:
         if state.protocol != PROTOCOL and not state.complete:
             raise InputError(
                 f"{self.path} was begun by version {state.protocol} of the protocol (capedjica "
-                f"{printable(state.capedjica)}) and cannot go on by version {PROTOCOL}: it needs a new study. "
-                "What was spent stays spent"
+                f"{printable(state.capedjica)}) and cannot go on by version {PROTOCOL}: it needs a new study."
+                " What was spent stays spent"
             )
         return state
 

@@ -1,7 +1,7 @@
 """The agent as a program: ``python -m capedjica.site.agent PLACE CARRIER [UID]``.
 
-``PLACE`` is the folder of a study in the site's own folder, ``CARRIER`` what keeps the carrier from the site's
-files, and ``UID`` the user whose processes may connect as the carrier, by default the agent's own.
+``PLACE`` is the folder of a study in the site's own folder, ``CARRIER`` what keeps the carrier from the
+site's files, and ``UID`` the user whose processes may connect as the carrier, by default the agent's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main() -> None:
     from capedjica.site.agent.serving import serve
 
     try:
-        serve(network, *sys.argv[1:])
+        serve(network, *sys.argv[1:])  # type: ignore[arg-type]
     except CapedjicaError as error:
         # One line, which `site start` shows; it names a file or a setting, and no person.
         sys.stderr.write(f"{error}\n")

@@ -37,7 +37,7 @@ from capedjica.site.flare.kits import Kit, installed
 from capedjica.site.home import SiteHome
 
 ROLE: Final = "owner"
-_TOKEN: Final = "owner.token"
+_TOKEN: Final = "owner.token"  # noqa: S105 (a name)
 _LIMIT: Final = 1 << 20
 # A withdrawal may have to remove many files.
 _SECONDS: Final = 600.0

@@ -1,8 +1,8 @@
-"""A site's part in a study while its agent runs: joined when the first question comes, and kept until the end.
+"""A site's part in a study while its agent runs: joined when the first question comes, kept until the end.
 
-A job of the carrier ends whenever a process of anybody dies; the agent's part does not. Masks, and answers that
-may have got lost, are still there when the aggregator asks again through another job, so nothing is charged
-twice.
+A job of the carrier ends whenever a process of anybody dies; the agent's part does not. Masks, and answers
+that may have got lost, are still there when the aggregator asks again through another job, so nothing is
+charged twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from capedjica.flare.parcels import Notice
 from capedjica.mechanisms.messages import (
     VERSION,
     Busy,
-    Carrier,
+    CarrierName,
     Refusal,
     Reply,
     Unknown,
@@ -27,6 +27,7 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.mechanisms.site.answering import Site
 from capedjica.mechanisms.site.private_log import private_log
+from capedjica.privacy.ledger import Ledger
 from capedjica.site.approval.participation import (
     budget_problems,
     changed_since_approval,
@@ -34,7 +35,6 @@ from capedjica.site.approval.participation import (
     taking_part,
     terms_problems,
 )
-from capedjica.privacy.ledger import Ledger
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_refusal, own_log
 from capedjica.study.study_file import Study
@@ -63,9 +63,9 @@ class SiteParty:
         What keeps the carrier from the site's files, which is told to everybody.
     """
 
-    def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: Carrier) -> None:
+    def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: CarrierName) -> None:
         self._home, self._study, self._label, self._place = home, study, label, place
-        self._carrier: Carrier = carrier
+        self._carrier: CarrierName = carrier
         self._identity = home.identity()
         self._seed: int | None = None
         self._held = ExitStack()

@@ -8,13 +8,13 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.flare.kit import check_protocol
 from capedjica.flare.link import Channel, Greeting, LinkError, Listener, answer_calls, socket_path
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.mechanisms.messages import Carrier
+from capedjica.mechanisms.messages import CarrierName
 from capedjica.mechanisms.site.private_log import private_log
 from capedjica.site.agent.desk import Desk
 from capedjica.site.agent.owner import OwnersDesk, Standing, since
@@ -48,7 +48,7 @@ class Agent:
         What keeps this process from the network, in words.
     """
 
-    def __init__(self, home: SiteHome, kit: Kit, carrier: Carrier, uid: int, network: str) -> None:
+    def __init__(self, home: SiteHome, kit: Kit, carrier: CarrierName, uid: int, network: str) -> None:
         self._network, self._carrier = network, CARRIERS[carrier]
         self._log = private_log(home.settings.name)
         self._party = SiteParty(home, kit.study(), kit.label, kit.path, carrier)
@@ -96,9 +96,9 @@ class Agent:
         self._log.info("the agent has ended")
 
 
-def serve(network: str, place: str, carrier: str, uid: str = "") -> None:
+def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> None:
     """Serve until a signal says to end."""
-    if carrier not in get_args(Carrier) or carrier not in CARRIERS:
+    if carrier not in CARRIERS:
         raise InputError(f"a carrier is confined by one of {', '.join(CARRIERS)}, got {carrier!r}")
     kit = Kit.load(Path(place))
     check_protocol(kit.label.protocol, str(kit.path))

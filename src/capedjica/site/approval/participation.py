@@ -11,7 +11,7 @@ from typing import Final
 from capedjica.data.layouts import check_folder
 from capedjica.data.scans import Problem
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.messages import Carrier
+from capedjica.mechanisms.messages import CarrierName
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy import gaussian_epsilon
@@ -149,7 +149,7 @@ def open_site(
     ledger: Ledger,
     statistics: Statistics,
     noise: NoiseSource,
-    carrier: Carrier = "embedded",
+    carrier: CarrierName = "embedded",
 ) -> Site:
     """Return the site that answers the aggregator."""
     policy = SitePolicy(allow_unprotected=home.settings.policy.allow_unprotected)

@@ -224,7 +224,7 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
 
 
 def _check_earlier(home: SiteHome, kit: Kit) -> None:
-    """Refuse to replace a kit that is in use, or by one of another coordinator, or of a study that is over."""
+    """Refuse to replace a kit that is in use, by one of another coordinator, or of a study that is over."""
     place = _place(home, kit)
     if not place.exists() or _is_kept(home, kit):
         return
@@ -234,7 +234,7 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
     # defence: the-coordinators-key-is-pinned
     if earlier.coordinator != kit.label.coordinator:
         raise InputError(
-            f"the kit is signed by another coordinator than the one of the kit that site {home.settings.name} "
+            f"the kit is signed by another coordinator than that of the kit that site {home.settings.name} "
             f"approved: fingerprint {kit.label.key.fingerprint}, pinned is {earlier.key.fingerprint}"
         )
     _check_unused(home, place)

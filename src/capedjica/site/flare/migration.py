@@ -41,8 +41,8 @@ def _migrated(home: SiteHome, kit: Path) -> str:
     title = f"'{printable(study.content.title)}' ({study.hash.hex()[:16]})"
     if begun:
         return (
-            f"{title} was begun by an earlier version and cannot go on: it needs a new study. What was spent on "
-            f"it stays in the ledger. Its kit is in {aside}."
+            f"{title} was begun by an earlier version and cannot go on: it needs a new study. What was spent "
+            f"on it stays in the ledger. Its kit is in {aside}."
         )
     return (
         f"{title} has not begun: let the coordinator make a new kit (capedjica study provision --again) and "

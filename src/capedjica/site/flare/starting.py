@@ -109,8 +109,8 @@ def prepare_roles(home: SiteHome, kit: Kit) -> None:
     account = _account(home)
     if account.pw_uid == os.getuid():
         raise InputError(
-            f"site {home.settings.name}: the agent runs as {account.pw_name}, the user of the carrier; they must "
-            "be two users"
+            f"site {home.settings.name}: the agent runs as {account.pw_name}, the user of the carrier; they "
+            "must be two users"
         )
     # Names of scans are not for the carrier.
     closed = [path for path in secrets(home, kit) if home.data_path not in path.parents]
@@ -118,7 +118,7 @@ def prepare_roles(home: SiteHome, kit: Kit) -> None:
         point_to(kit.workspace, socket_path(kit.path, ROLE), closed)
         for folder, _, files in os.walk(kit.workspace):
             if os.stat(folder).st_uid == os.getuid():
-                os.chmod(folder, 0o770)
+                os.chmod(folder, 0o770)  # noqa: S103 (for the group of the carrier)
             for path in (os.path.join(folder, name) for name in files):
                 if os.stat(path).st_uid == os.getuid():
                     os.chmod(path, os.stat(path).st_mode & 0o700 | 0o660)

@@ -99,7 +99,10 @@ def await_connection(kit: Kit) -> str:
     CapedjicaError
         If it does not run at all.
     """
-    ended = lambda: processes.running(kit.path) is None  # noqa: E731
+
+    def ended() -> bool:
+        return processes.running(kit.path) is None
+
     if not processes.wait_until(lambda: ended() or standing(kit) is not None, _AGENT_SECONDS) or ended():
         raise _failed(kit)
     processes.wait_until(lambda: ended() or _state(kit, standing(kit))[0] == "connected", _SERVER_SECONDS)

@@ -34,36 +34,32 @@ def _moment(data: bytes) -> str:
 
 
 def _gate_site(party) -> None:
-    take_part = party.SiteParty._take_part
+    join, handle = party.SiteParty._join, party.SiteParty.handle
 
-    def gated(self, home, study):
-        name = home.settings.name
-        wait_at(name, "Join")
-        handle = take_part(self, home, study)
+    def gated_join(self):
+        wait_at(self._home.settings.name, "Join")
+        return join(self)
 
-        def answer(data: bytes) -> bytes:
-            moment = _moment(data)
-            wait_at(name, moment)
-            reply = handle(data)
-            wait_at(name, f"{moment}-done")
-            return reply
+    def gated_handle(self, data: bytes) -> bytes:
+        name, moment = self._home.settings.name, _moment(data)
+        wait_at(name, moment)
+        reply = handle(self, data)
+        wait_at(name, f"{moment}-done")
+        return reply
 
-        return answer
-
-    party.SiteParty._take_part = gated
+    party.SiteParty._join, party.SiteParty.handle = gated_join, gated_handle
     _keep_parts()
 
 
-def _gate_server(party) -> None:
-    from capedjica.coordinator.run.journal import Journal
-
-    append = Journal.append
+def gate_journal(journal) -> None:
+    """Hold the aggregator before it writes down a mean."""
+    append = journal.Journal.append
 
     def gated(self, record) -> None:
         wait_at("server", f"Mean-{record.stage}")
         append(self, record)
 
-    Journal.append = gated
+    journal.Journal.append = gated
 
 
 def _keep_parts() -> None:
@@ -72,5 +68,5 @@ def _keep_parts() -> None:
     keep(Path(os.environ["CAPEDJICA_TEST_GATES"]))
 
 
-after_import(AGGREGATOR, _gate_server)
+after_import(AGGREGATOR, gate_journal)
 after_import(SITE, _gate_site)
