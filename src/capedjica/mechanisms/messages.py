@@ -210,6 +210,12 @@ def read_question(data: bytes, contract: Contract) -> Question:
     return _read(_questions, data, contract)
 
 
+def is_greeting(question: bytes) -> bool:
+    """Whether the bytes of a question are those of a Hello, told without reading all of it."""
+    # A message begins with the head of its array and the head of the string that is its tag.
+    return question[2:7] == b"Hello"
+
+
 def question_hash(question: bytes) -> bytes:
     """Return the hash by which a reply names the exact bytes of the question that it answers."""
     return hashlib.sha256(_QUESTION_LABEL + question).digest()

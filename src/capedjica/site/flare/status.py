@@ -10,9 +10,8 @@ from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
 from capedjica.site.agent.owner import Standing, standing
-from capedjica.site.agent.party import OVER
 from capedjica.site.approval.participation import spent_on
-from capedjica.site.flare.kits import Kit, installed
+from capedjica.site.flare.kits import OVER, Kit, installed
 from capedjica.site.flare.starting import CARRIER
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
