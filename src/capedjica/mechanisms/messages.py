@@ -216,6 +216,12 @@ def is_greeting(question: bytes) -> bool:
     return question[2:7] == b"Hello"
 
 
+def is_refusal(reply: bytes) -> bool:
+    """Whether a signed reply is a refusal, told without reading all of it."""
+    start = SIGNATURE_BYTES + 2
+    return reply[start : start + 7] == b"Refusal"
+
+
 def question_hash(question: bytes) -> bytes:
     """Return the hash by which a reply names the exact bytes of the question that it answers."""
     return hashlib.sha256(_QUESTION_LABEL + question).digest()

@@ -157,7 +157,7 @@ def status(site: SiteArgument = Path("."), study: AnyOption = None, as_json: Jso
         typer.echo(json.dumps(found, indent=2))
     else:
         Console(highlight=False, soft_wrap=True).print(_view(home.settings.name, found))
-    running = {one["state"] for one in found} - {"stopped", "unusable"}
+    running = {one["state"] for one in found} - {"stopped", "over", "unusable"}
     raise typer.Exit(10 if not running else 0 if running == {"connected"} else 11)
 
 

@@ -7,6 +7,7 @@ charged twice.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from capedjica.mechanisms.messages import (
     Reply,
     Unknown,
     is_greeting,
+    is_refusal,
     question_hash,
     sign_reply,
 )
@@ -38,13 +40,17 @@ from capedjica.site.approval.participation import (
 )
 from capedjica.site.flare.kits import OVER
 from capedjica.site.home import SiteHome
-from capedjica.site.run import attending, log_refusal, own_log
+from capedjica.site.run import attending, log_path, log_refusal, own_log
 from capedjica.study.study_file import Study
 from capedjica.tools.durable import write_whole
 
 # Told to the aggregator: why, may name a patient, and is in the site's own log.
 # defence: silence-of-a-site-that-refuses
 _SILENT: Final = "it does not take part; its own log says why"
+
+
+# For the console, and so for a system's journal: it names nobody.
+_journal: Final = logging.getLogger("capedjica.agent")
 
 
 class SiteParty:
@@ -107,8 +113,12 @@ class SiteParty:
         except Exception as error:
             with suppress(InputError):
                 log_refusal(self._home, error)
+            _journal.warning("does not take part; %s says why", log_path(self._home))
             return self.refuse(question_hash(question), _SILENT)
-        return site.handle(question)
+        reply = site.handle(question)
+        if is_refusal(reply):
+            _journal.warning("refused a question; %s says why", log_path(self._home))
+        return reply
 
     def _joined(self, greeted: bool) -> Site:
         """Return the site; whenever it is greeted before the study begins, all is looked at once more."""

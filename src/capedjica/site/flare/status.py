@@ -67,6 +67,9 @@ def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
         return "starting", words
     if _reaches(members, kit.label.port):
         return "connected", f"connected, process {supervisor}"
+    if over.exists():
+        ended = over.read_text().strip()
+        return "over", f"the coordinator ended the study on {ended}; to stop it here: capedjica site stop"
     return "connecting", f"not connected yet, process {supervisor} goes on trying: the server does not answer"
 
 
