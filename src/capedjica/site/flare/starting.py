@@ -33,7 +33,7 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
     """Have the FLARE of this site write the folder in which its client works, with the kit's key in it."""
     label = kit.label
     startup = startup_files(kit.path)
-    workspace.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    _make_carriers_folder(workspace.parent)
     with tempfile.TemporaryDirectory(prefix=".workspace-", dir=workspace.parent) as scratch:
         made = flare_folders(project(label.study), label.host, label.port, [label.site], Path(scratch))
         folder = made / label.site
@@ -44,6 +44,13 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
         folder.chmod(0o700)
         shutil.rmtree(workspace, ignore_errors=True)
         folder.rename(workspace)
+
+
+def _make_carriers_folder(folder: Path) -> None:
+    """Make the folder in which carriers have theirs: another user passes through it."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
 
 
 def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement:
