@@ -894,6 +894,24 @@ DEFENCES = (
         {"false-blocks": NEVER},
     ),
     Defence(
+        "what is asked is written down",
+        "honest sites stay and a liar goes, whatever is lost",
+        "test_honest_sites_stay_and_the_liar_goes_whatever_is_lost",
+        {"what-is-asked-is-written-down": GONE},
+    ),
+    Defence(
+        "liars are remembered",
+        "who lied in an interrupted run is left out of the rest",
+        "test_who_lied_in_an_interrupted_run_is_left_out_of_the_rest_and_named_in_the_results",
+        {"liars-are-remembered": "liars=set(),"},
+    ),
+    Defence(
+        "a record that was lost",
+        "a run whose record was lost believes its sites",
+        "test_a_run_whose_record_was_lost_believes_its_sites",
+        {"a-record-that-was-lost": "elif False:"},
+    ),
+    Defence(
         "blocks far ahead, site",
         "no lie obtains a release or a charge, a block after which none could follow included",
         "test_no_lie_obtains_a_release_or_a_charge",

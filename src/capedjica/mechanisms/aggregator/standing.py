@@ -112,6 +112,7 @@ class Standing:
         doubts = {name: words for name, one in possible.items() if (words := self._contradiction(name, one))}
         if len(possible) - len(doubts) >= contract.roster.threshold:
             self._convict(doubts)
+        # defence: a-record-that-was-lost
         elif len(doubts) > _may_lie(contract):
             doubts = self._believe(contract, possible)
         return impossible | doubts
