@@ -1257,4 +1257,53 @@ DEFENCES = (
         "test_once_begun_nobody_in_the_folder_of_the_scans_is_in_the_way",
         {"the-people-of-the-approval": "approved = None"},
     ),
+    # 3. Two programs on one machine
+    Defence(
+        "files out of reach",
+        "a confined program reads no file of the same user but those that it was granted",
+        "test_no_file_of_the_same_user_is_in_reach",
+        {"files-out-of-reach": GONE},
+    ),
+    Defence(
+        "secrets are never granted",
+        "no path is granted to a program that is a secret or above one",
+        "test_nothing_is_granted_that_holds_a_secret",
+        {"secrets-are-never-granted": "return list(paths)"},
+    ),
+    Defence(
+        "signals stay inside",
+        "a confined program sends no signal to other programs of the same user",
+        "test_no_process_of_the_same_user_can_be_signalled",
+        {"signals-stay-inside": "scopes = _ABSTRACT_SOCKETS"},
+    ),
+    Defence(
+        "another user",
+        "a program with a user of its own reads no file of ours",
+        "test_another_user_reads_no_file_of_ours_and_stays_another",
+        {"another-user": GONE},
+    ),
+    Defence(
+        "no new privileges",
+        "no program that runs as root whoever starts it gives rights back",
+        "test_no_program_gives_rights_back",
+        {"no-new-privileges": "pass"},
+    ),
+    Defence(
+        "no capabilities",
+        "root that executes a program has no capability",
+        "test_root_without_capabilities_is_root_by_name_only",
+        {"no-capabilities": "pass"},
+    ),
+    Defence(
+        "no network",
+        "a program with secrets reaches no network",
+        "test_an_agent_has_no_network",
+        {"no-network": "pass"},
+    ),
+    Defence(
+        "memory out of sight",
+        "other programs of its user do not see the memory of a program with secrets",
+        "test_the_memory_of_an_agent_is_hidden_from_its_user",
+        {"memory-out-of-sight": "pass"},
+    ),
 )

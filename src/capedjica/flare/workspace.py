@@ -95,7 +95,11 @@ def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
     resources["components"] = [
         one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")
     ]
-    (local / "log_config.json.default").rename(local / "log_config.json")
+    logs: dict[str, Any] = msgspec.json.decode((local / "log_config.json.default").read_bytes())
+    # One file, which is rotated; what is printed is kept by whoever started FLARE, for as long as that likes.
+    logs["handlers"]["consoleHandler"]["level"] = "CRITICAL"
+    logs["loggers"]["root"]["handlers"] = ["consoleHandler", "logFileHandler"]
+    write_json(local / "log_config.json", logs)
     for file in (*local.glob("*.default"), *local.glob("*.sample")):
         file.unlink()
     write_json(local / "resources.json", resources)

@@ -21,6 +21,7 @@ from capedjica.mechanisms.messages import (
     Refusal,
     Reply,
     Unknown,
+    is_greeting,
     question_hash,
     read_reply,
 )
@@ -56,7 +57,7 @@ class Patience:
 
     def of(self, question: bytes) -> float:
         """Return how long the answer to a message of the protocol may take."""
-        if _is_greeting(question):
+        if is_greeting(question):
             return self.greeting
         return self.release if question[2:5] == b"Ask" else self.masks
 
@@ -105,7 +106,7 @@ class Courier:
     def _is_due(self, name: str, question: bytes) -> bool:
         """Whether to see if a site that was given up is back: each attempt may cost the others a while."""
         now = time.monotonic()
-        if not _is_greeting(question) or now - self._tried.get(name, 0.0) < self.patience.silence:
+        if not is_greeting(question) or now - self._tried.get(name, 0.0) < self.patience.silence:
             return False
         self._tried[name] = now
         return True
@@ -137,7 +138,7 @@ class Courier:
         else:
             assert data is not None
             # A refusal is for whoever asked; one of a site that takes no part is remembered here.
-            if isinstance(reply, Refusal) and _is_greeting(trip.question):
+            if isinstance(reply, Refusal) and is_greeting(trip.question):
                 self._give_up(name, trips, reply.reason)
                 answers[name] = data
                 return
@@ -229,8 +230,3 @@ class _Trip:
         if not self._delivered and (was_lost or now - self._last > self._silence):
             return self.doubt or "nothing was heard from it"
         return "it took too long" if now > self._until else None
-
-
-def _is_greeting(question: bytes) -> bool:
-    # A message begins with the head of its array and the head of the string that is its tag.
-    return question[2:7] == b"Hello"

@@ -83,7 +83,8 @@ def _post(engine: Any, data: bytes) -> bytes:
     except ValueError:
         return write_replies({})
     # Asked for a site that is not part of the job, FLARE would ask none of the others either.
-    known = {n: p for n, p in post.parcels.items() if engine.get_client_from_name(n) is not None}
+    names = {client.name for client in engine.get_clients()}
+    known = {name: parcel for name, parcel in post.parcels.items() if name in names}
     return write_replies(_send(engine, known, post.seconds) if known else {})
 
 

@@ -32,7 +32,7 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
     """Have the FLARE of this site write the folder in which its client works, with the kit's key in it."""
     label = kit.label
     startup = startup_files(kit.path)
-    workspace.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    _make_carriers_folder(workspace.parent)
     with tempfile.TemporaryDirectory(
         prefix=".workspace-", dir=workspace.parent, ignore_cleanup_errors=True
     ) as scratch:
@@ -47,6 +47,13 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
         with suppress(FileNotFoundError):
             workspace.rename(Path(scratch) / "earlier")
         folder.rename(workspace)
+
+
+def _make_carriers_folder(folder: Path) -> None:
+    """Make the folder in which carriers have theirs: another user passes through it."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
 
 
 def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement:
