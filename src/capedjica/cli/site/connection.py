@@ -130,13 +130,17 @@ def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
     """Disconnect this site, from one study or all; what it released stays charged, and a run can go on."""
     need_flare()
     from capedjica.flare import processes
+    from capedjica.site.agent.owner import standing
     from capedjica.site.flare import kits
     from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     chosen = kits.installed(home) if study is None else [kits.find_kit(home, study)]
     stopped = [kit for kit in chosen if processes.stop(kit.path)]
-    if not stopped:
+    apart = [kit for kit in chosen if standing(kit) is not None]
+    for kit in apart:
+        typer.echo(f"The agent of '{kit.study().content.title}' was started by itself: stop it where it was.")
+    if not stopped and not apart:
         typer.echo(f"Site {home.settings.name} was not running.")
     for kit in stopped:
         typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")

@@ -254,8 +254,9 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
 def _check_unused(home: SiteHome, kit: Path) -> None:
     # Approving a study without a kit needs none of what runs kits.
     from capedjica.flare import processes
+    from capedjica.site.agent.owner import standing
 
-    if processes.running(kit) is not None:
+    if processes.running(kit) is not None or standing(Kit.load(kit, kit)) is not None:
         raise InputError(
             f"site {home.settings.name} is connected by its kit of this study; first: capedjica site stop "
             f"{home.folder}"

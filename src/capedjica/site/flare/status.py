@@ -58,6 +58,8 @@ def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
     """Return how the site stands, in one word for programs and in a sentence for people."""
     over = kit.path / OVER
     supervisor = processes.running(kit.path)
+    if supervisor is None and agent is not None:
+        return _state_of_roles(agent)
     if supervisor is None:
         ended = f"; the coordinator ended the study on {over.read_text().strip()}" if over.exists() else ""
         return "stopped", f"not running{ended or '; to connect: capedjica site start'}"
@@ -71,6 +73,16 @@ def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
         ended = over.read_text().strip()
         return "over", f"the coordinator ended the study on {ended}; to stop it here: capedjica site stop"
     return "connecting", f"not connected yet, process {supervisor} goes on trying: the server does not answer"
+
+
+def _state_of_roles(agent: Standing) -> tuple[str, str]:
+    """Return how a site stands whose two programs are started apart: the carrier's is another user's."""
+    if agent.connected:
+        return "connected", "connected, by a carrier of another user"
+    return (
+        "connecting",
+        "the agent runs, and no job of a carrier is connected to it: between runs there is none",
+    )
 
 
 def _reaches(members: list[psutil.Process], port: int) -> bool:

@@ -153,12 +153,13 @@ def close_on_execution(kept: Collection[int]) -> None:
                 os.set_inheritable(descriptor, False)
 
 
-def without_network() -> bool:
+def without_network(*, user_namespace: bool = True) -> bool:
     """Leave all networks, loopback too, for this process and all that it starts; return whether it worked.
 
     Sockets that have a path still work. It takes one thread. Root moves to an empty network namespace;
     another user needs a user namespace for it, in which all users but the own one are seen as "nobody"
-    (65534), also as peers of sockets. If it does not work, nothing has changed.
+    (65534), also as peers of sockets; without ``user_namespace`` it is not tried. If it does not work,
+    nothing has changed.
     """
     if not LINUX or n_threads() > 1:
         return False
@@ -167,7 +168,7 @@ def without_network() -> bool:
         call("unshare", _NEW_NETWORK)
     except OSError:
         # Half of it may work, which leaves a process without its own name.
-        if in_child(_enter_namespaces):
+        if not user_namespace or in_child(_enter_namespaces):
             return False
         _enter_namespaces()
     return True
