@@ -65,7 +65,7 @@ class AgentProcess:
         self.said = ""
         command = [sys.executable, "-m", "capedjica.site.agent", str(self.kit.path), carrier, uid]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-        wait_for(lambda: self.process.poll() is not None or standing(self.kit) is not None)
+        wait_for(lambda: self.process.poll() is not None or standing(self.kit) is not None, 300)
         assert self.process.poll() is None, self.process.stderr.read()
 
     def connect(self, role: str = "carrier", seed: int | None = None) -> Caller:

@@ -116,7 +116,7 @@ def test_an_agent_that_is_told_to_end_ends_cleanly(ready, number):
 def test_two_agents_of_a_study_do_not_run_at_once(ready):
     with agent_process(ready) as agent:
         command = [sys.executable, "-m", "capedjica.site.agent", str(agent.kit.path), "none"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == FINAL_CODE
         (line,) = done.stderr.splitlines()
         assert "is in use already: another process listens there" in line
@@ -136,7 +136,7 @@ def test_an_agent_that_cannot_work_says_why_in_one_line(ready, spoil, words):
     kit = kits.find_kit(ready)
     spoil(kit)
     command = [sys.executable, "-m", "capedjica.site.agent", str(kit.path), "none"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == FINAL_CODE
     (line,) = done.stderr.splitlines()
     assert words in line
@@ -145,11 +145,11 @@ def test_an_agent_that_cannot_work_says_why_in_one_line(ready, spoil, words):
 def test_an_agent_of_another_protocol_or_confinement_is_refused(ready):
     kit = kits.find_kit(ready)
     command = [sys.executable, "-m", "capedjica.site.agent", str(kit.path)]
-    done = subprocess.run([*command, "magic"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "magic"], capture_output=True, text=True, timeout=300)
     assert (done.returncode, "got 'magic'" in done.stderr) == (FINAL_CODE, True)
     file = kit.path / "kit.json"
     file.write_text(file.read_text().replace(f'"protocol": {kit.label.protocol}', '"protocol": 9'))
-    done = subprocess.run([*command, "none"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "none"], capture_output=True, text=True, timeout=300)
     assert done.returncode == FINAL_CODE
     assert f"version 9 of the protocol, this program speaks version {kit.label.protocol}" in done.stderr
 

@@ -18,7 +18,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
 
 # How long an agent may take to begin, and a carrier to reach a server that is there.
-_AGENT_SECONDS: Final = 30.0
+_AGENT_SECONDS: Final = 120.0
 _SERVER_SECONDS: Final = 15.0
 
 
