@@ -9,19 +9,21 @@ SITE = [
     "capedjica.cli.site.commands",
     "capedjica.cli.site.connection",
     "capedjica.cli.site.ledger",
+    "capedjica.site.agent.__main__",
+    "capedjica.site.agent.serving",
     "capedjica.site.check",
     "capedjica.site.consent.withdrawal",
-    "capedjica.site.flare.launcher",
-    "capedjica.site.flare.party",
-    "capedjica.site.flare.program",
+    "capedjica.site.flare.migration",
+    "capedjica.site.flare.relay",
+    "capedjica.site.flare.starting",
     "capedjica.site.flare.status",
     "capedjica.site.results.page",
 ]
 COORDINATOR = [
-    "capedjica.coordinator.flare.launcher",
-    "capedjica.coordinator.flare.party",
-    "capedjica.coordinator.flare.program",
+    "capedjica.coordinator.flare.dispatcher",
     "capedjica.coordinator.flare.provisioning",
+    "capedjica.coordinator.flare.relay",
+    "capedjica.coordinator.flare.remote_run",
     "capedjica.coordinator.flare.status",
     "capedjica.coordinator.new_study",
     "capedjica.coordinator.planning.plan_text",
@@ -41,12 +43,26 @@ NOT_AT_THE_COORDINATOR = (
     "capedjica.securesum.site",
     "capedjica.site",
 )
+# What a relay of FLARE's has no use for: it carries bytes.
+NOT_IN_A_CARRIER = (
+    "capedjica.algorithms",
+    "capedjica.data",
+    "capedjica.mechanisms",
+    "capedjica.privacy",
+    "capedjica.securesum",
+)
 
 
 @pytest.mark.parametrize(
     ("loaded", "foreign"),
-    [(SITE, NOT_AT_A_SITE), (COORDINATOR, NOT_AT_THE_COORDINATOR)],
-    ids=["site", "coordinator"],
+    [
+        (SITE, NOT_AT_A_SITE),
+        (COORDINATOR, NOT_AT_THE_COORDINATOR),
+        (["capedjica.site.flare.relay"], (*NOT_AT_A_SITE, *NOT_IN_A_CARRIER, "capedjica.site.agent")),
+        (["capedjica.coordinator.flare.relay"], (*NOT_AT_THE_COORDINATOR, *NOT_IN_A_CARRIER)),
+        (["capedjica.flare.launch"], (*NOT_AT_A_SITE, *NOT_AT_THE_COORDINATOR, *NOT_IN_A_CARRIER, "nvflare")),
+    ],
+    ids=["site", "coordinator", "carrier of a site", "carrier of the coordinator", "launcher"],
 )
 def test_a_process_of_one_role_loads_nothing_of_the_other(loaded, foreign):
     """Commands of a site are loaded as parts of the whole command line, so they are looked at without it."""

@@ -1,5 +1,7 @@
 """One sealed study for all tests that only read it."""
 
+import shutil
+
 import pytest
 
 from capedjica.coordinator.flare.provisioning import provision
@@ -7,6 +9,7 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
+from capedjica.study.study_file import Study
 from tests.support.small_study import make_study
 
 
@@ -21,13 +24,24 @@ def sealed(tmp_path_factory):
     return study, federation, homes
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """A sealed study that nobody touches: to make keys and certificates takes a while."""
+    folder = tmp_path_factory.mktemp("template") / "study"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
+        provision(make_study(folder, simulated=False), "localhost", 8123)
+    return folder
+
+
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(template, tmp_path, monkeypatch):
     """A sealed study of its own for a test that changes it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made = make_study(tmp_path, simulated=False)
-    provision(made, "localhost", 8123)
-    return made
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    for file in tmp_path.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace(str(template), str(tmp_path)))
+    return Study.load(tmp_path)
 
 
 @pytest.fixture

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from capedjica.flare.kit import STARTUP, Label
+from capedjica.securesum.identity import Identity
 
 Files = dict[str, bytes]
 
@@ -31,9 +35,27 @@ def rezip(files: Files, target: Path) -> Path:
 
 
 def altered(kit: Path, target: Path, change: Callable[[Files], object]) -> Path:
-    """Write a kit with something changed in it."""
+    """Write a kit with something changed in it, on its way."""
     files = unzip(kit)
     change(files)
+    return rezip(files, target)
+
+
+def signed(
+    kit: Path,
+    target: Path,
+    change: Callable[[Files], object] = lambda files: None,
+    key: Identity | None = None,
+    **label: object,
+) -> Path:
+    """Write a kit with something changed in it by its coordinator, or by another who signs it."""
+    files = unzip(kit)
+    change(files)
+    own = key or Identity.load(kit.parents[1] / "coordinator.pem")
+    written = msgspec.json.decode(files["kit.json"], type=Label)
+    written = msgspec.structs.replace(written, coordinator=own.public_key.hex(), **label)
+    written = written.signed(own, {name: files[f"startup/{name}"] for name in STARTUP})
+    files["kit.json"] = msgspec.json.encode(written)
     return rezip(files, target)
 
 

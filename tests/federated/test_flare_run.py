@@ -3,23 +3,22 @@
 import base64
 import json
 import shutil
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from capedjica.coordinator.flare import remote_run, status
+from capedjica.coordinator.flare import status
 from capedjica.coordinator.flare.progress import read_progress
-from capedjica.coordinator.flare.provisioning import settle
 from capedjica.coordinator.flare.remote_run import Follower
 from capedjica.errors import CapedjicaError
-from capedjica.flare import processes
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.securesum.noise import NoiseSource
 from capedjica.site.approval.participation import approve
+from capedjica.site.flare import status as site_status
 from tests.attacks.views.leaks import Needles, contents
 from tests.federated.consortium import CALM, Consortium
 from tests.support.in_process import run_main
@@ -36,6 +35,8 @@ class Story:
     parties: Consortium
     errors: dict[str, CapedjicaError] = field(default_factory=dict)
     spent: dict[str, list[float]] = field(default_factory=dict)
+    under_way: dict[str, Any] = field(default_factory=dict)
+    at_a_site: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -59,14 +60,16 @@ def spent_by(home) -> float:
 
 
 class Keeper(Follower):
-    """Keeps a glance at the run while it goes on."""
+    """Looks at the run while it goes on, as other terminals would."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
 
     def progress(self, progress) -> None:
-        if progress.phase == "running":
-            self.story.keep_progress("under way")
+        story = self.story
+        if progress.phase == "running" and progress.n_done and not story.under_way:
+            story.under_way = status.look(story.parties.study, story.folder / "run")
+            (story.at_a_site,) = site_status.look(story.parties.homes["s1"])
 
 
 def make_parties(folder: Path) -> Consortium:
@@ -101,16 +104,8 @@ def story(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         parties = make_parties(tmp_path_factory.mktemp("unmistakable-place"))
-        server = parties.federation.server_kit
-        # One server for several runs; each would start one of its own.
-        patch.setattr(remote_run, "_server", lambda *_: nullcontext())
-        # So often that a run under way is seen however fast it is, so long that a busy server answers.
-        patch.setattr(remote_run, "_LOOK_SECONDS", 0.05)
-        patch.setattr(status, "_SECONDS", 120.0)
         story = Story(parties)
         try:
-            settle(server)
-            processes.start(server, "server", "localhost")
             story.try_to_run("nobody is there", wait=0.0)
             homes = parties.homes
             forget_approval(homes["s1"])
@@ -146,23 +141,30 @@ def test_sites_that_did_not_approve_or_have_other_scans_are_named_and_nothing_is
     [("s1", "it has not approved 'A small study'"), ("s2", "to use them as they are now, approve it again")],
 )
 def test_a_sites_own_log_says_why_it_does_not_take_part(story, site, words):
-    """FLARE's logs, which go to consoles and journals too, say where to look and name nobody."""
-    home = story.parties.homes[site]
+    """Neither what its programs print nor FLARE's logs have a word of it, and none names anybody."""
+    home, kit = story.parties.homes[site], story.parties.kit(site)
     assert words in (home.folder / "site.log").read_text()
-    logs = [data.decode() for _, data in contents(story.parties.kit(site)) if b"does not take part" in data]
-    assert logs
-    assert all(words not in log and "site.log says why" in log for log in logs)
+    logs = [data.decode(errors="replace") for _, data in contents(kit.workspace)]
+    logs += [file.read_text() for file in kit.path.glob("*.log")]
+    assert any("SiteRelay" in log for log in logs)
+    assert not any(words in log for log in logs)
     assert [scan.stem for scan in home.data_path.iterdir() if any(scan.stem in log for log in logs)] == []
 
 
-def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story, monkeypatch, capsys):
-    home = story.parties.homes["s1"]
-    ended = run_main(["site", "status", str(home.folder), "--json"], monkeypatch, capsys)
-    (facts,) = json.loads(ended.stdout)
-    assert (ended.returncode, facts["state"]) == (0, "connected"), facts["words"]
+def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story):
+    facts = story.at_a_site
+    assert facts["state"] == "connected", facts["words"]
     assert facts["server"] == f"localhost:{story.parties.federation.seal.port}"
-    assert facts["spent"]["releases"] == read_progress(story.folder / "run").n_done
+    assert "last question" in facts["agent"]
+    assert facts["carrier"].startswith("confined by ")
+    assert facts["spent"]["releases"] > 0
     assert facts["spent"]["epsilon_text"] == "not private"
+
+
+def test_every_site_is_told_that_the_study_is_over(story):
+    for name, home in story.parties.homes.items():
+        assert (story.parties.kit(name).path / "over.txt").exists()
+        assert "the coordinator has ended the study" in (home.folder / "site.log").read_text()
 
 
 def test_the_estimate_equals_that_of_one_process_to_the_last_bit(story, tmp_path):
@@ -189,7 +191,6 @@ def test_a_run_that_is_complete_is_not_run_again(story, monkeypatch, capsys):
     [
         ("run", 0, "complete"),
         ("absent", 10, "not begun"),
-        ("under way", 11, "running"),
         ("refused", 12, "stopped"),
     ],
 )
@@ -198,14 +199,21 @@ def test_status_tells_scripts_how_a_run_stands(story, monkeypatch, capsys, out, 
     ended = run_main(arguments, monkeypatch, capsys)
     facts = json.loads(ended.stdout)
     assert (ended.returncode, facts["state"]) == (code, state)
-    assert [site["connected"] for site in facts["sites"]] == [True] * 4
+    assert [site["connected"] for site in facts["sites"]] == [False] * 4
     assert facts["n_total"] >= facts["n_done"] >= 0
+
+
+def test_status_of_a_run_under_way(story):
+    facts = story.under_way
+    assert facts["state"] == "running"
+    assert [site["connected"] for site in facts["sites"]] == [True] * 4
+    assert facts["n_total"] >= facts["n_done"] > 0
 
 
 def test_status_for_people_names_the_sites_that_were_lost(story, monkeypatch, capsys):
     arguments = ["status", str(story.folder), "--out", str(story.folder / "refused")]
     said = run_main(arguments, monkeypatch, capsys).stdout
-    assert "connected; lost to the run: it does not take part; its own log says why" in said
+    assert "lost to the run: it does not take part; its own log says why" in said
     assert "NOT PRIVATE" not in said
     assert read_progress(story.folder / "refused").lost.keys() == {"s1", "s2"}
 
@@ -215,7 +223,7 @@ def test_status_for_people_names_the_sites_that_were_lost(story, monkeypatch, ca
 
 def whereabouts(story):
     """All that the aggregator and its server wrote: results, kits, jobs, logs, and FLARE's workspace."""
-    for name in ("federation", "run", "refused", "under way"):
+    for name in ("federation", "run", "refused"):
         yield from contents(story.folder / name)
 
 
@@ -256,7 +264,8 @@ def test_no_secret_of_a_site_is_with_the_aggregator_or_in_a_log(story):
     for name, home in story.parties.homes.items():
         masks = NoiseSource(insecure_noise_seed=SEED, purpose=name).branch("masks").uniform(4).tobytes()
         secrets = [*signing_key(home), *forms(masks), *forms(masks[:16])]
-        own = [*contents(home.folder / "kits"), ("site.log", (home.folder / "site.log").read_bytes())]
+        own = [*contents(home.folder / "studies"), *contents(home.folder / "carrier")]
+        own += [("site.log", (home.folder / "site.log").read_bytes())]
         assert {"site.log"} < {Path(place).name for place, _ in own}
         assert [place for place, data in written + own if any(secret in data for secret in secrets)] == []
         assert any(secret in (home.folder / "identity.pem").read_bytes() for secret in secrets)
@@ -264,7 +273,7 @@ def test_no_secret_of_a_site_is_with_the_aggregator_or_in_a_log(story):
 
 def test_the_key_of_a_site_for_the_network_is_in_its_own_kit_only(story):
     keys = {
-        name: (story.parties.kit(name) / "startup" / "client.key").read_bytes().splitlines()[3]
+        name: (story.parties.kit(name).workspace / "startup" / "client.key").read_bytes().splitlines()[3]
         for name in story.parties.homes
     }
     for name, home in story.parties.homes.items():

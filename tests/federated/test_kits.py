@@ -1,10 +1,9 @@
-"""Kits as a site receives them: only its own, whole, of this version, and nothing beside its folder."""
+"""Kits as a site receives them: only its own, signed, whole, of this protocol, nothing beside its folder."""
 
 import json
 import os
 import shutil
 import stat
-import time
 import zipfile
 from contextlib import suppress
 
@@ -12,14 +11,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from capedjica import __version__
 from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificates_end, check_certificates
-from capedjica.flare.kit import COMMUNICATION
+from capedjica.flare.kit import COMMUNICATION, PROTOCOL, SITE_CLASS
+from capedjica.securesum.identity import Identity
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
-from tests.federated.sealed import altered, certificate, days_from_now, lying_zip, rezip, unzip, with_member
+from tests.federated.sealed import (
+    altered,
+    certificate,
+    days_from_now,
+    lying_zip,
+    rezip,
+    signed,
+    unzip,
+    with_member,
+)
 from tests.support.in_process import run_main
 
 
@@ -28,17 +36,18 @@ def site(sealed):
     """A site without a kit, and the file of its kit."""
     _, federation, homes = sealed
     yield homes["s1"], federation.site_kits / "s1.zip"
-    shutil.rmtree(kits.kits_folder(homes["s1"]), ignore_errors=True)
+    for folder in (kits.kits_folder(homes["s1"]), homes["s1"].carrier_path):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def refused(home, kit):
     """Return why a kit is not taken; nothing of it may be left."""
-    outside = {path for path in home.folder.parent.rglob("*") if "kits" not in path.parts}
+    outside = {path for path in home.folder.parent.rglob("*") if "studies" not in path.parts}
     with pytest.raises(InputError) as error, kits.received(home, kit):
         pass
     assert kits.installed(home) == []
     assert list(kits.kits_folder(home).iterdir()) == []
-    assert {path for path in home.folder.parent.rglob("*") if "kits" not in path.parts} == outside
+    assert {path for path in home.folder.parent.rglob("*") if "studies" not in path.parts} == outside
     return str(error.value)
 
 
@@ -51,26 +60,40 @@ def keep(home, kit):
 # A good one
 
 
-def test_a_kit_is_kept_where_nobody_else_reads_it(sealed, site):
+def test_a_kit_is_kept_in_two_places_where_nobody_else_reads_it(sealed, site):
+    """The study and the label are the agent's; the key of the network is the carrier's alone."""
     home, file = site
     study = keep(home, file)
     assert study.hash == sealed[0].hash
     kit = kits.find_kit(home)
-    assert kit.path == home.folder / "kits" / study.hash.hex()[:16]
+    assert kit.path == home.folder / "studies" / study.hash.hex()[:16]
+    assert kit.workspace == home.folder / "carrier" / study.hash.hex()[:16]
     assert kit.server() == "localhost:8002"
-    assert {stat.S_IMODE(path.stat().st_mode) for path in (kit.path, kit.path.parent)} == {0o700}
+    assert kit.label.coordinator == Identity.load(sealed[1].key_path).public_key.hex()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (kit.path, kit.path.parent, kit.workspace)} == {
+        0o700
+    }
     files = [path for path in kit.path.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-    own = json.loads((kit.path / "local" / "capedjica.json").read_text())
-    assert own == {"site": str(home.folder.absolute())}
+    assert {path.name for path in kit.path.iterdir()} == {"kit.json", "study"}
+    assert stat.S_IMODE((kit.workspace / "startup" / "client.key").stat().st_mode) == 0o600
+    key = unzip(file)["startup/client.key"]
+    assert [path.name for path in home.folder.rglob("*") if path.is_file() and path.read_bytes() == key] == [
+        "client.key"
+    ]
 
 
 def test_the_same_kit_again_changes_nothing(site):
     home, file = site
     keep(home, file)
-    before = {path: path.stat().st_mtime_ns for path in kits.kits_folder(home).rglob("*")}
+
+    def when():
+        folders = (kits.kits_folder(home), home.carrier_path)
+        return {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*")}
+
+    before = when()
     keep(home, file)
-    after = {path: path.stat().st_mtime_ns for path in kits.kits_folder(home).rglob("*")}
+    after = when()
     assert {path: after[path] for path in before if path.is_file()} == {
         path: when for path, when in before.items() if path.is_file()
     }
@@ -80,9 +103,11 @@ def test_the_same_kit_again_changes_nothing(site):
 def test_a_kit_made_anew_for_the_same_study_replaces_the_first(site, tmp_path, monkeypatch):
     home, file = site
     keep(home, file)
-    end = days_from_now(700)
-    newer = altered(
-        file, tmp_path / "s1.zip", lambda files: files.update({"startup/client.crt": certificate(end)})
+    newer = signed(
+        file,
+        tmp_path / "s1.zip",
+        lambda files: files.update({"startup/client.crt": certificate(days_from_now(700))}),
+        port=9000,
     )
     monkeypatch.setattr(processes, "running", lambda kit: 1)
     with pytest.raises(InputError, match="connected by its kit of this study; first: capedjica site stop"):
@@ -90,8 +115,11 @@ def test_a_kit_made_anew_for_the_same_study_replaces_the_first(site, tmp_path, m
     monkeypatch.undo()
     keep(home, newer)
     (kit,) = kits.installed(home)
-    assert (kit.path / "startup" / "client.crt").read_bytes() == unzip(newer)["startup/client.crt"]
-    assert (kit.path / "local" / "capedjica.json").exists()
+    assert (kit.workspace / "startup" / "client.crt").read_bytes() == unzip(newer)["startup/client.crt"]
+    assert kit.server() == "localhost:9000"
+    reach = (kit.workspace / "startup" / "fed_client.json").read_text()
+    assert "localhost:9000" in reach
+    assert "8002" not in reach
 
 
 def test_a_kit_that_is_not_kept_leaves_nothing(site):
@@ -117,16 +145,70 @@ def test_the_kit_of_another_site_is_refused(sealed, site):
     assert refused(home, file.with_name("s2.zip")).endswith("is the kit of site s2; this is site s1")
 
 
-def test_a_kit_of_another_version_names_both(site, tmp_path):
+def test_a_kit_of_another_protocol_names_both(site, tmp_path):
     home, file = site
+    words = refused(home, signed(file, tmp_path / "kit.zip", protocol=9))
+    assert f"was made for version 9 of the protocol, this program speaks version {PROTOCOL}" in words
+    assert words.endswith("all parties of a study must speak the same")
 
-    def age(files):
-        files["kit.json"] = files["kit.json"].replace(__version__.encode(), rb"9.8.7\u001b[2J")
 
-    words = refused(home, altered(file, tmp_path / "kit.zip", age))
-    assert "was made by capedjica 9.8.7" in words
-    assert f"this is {__version__}: all parties must run the same version" in words
-    assert words.isprintable()
+CHANGES = {
+    "another server": lambda files: files.update(
+        {"kit.json": files["kit.json"].replace(b'"localhost"', b'"evil.example.org"')}
+    ),
+    "another port": lambda files: files.update({"kit.json": files["kit.json"].replace(b"8002", b"8003")}),
+    "another certificate": lambda files: files.update(
+        {"startup/client.crt": certificate(days_from_now(700))}
+    ),
+    "another root": lambda files: files.update({"startup/rootCA.pem": certificate(days_from_now(700))}),
+    "another key": lambda files: files.update({"startup/client.key": b"x"}),
+    "another coordinator": lambda files: files.update(
+        {
+            "kit.json": json.dumps(
+                json.loads(files["kit.json"]) | {"coordinator": Identity.generate().public_key.hex()}
+            ).encode()
+        }
+    ),
+    "no signature": lambda files: files.update(
+        {"kit.json": json.dumps(json.loads(files["kit.json"]) | {"signature": ""}).encode()}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_kit_that_was_changed_on_its_way_is_refused(site, tmp_path, what):
+    home, file = site
+    before = unzip(file)
+    kit = altered(file, tmp_path / "kit.zip", CHANGES[what])
+    assert unzip(kit) != before
+    words = refused(home, kit)
+    assert words.endswith("is not signed by the coordinator whom it names: it was changed on its way")
+
+
+def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, tmp_path):
+    """Who comes first is pinned; a new kit of the same coordinator is welcome."""
+    home, file = site
+    keep(home, file)
+    pinned = kits.find_kit(home).label.key.fingerprint
+    stranger = Identity.generate()
+    other = signed(file, tmp_path / "kit.zip", key=stranger, host="evil.example.org")
+    with pytest.raises(InputError) as error:
+        keep(home, other)
+    assert "is signed by another coordinator than that of the kit that site s1 approved" in str(error.value)
+    assert f"pinned is {pinned}" in str(error.value)
+    assert stranger.public("x").fingerprint in str(error.value)
+    assert kits.find_kit(home).server() == "localhost:8002"
+    keep(home, signed(file, tmp_path / "kit.zip", host="other.example.org"))
+    assert kits.find_kit(home).server() == "other.example.org:8002"
+
+
+def test_a_study_that_is_over_needs_no_new_kit(site, tmp_path):
+    home, file = site
+    keep(home, file)
+    (kits.find_kit(home).path / "over.txt").write_text("2026-01-01\n")
+    keep(home, file)
+    with pytest.raises(InputError, match=r"the coordinator has ended this study .*: it needs no new kit"):
+        keep(home, signed(file, tmp_path / "kit.zip", port=9000))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +227,7 @@ def test_a_kit_of_another_version_names_both(site, tmp_path):
         "local/log_config.json",
         "local/custom/evil.py",
         "startup/sub_start.sh",
+        "startup/fed_client.json",
         "transfer/evil",
         ".hidden",
         "",
@@ -223,13 +306,13 @@ def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
     """Whatever a coordinator would like: no other classes, no code, no commands, no streams of logs."""
     home, file = site
     keep(home, file)
-    local = kits.find_kit(home).path / "local"
-    names = {"resources.json", "authorization.json", "log_config.json", "comm_config.json", "capedjica.json"}
+    local = kits.find_kit(home).workspace / "local"
+    names = {"resources.json", "authorization.json", "log_config.json", "comm_config.json"}
     assert {path.name for path in local.iterdir()} == names
     assert json.loads((local / "comm_config.json").read_text()) == COMMUNICATION
     resources = json.loads((local / "resources.json").read_text())
     assert resources["class_list_enforcement_mode"] == "enforce"
-    assert resources["class_allow_list"] == ["capedjica.site.flare.party.SiteParty"]
+    assert resources["class_allow_list"] == [SITE_CLASS]
     assert resources["allow_log_streaming"] is False
     assert not any("stream" in one["path"].lower() for one in resources["components"])
     allowed = json.loads((local / "authorization.json").read_text())["permissions"]
@@ -239,30 +322,36 @@ def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
 
 
 @pytest.mark.parametrize(
-    "change",
+    "label",
     [
-        lambda reach: reach.update(components=[{"id": "x", "path": "os.system", "args": {}}]),
-        lambda reach: reach["client"].update(connection_security="clear"),
-        lambda reach: reach["client"].update(fqsn="s2"),
-        lambda reach: reach["client"].update(ssl_root_cert="/tmp/other.pem"),
-        lambda reach: reach["servers"][0]["service"].update(scheme="http"),
-        lambda reach: reach["servers"][0]["service"].update(target="localhost:8002 evil"),
-        lambda reach: reach["servers"][0]["service"].update(target="evil\x1b[2J:8002"),
-        lambda reach: reach["servers"][0]["service"].update(target=8002),
-        lambda reach: reach["servers"].append({}),
-        lambda reach: reach.pop("servers"),
+        {"host": "localhost:8002 evil"},
+        {"host": "evil\x1b[2J"},
+        {"host": ""},
+        {"host": "a" * 65},
+        {"host": "../x"},
+        {"port": 0},
+        {"port": 65536},
+        {"port": -1},
     ],
 )
-def test_a_kit_that_tells_flare_more_than_where_the_server_is_is_refused(site, tmp_path, change):
+def test_a_kit_that_does_not_say_where_the_server_is_is_refused(site, tmp_path, label):
     home, file = site
+    words = refused(home, signed(file, tmp_path / "kit.zip", **label))
+    assert "does not say where the server is: it cannot be used" in words
+    assert words.isprintable()
 
-    def rewrite(files):
-        reach = json.loads(files["startup/fed_client.json"])
-        change(reach)
-        files["startup/fed_client.json"] = json.dumps(reach).encode()
 
-    kit = altered(file, tmp_path / "kit.zip", rewrite)
-    assert "does not say where the server is, and nothing else" in refused(home, kit)
+def test_what_flare_runs_is_written_at_the_site(site):
+    """Nothing of what a coordinator sends is run: scripts and settings are those of the site's own FLARE."""
+    home, file = site
+    keep(home, file)
+    startup = kits.find_kit(home).workspace / "startup"
+    assert (startup / "sub_start.sh").exists()
+    assert not any(name.endswith((".sh", ".py")) for name in unzip(file))
+    reach = json.loads((startup / "fed_client.json").read_text())
+    assert reach["servers"][0]["service"] == {"scheme": "tcp", "target": "localhost:8002"} or (
+        "localhost:8002" in json.dumps(reach["servers"])
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
@@ -292,12 +381,24 @@ def test_a_damaged_kit_is_refused_in_words(site, tmp_path, data):
         b'{"site": "\xff"}',
         b"[" * 100_000,
         b'{"site": "s1", "study": "x", "capedjica": "1", "more": 1}',
+        b'{"site": "s1", "study": "ff", "capedjica": "0.1.0"}',
     ],
 )
 def test_a_label_that_cannot_be_read_is_refused(site, tmp_path, label):
     home, file = site
     kit = altered(file, tmp_path / "kit.zip", lambda files: files.update({"kit.json": label}))
-    assert "is not a kit: " in refused(home, kit)
+    assert "is not a kit of this version: " in refused(home, kit)
+
+
+@pytest.mark.parametrize("key", ["", "ff", "zz" * 32])
+def test_a_label_without_a_key_is_refused(site, tmp_path, key):
+    home, file = site
+
+    def rewrite(files):
+        files["kit.json"] = json.dumps(json.loads(files["kit.json"]) | {"coordinator": key}).encode()
+
+    words = refused(home, altered(file, tmp_path / "kit.zip", rewrite))
+    assert "kit" in words
 
 
 def test_a_kit_whose_study_was_changed_is_refused(site, tmp_path):
@@ -314,7 +415,7 @@ def test_a_kit_whose_study_was_changed_is_refused(site, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["startup/rootCA.pem", "startup/client.crt", "startup/client.key", "startup/fed_client.json", "study"],
+    ["startup/rootCA.pem", "startup/client.crt", "startup/client.key", "study"],
 )
 def test_a_kit_that_is_not_complete_is_refused(site, tmp_path, name):
     home, file = site
@@ -329,7 +430,7 @@ def test_a_kit_that_is_not_complete_is_refused(site, tmp_path, name):
 @pytest.mark.parametrize("name", ["startup/client.crt", "startup/rootCA.pem"])
 def test_a_certificate_that_is_none_is_refused(site, tmp_path, name):
     home, file = site
-    kit = altered(file, tmp_path / "kit.zip", lambda files: files.update({name: b"-----BEGIN\xff"}))
+    kit = signed(file, tmp_path / "kit.zip", lambda files: files.update({name: b"-----BEGIN\xff"}))
     assert "certificates" in refused(home, kit)
 
 
@@ -340,7 +441,7 @@ def test_a_certificate_that_is_none_is_refused(site, tmp_path, name):
 def test_an_expired_kit_is_refused(site, tmp_path, name):
     home, file = site
     old = certificate(days_from_now(-1))
-    words = refused(home, altered(file, tmp_path / "kit.zip", lambda files: files.update({name: old})))
+    words = refused(home, signed(file, tmp_path / "kit.zip", lambda files: files.update({name: old})))
     assert f"ended on {days_from_now(-1).date()}" in words
     assert "the study must be provisioned again" in words
 
@@ -349,23 +450,23 @@ def test_a_kit_warns_in_its_last_month_and_not_before(site):
     home, file = site
     keep(home, file)
     kit = kits.find_kit(home)
-    end = certificates_end(kit.path)
+    end = certificates_end(kit.workspace)
     day = days_from_now(1) - days_from_now(0)
     assert end > days_from_now(300)
-    assert check_certificates(kit.path) is None
-    assert check_certificates(kit.path, end - 31 * day) is None
-    warning = check_certificates(kit.path, end - 29.5 * day)
+    assert check_certificates(kit.workspace) is None
+    assert check_certificates(kit.workspace, end - 31 * day) is None
+    warning = check_certificates(kit.workspace, end - 29.5 * day)
     assert warning is not None
     assert warning.endswith("in 29 days")
     with pytest.raises(InputError, match="ended on"):
-        check_certificates(kit.path, end)
+        check_certificates(kit.workspace, end)
 
 
 def test_a_kit_from_the_future_says_that_the_clock_is_slow(site):
     home, file = site
     keep(home, file)
     with pytest.raises(InputError, match=r"the clock of this machine says .* it is slow"):
-        check_certificates(kits.find_kit(home).path, days_from_now(-1))
+        check_certificates(kits.find_kit(home).workspace, days_from_now(-1))
 
 
 # Commands at the site
@@ -418,18 +519,22 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
     approve(home, keep(home, file))
     code, (facts,) = status_of(home, monkeypatch, capsys)
     assert (code, facts["state"], facts["spent"]["releases"]) == (10, "stopped", 0)
-    assert run_main(["site", "start", str(home.folder)], monkeypatch, capsys).returncode == 0
+    started = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert started.returncode == 0, started.stderr
+    assert "The program with the network is confined by" in started.stdout
+    assert "Not connected yet: the server at localhost:8002 does not answer." in started.stdout
     try:
-        until = time.monotonic() + 60
-        while (found := status_of(home, monkeypatch, capsys))[1][0]["state"] == "starting":
-            assert time.monotonic() < until
-        assert (found[0], found[1][0]["state"]) == (11, "connecting")
+        code, (facts,) = status_of(home, monkeypatch, capsys)
+        assert (code, facts["state"]) == (11, "connecting")
+        assert facts["agent"].endswith("no question yet")
+        assert facts["carrier"].startswith("confined by ")
         said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
         assert "goes on trying: the server does not answer" in said
         assert "epsilon 0 of 10 by 0 releases" in said
     finally:
         assert run_main(["site", "stop", str(home.folder)], monkeypatch, capsys).returncode == 0
-    (kits.find_kit(home).path / "startup" / "fed_client.json").write_bytes(b"{}")
+    label = kits.find_kit(home).path / "kit.json"
+    label.write_text(label.read_text().replace('"localhost"', '"local host"'))
     code, (facts,) = status_of(home, monkeypatch, capsys)
     assert (code, facts["state"]) == (10, "unusable")
     assert "does not say where the server is" in facts["words"]
@@ -450,6 +555,6 @@ def test_a_kit_is_found_by_the_beginning_of_its_study(sealed, site):
     assert kits.find_kit(home, name[:6]).label.study == name
     with pytest.raises(InputError, match="site s1 has no kit of study ffffffff"):
         kits.find_kit(home, "ffffffff")
-    later = shutil.copytree(kits.find_kit(home).path, home.folder / "kits" / "later")
+    later = shutil.copytree(kits.find_kit(home).path, home.folder / "studies" / "later")
     os.utime(later, (2e9, 2e9))
-    assert [kit.path for kit in kits.installed(home)] == [later, home.folder / "kits" / name[:16]]
+    assert [kit.path for kit in kits.installed(home)] == [later, home.folder / "studies" / name[:16]]

@@ -10,16 +10,16 @@ import pytest
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from capedjica import __version__
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.provisioning import provision_again
 from capedjica.coordinator.flare.status import look
-from capedjica.errors import InputError, ProtocolError
+from capedjica.errors import InputError
 from capedjica.flare import processes
+from capedjica.flare.kit import PROTOCOL
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.approval.participation import problems
 from capedjica.site.flare import kits
-from capedjica.site.flare.party import SiteParty
+from capedjica.site.flare.migration import migrate
 from capedjica.site.home import SiteHome
 from capedjica.site.key_rotation import rotate_key
 from capedjica.tools.locks import locked
@@ -57,6 +57,9 @@ def test_a_new_root_for_the_same_study(study):
         seal.port,
     )
     assert now["study/study.toml"] == before["study/study.toml"]
+    # The coordinator's key stays: sites have pinned it.
+    labels = [json.loads(files["kit.json"]) for files in (before, now)]
+    assert labels[0]["coordinator"] == labels[1]["coordinator"] == federation.key().public_key.hex()
     # Neither side takes the other for one of the study.
     old_root, new_root = before["startup/rootCA.pem"], now["startup/rootCA.pem"]
     server = (federation.server_kit / "startup" / "server.crt").read_bytes()
@@ -66,7 +69,7 @@ def test_a_new_root_for_the_same_study(study):
     assert not signs(new_root, before["startup/client.crt"])
     # The old root's key is gone.
     assert not list(study.folder.glob(".sealing-*"))
-    assert (folder.stat().st_mode & 0o777) == 0o700
+    assert (folder.stat().st_mode & 0o777) == 0o711
 
 
 def test_another_machine(study):
@@ -125,7 +128,7 @@ def test_a_new_kit_replaces_the_old_and_the_approval_stays(home, study, monkeypa
     done = approve(home, study, monkeypatch, capsys)
     assert done.returncode == 0, done.stderr
     assert "It has begun: it goes on as it was approved, with this kit." in done.stdout
-    kit = kits.find_kit(home).path / "startup"
+    kit = kits.find_kit(home).workspace / "startup"
     new = unzip(study.folder / "federation" / "kits" / "s1.zip")
     assert (kit / "client.key").read_bytes() == new["startup/client.key"] != before["startup/client.key"]
     with home.open_ledger() as ledger:
@@ -151,35 +154,118 @@ def test_a_kit_that_is_forgotten(home, study, monkeypatch, capsys):
     assert done.returncode == 0
     assert "What was approved and spent stays in the ledger" in done.stdout
     assert kits.installed(home) == []
+    assert not (home.carrier_path / study.hash.hex()[:16]).exists()
     assert problems(home, study) == []
 
 
 def test_an_upgrade_with_a_study_under_way_is_refused(home, study, monkeypatch, capsys):
-    """By the command, and by the site's part in a run, which a client that was running would start."""
+    """Only if the protocol changed; the agent refuses as well, which a supervisor would start."""
     approve(home, study, monkeypatch, capsys)
-    kit = kits.find_kit(home).path
-    label = kit / "kit.json"
-    label.write_text(label.read_text().replace(__version__, "0.0.1"))
-    done = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
-    assert done.returncode == 2
-    assert f"was made by capedjica 0.0.1, this is {__version__}: all parties must" in done.stderr
-    with pytest.raises(ProtocolError, match="it does not take part"):
-        SiteParty(study.hash.hex()).open(kit / "local")
-    assert "was made by capedjica 0.0.1" in (home.folder / "site.log").read_text()
+    label = kits.find_kit(home).path / "kit.json"
+    label.write_text(label.read_text().replace(f'"protocol": {PROTOCOL}', '"protocol": 1'))
+    for command in ("start", "agent"):
+        done = run_main(["site", command, str(home.folder)], monkeypatch, capsys)
+        assert done.returncode == 2
+        words = f"was made for version 1 of the protocol, this program speaks version {PROTOCOL}: all parties"
+        assert words in done.stderr
 
 
-def test_a_key_revoked_after_approval_is_refused_by_the_sites_part(home, study, monkeypatch, capsys):
+def test_a_key_revoked_after_approval_keeps_a_site_from_starting(home, study, monkeypatch, capsys):
     approve(home, study, monkeypatch, capsys)
     peer = SiteHome.load(study.folder / "sites" / "s3").card().fingerprint
     file = home.folder / "site.toml"
     file.write_text(re.sub("# revoked = .*", f'revoked = ["{peer}"]', file.read_text()))
-    with pytest.raises(ProtocolError, match="it does not take part"):
-        SiteParty(study.hash.hex()).open(kits.find_kit(home).path / "local")
-    log = (home.folder / "site.log").read_text()
-    assert "site s3 of the study has a key that this site revoked" in log
     done = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
     assert done.returncode == 2
     assert peer in done.stderr
+
+
+# Kits and seals from before the network was kept apart
+
+
+def make_old(home, study):
+    """Turn a site's kit into one from before: all in one folder, not signed."""
+    kit = kits.find_kit(home)
+    old = home.folder / "kits" / kit.path.name
+    old.parent.mkdir()
+    kit.path.rename(old)
+    for part in ("startup", "local"):
+        (kit.workspace / part).rename(old / part)
+    shutil.rmtree(kit.workspace)
+    label = {"site": "s1", "study": study.hash.hex(), "capedjica": "0.1.0"}
+    (old / "kit.json").write_text(json.dumps(label))
+    return old
+
+
+def make_old_seal(study):
+    """Turn a study's seal into one from before, without the coordinator's key."""
+    folder = study.folder / "federation"
+    seal = json.loads((folder / "sealed.json").read_text()) | {"schema": 1, "capedjica": "0.1.0"}
+    del seal["protocol"]
+    (folder / "sealed.json").write_text(json.dumps(seal))
+    (folder / "coordinator.pem").unlink()
+
+
+def test_a_kit_from_before_is_put_aside_without_its_keys(home, study, monkeypatch, capsys):
+    approve(home, study, monkeypatch, capsys)
+    old = make_old(home, study)
+    done = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
+    assert done.returncode == 2
+    assert "has no kit (kits from before: capedjica site migrate)" in done.stderr
+    done = run_main(["site", "migrate", str(home.folder)], monkeypatch, capsys)
+    assert done.returncode == 0
+    assert (
+        "has not begun: let the coordinator make a new kit (capedjica study provision --again)" in done.stdout
+    )
+    aside = home.folder / "kits-before" / old.name
+    assert not old.exists()
+    assert {path.name for path in aside.iterdir()} == {"kit.json", "study"}
+    assert not list(home.folder.rglob("client.key"))
+    assert list(migrate(home)) == ["Site s1 has no kits from before: there is nothing to do."]
+
+
+def test_a_study_from_before_that_has_not_begun_is_sealed_and_approved_anew(home, study, monkeypatch, capsys):
+    approve(home, study, monkeypatch, capsys)
+    make_old(home, study)
+    make_old_seal(study)
+    with pytest.raises(InputError, match=r"schema must be 2, got 1\. .*capedjica study provision --again"):
+        Federation.beside(study)
+    done = run_main(["study", "provision", str(study.folder), "--again"], monkeypatch, capsys)
+    assert done.returncode == 0, done.stderr
+    federation = Federation.beside(study)
+    assert (federation.seal.host, federation.seal.port) == ("localhost", 8123)
+    assert federation.key_path.exists()
+    assert list(migrate(home))
+    done = approve(home, study, monkeypatch, capsys)
+    assert done.returncode == 0, done.stderr
+    assert kits.find_kit(home).label.coordinator == federation.key().public_key.hex()
+
+
+@pytest.mark.parametrize("migrated", [True, False])
+def test_a_study_begun_before_is_refused_and_its_ledger_still_counts(
+    home, study, monkeypatch, capsys, migrated
+):
+    """Before and after its kit was put aside."""
+    for other in find_sites(study, study.folder / "sites"):
+        assert approve(other, study, monkeypatch, capsys).returncode == 0
+    run_study(study, find_sites(study, study.folder / "sites"), study.folder / "run")
+    make_old(home, study)
+    spent = home.totals()
+    assert spent.overall.n_releases > 0
+    if migrated:
+        (words,) = migrate(home)
+        assert "was begun by an earlier version and cannot go on: it needs a new study" in words
+        assert "stays in the ledger" in words
+    provision_again(study)
+    done = approve(home, study, monkeypatch, capsys)
+    assert done.returncode == 2
+    words = "site s1 began 'A small study' by an earlier version, and it cannot go on: it needs a new study"
+    assert words in done.stderr
+    assert kits.installed(home) == []
+    assert home.totals() == spent
+    # The control: another site, which has no kit from before, goes on with its new one.
+    other = SiteHome.load(study.folder / "sites" / "s2")
+    assert approve(other, study, monkeypatch, capsys).returncode == 0
 
 
 # Certificates that end
@@ -194,7 +280,7 @@ def test_a_site_is_warned(home, study, monkeypatch, capsys, days, words):
     approve(home, study, monkeypatch, capsys)
     command = ["site", "check", str(home.folder), "--study", str(study.folder)]
     assert "certificates" not in run_main(command, monkeypatch, capsys).stdout
-    ending(kits.find_kit(home).path, days)
+    ending(kits.find_kit(home).workspace, days)
     for arguments in (command, command[:3]):
         done = run_main(arguments, monkeypatch, capsys)
         assert done.returncode == 0

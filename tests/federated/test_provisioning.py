@@ -9,13 +9,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from capedjica import __version__
 from capedjica.coordinator.flare import provisioning
-from capedjica.coordinator.flare.federation import COORDINATOR, Federation
+from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.provisioning import provision, settle
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.errors import InputError
+from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, PROTOCOL, Label, check_protocol
 from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.securesum.identity import Identity
 from capedjica.study.study_file import SiteTable, Study, write_study
 from tests.attacks.views.leaks import contents
 from tests.federated.sealed import unzip
@@ -131,16 +132,16 @@ def test_the_command_refuses_in_one_line(tmp_path, monkeypatch, capsys):
     assert len(ended.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("step", ["_run_provisioner", "_restrict_server", "_add_study", "_zip"])
+@pytest.mark.parametrize("step", ["flare_folders", "_settle_server", "_add_study", "_zip"])
 def test_sealing_that_fails_leaves_nothing(tmp_path, monkeypatch, step):
     """Full disks, at the second time that each step is done where it is done more than once."""
     calls, real = [], getattr(provisioning, step)
 
-    def fail(*arguments):
+    def fail(*arguments, **options):
         calls.append(arguments)
-        if len(calls) == 2 or step in ("_run_provisioner", "_restrict_server"):
+        if len(calls) == 2 or step in ("flare_folders", "_settle_server"):
             raise OSError(28, "No space left on device")
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(provisioning, step, fail)
     assert refused(study_in(tmp_path)).endswith("federation cannot be written: No space left on device")
@@ -154,7 +155,7 @@ def test_what_flare_cannot_make_is_refused_in_its_words(tmp_path, monkeypatch):
 
     monkeypatch.setattr(CertBuilder, "build", fail)
     words = refused(study_in(tmp_path))
-    assert words.startswith("the kits could not be made: ")
+    assert words.startswith("FLARE's folders could not be made: ")
     assert "no certificate today" in words
 
 
@@ -210,16 +211,36 @@ def test_a_seal_that_cannot_be_used_is_refused(tmp_path, content, words):
         Federation.beside(study)
 
 
-def test_a_seal_of_another_version_names_both(tmp_path, sealed):
+def test_a_seal_of_another_protocol_names_both(sealed):
     study, federation, _ = sealed
     file = federation.path / "sealed.json"
     kept = file.read_text()
     try:
-        file.write_text(kept.replace(f'"{__version__}"', '"9.8.7"'))
-        with pytest.raises(InputError, match=rf"sealed by capedjica 9\.8\.7, this is {__version__}"):
+        file.write_text(kept.replace(f'"protocol": {PROTOCOL}', '"protocol": 9'))
+        words = rf"version 9 of the protocol, this program speaks version {PROTOCOL}"
+        with pytest.raises(InputError, match=words):
             Federation.beside(study)
     finally:
         file.write_text(kept)
+
+
+def test_a_seal_of_another_package_is_taken(sealed):
+    """What parties must share is the protocol."""
+    study, federation, _ = sealed
+    file = federation.path / "sealed.json"
+    kept = file.read_text()
+    try:
+        file.write_text(json.dumps(json.loads(kept) | {"capedjica": "9.8.7"}))
+        assert Federation.beside(study).seal.capedjica == "9.8.7"
+    finally:
+        file.write_text(kept)
+
+
+def test_the_protocol_is_compared_as_a_whole():
+    check_protocol(PROTOCOL, "it")
+    for other in (PROTOCOL - 1, PROTOCOL + 1):
+        with pytest.raises(InputError, match=f"it was made for version {other} of the protocol"):
+            check_protocol(other, "it")
 
 
 # What is made
@@ -227,10 +248,11 @@ def test_a_seal_of_another_version_names_both(tmp_path, sealed):
 
 def test_the_server_allows_our_components_only_and_no_commands_code_or_streams(sealed):
     _, federation, _ = sealed
-    local = {path.name: json.loads(path.read_text()) for path in (federation.server_kit / "local").iterdir()}
+    folder = federation.server_kit / "local"
+    local = {path.name: json.loads(path.read_text()) for path in folder.glob("*.json")}
     resources = local["resources.json"]
     assert resources["class_list_enforcement_mode"] == "enforce"
-    assert resources["class_allow_list"] == ["capedjica.coordinator.flare.party.AggregatorParty"]
+    assert resources["class_allow_list"] == [AGGREGATOR_CLASS]
     assert not any("log" in one["id"] for one in resources["components"])
     allowed = local["authorization.json"]["permissions"]
     powers = {power for power, who in allowed["project_admin"].items() if who != "none"}
@@ -245,7 +267,6 @@ def test_a_kit_holds_what_a_site_needs_and_nothing_else(sealed):
             "kit.json",
             "startup/client.crt",
             "startup/client.key",
-            "startup/fed_client.json",
             "startup/rootCA.pem",
             "study/study.toml",
         ]
@@ -300,25 +321,36 @@ def test_no_key_of_a_site_is_with_the_coordinator(sealed):
 def test_nobody_else_on_the_machine_reads_a_key(sealed):
     """Of the coordinator's files: those with a private key, in which form ever, and all folders of kits."""
     _, federation, _ = sealed
-    assert stat.S_IMODE(federation.path.stat().st_mode) == 0o700
+    # The carrier's user passes through it to its own folder, and lists nothing.
+    assert stat.S_IMODE(federation.path.stat().st_mode) == 0o711
     secret = [
         path
         for path in federation.path.rglob("*")
         if path.is_file() and (path.suffix == ".zip" or b"PRIVATE KEY" in path.read_bytes())
     ]
-    assert {path.name for path in secret} == {"cert.json", "client.key", "server.key"} | {
-        f"s{n}.zip" for n in range(1, 5)
+    assert {path.name for path in secret} == {
+        "cert.json",
+        "client.key",
+        "coordinator.pem",
+        "server.key",
+        *(f"s{n}.zip" for n in range(1, 5)),
     }
     assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
 
 
-def test_every_kit_holds_the_study_and_who_it_is_for(sealed):
+def test_every_kit_holds_the_study_and_who_it_is_for_signed_by_the_coordinator(sealed, tmp_path):
     study, federation, _ = sealed
+    write_study(tmp_path / "study.toml", study.content)
     for name in study.contract.roster.names:
         files = unzip(federation.site_kits / f"{name}.zip")
-        label = {"site": name, "study": study.hash.hex(), "capedjica": __version__}
-        assert json.loads(files["kit.json"]) == label
-        assert files["study/study.toml"] == (federation.server_kit / "study" / "study.toml").read_bytes()
+        label = msgspec.json.decode(files["kit.json"], type=Label)
+        assert (label.site, label.study, label.protocol) == (name, study.hash.hex(), PROTOCOL)
+        assert (label.host, label.port) == ("localhost", 8002)
+        assert label.coordinator == Identity.load(federation.key_path).public_key.hex()
+        startup = {path.removeprefix("startup/"): data for path, data in files.items()}
+        assert label.is_signed(startup)
+        assert not label.is_signed(startup | {"client.key": b""})
+        assert (tmp_path / "study.toml").read_bytes() == files["study/study.toml"]
         assert not zipfile.ZipFile(federation.site_kits / f"{name}.zip").testzip()
 
 

@@ -1,4 +1,4 @@
-"""A network that loses, repeats, delays, corrupts and forges, in a time that passes only when somebody waits."""
+"""A network that loses, repeats, delays and corrupts, in a time that passes only when somebody waits."""
 
 from __future__ import annotations
 
@@ -149,7 +149,9 @@ class Network:
 class Signer:
     """A party at a desk: signs as a site does, and counts what it worked on."""
 
-    def __init__(self, name: str = "a", work: Callable[[bytes], Reply | None] = lambda question: None) -> None:
+    def __init__(
+        self, name: str = "a", work: Callable[[bytes], Reply | None] = lambda question: None
+    ) -> None:
         self.name, self.work = name, work
         self.ran: Counter[bytes] = Counter()
         self.standing = True

@@ -487,7 +487,7 @@ def test_a_flood_of_questions_is_refused_until_there_is_room(gate):
 def test_a_question_under_way_is_not_forgotten_for_newer_ones():
     """The answer to a release takes long; blocks of masks are made meanwhile."""
     opened = threading.Event()
-    party = Signer(work=lambda question: question == b"slow" and not opened.wait(60) or None)
+    party = Signer(work=lambda question: (question == b"slow" and not opened.wait(60)) or None)
     desk = Desk(party, hold=0.01)
     assert kinds(answered(desk, b"slow")) == [Busy]
     for n in range(50):

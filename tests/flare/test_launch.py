@@ -79,7 +79,9 @@ def test_a_carrier_that_could_open_a_secret_does_not_start(place):
 
 
 def test_doors_are_tried_wherever_anything_confines(place):
-    with pytest.raises(InputError, match=r"could read .*secret, although it is confined by Landlock, in a te"):
+    with pytest.raises(
+        InputError, match=r"could read .*secret, although it is confined by Landlock, in a te"
+    ):
         check_doors(LANDLOCK, [place / "absent", place / "secret"])
     check_doors(LANDLOCK, [place / "absent"])
     # Where nothing does, this was said before, and the owner had to agree to it.

@@ -163,7 +163,9 @@ def test_answers_may_come_in_another_order(tmp_path):
 
 def test_an_answer_that_comes_late_is_nobodys(tmp_path):
     may = threading.Event()
-    office = Office(tmp_path / "s.carrier", handle=lambda data: data if data != b"slow" or may.wait(60) else b"")
+    office = Office(
+        tmp_path / "s.carrier", handle=lambda data: data if data != b"slow" or may.wait(60) else b""
+    )
     try:
         with caller(office.path) as line:
             with pytest.raises(LinkError, match=r"^no answer within 0 s$"):
@@ -343,21 +345,19 @@ def test_a_reception_that_is_none_is_an_error_in_words(tmp_path, data, words):
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    "data",
     [
-        (b"", "the other end is gone"),
-        (frame(Call(0, b"")), "a call where only answers are expected"),
-        (frame(b"\xc1"), "cannot be read"),
-        (struct.pack(">I", LIMIT + 1), "longer than 65,536"),
-        (frame(Return(0, b""))[:-1], "a frame was cut off"),
+        b"",
+        frame(Call(0, b"")),
+        frame(b"\xc1"),
+        struct.pack(">I", LIMIT + 1),
+        frame(Return(0, b""))[:-1],
     ],
+    ids=["gone", "a call", "garbage", "too long", "cut"],
 )
-def test_who_calls_is_told_when_the_other_end_is_gone_or_strange(tmp_path, data, words):
+def test_who_calls_is_told_when_the_other_end_is_gone_or_strange(tmp_path, data):
     thread = answered_by(tmp_path / "s", frame(link.Reception(VERSION)), data)
     line = Caller(connect(tmp_path / "s", GREETING, LIMIT))
-    with pytest.raises(LinkError):
-        for _ in range(100):
-            line.call(b"x", 0.1)
     assert line.over.wait(60)
     with pytest.raises(LinkError, match="the other end is gone"):
         line.call(b"x", 60)

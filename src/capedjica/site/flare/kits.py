@@ -23,6 +23,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.flare.certificates import check_certificates
 from capedjica.flare.kit import STARTUP, Label, check_protocol, is_host, startup_files
+from capedjica.site.approval.participation import has_begun
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
@@ -36,6 +37,8 @@ _FILES: Final = {"kit.json", *(f"startup/{name}" for name in STARTUP)}
 OVER: Final = "over.txt"
 # Kits as they were before the network was kept apart.
 _BEFORE: Final = "kits"
+# Where `capedjica site migrate` puts them.
+PUT_ASIDE: Final = "kits-before"
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,19 @@ def check_kit(home: SiteHome, kit: Kit, path: Path) -> None:
         raise InputError(f"{path} is not signed by the coordinator whom it names: it was changed on its way")
     check_certificates(kit.path)
     kit.server()
-    kit.study()
+    _check_begun_before(home, kit)
     _check_earlier(home, kit)
+
+
+def _check_begun_before(home: SiteHome, kit: Kit) -> None:
+    """Refuse a study that was begun by a kit from before: its releases cannot be gone on with."""
+    study, name = kit.study(), kit.label.study[:16]
+    earlier = [home.folder / folder / name for folder in (_BEFORE, PUT_ASIDE)]
+    if any((path / "kit.json").exists() for path in earlier) and has_begun(home, study):
+        raise InputError(
+            f"site {home.settings.name} began '{printable(study.content.title)}' by an earlier version, and "
+            "it cannot go on: it needs a new study. What was spent on it stays in the ledger"
+        )
 
 
 def _check_earlier(home: SiteHome, kit: Kit) -> None:

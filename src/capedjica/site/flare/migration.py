@@ -8,7 +8,7 @@ from pathlib import Path
 
 from capedjica.errors import InputError
 from capedjica.site.approval.participation import has_begun
-from capedjica.site.flare.kits import kits_from_before
+from capedjica.site.flare.kits import PUT_ASIDE, kits_from_before
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
@@ -28,7 +28,7 @@ def migrate(home: SiteHome) -> Iterator[str]:
 def _migrated(home: SiteHome, kit: Path) -> str:
     study = Study.load(kit / "study")
     begun = has_begun(home, study)
-    aside = home.folder / "kits-before" / kit.name
+    aside = home.folder / PUT_ASIDE / kit.name
     try:
         aside.parent.mkdir(mode=0o700, exist_ok=True)
         for part in _KEYS:
