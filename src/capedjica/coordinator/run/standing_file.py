@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +17,8 @@ from capedjica.mechanisms.messages import CarrierName
 
 STANDING: Final = "standing.json"
 _SCHEMA: Final = 1
+
+_log = logging.getLogger("capedjica.run")
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -48,6 +51,14 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
         If the file is damaged; or, later, if it cannot be written.
     """
     content = _read(folder.path / STANDING, contract)
+    told = set(content.liars)
+
+    def save(standing: Standing) -> None:
+        folder.write(STANDING, _encode(standing))
+        for name in sorted(standing.liars - told):
+            _log.warning("site %s is left out for good: %s", name, standing.reasons[name])
+        told.update(standing.liars)
+
     return Standing(
         block=content.block,
         asked=dict(content.asked),
@@ -55,7 +66,7 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
         # defence: liars-are-remembered
         liars=set(content.liars),
         carriers=dict(content.carriers),
-        save=lambda standing: folder.write(STANDING, _encode(standing)),
+        save=save,
     )
 
 

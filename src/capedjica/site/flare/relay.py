@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +42,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
         super().__init__()
         self._seed = insecure_noise_seed
         self._caller: Caller | None = None
+        self._connecting = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Begin and end with the job."""
@@ -76,9 +78,11 @@ class SiteRelay(Executor):  # type: ignore[misc]
 
     def _asked(self, parcel: bytes, fl_ctx: FLContext) -> bytes:
         try:
-            if self._caller is None or self._caller.over.is_set():
-                # The agent was started again.
-                self._connect(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()))
+            # Several questions at once: only one of them may connect.
+            with self._connecting:
+                if self._caller is None or self._caller.over.is_set():
+                    # The agent was started again.
+                    self._connect(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()))
             return b"" if self._caller is None else self._caller.call(parcel, _SECONDS)
         except LinkError as error:
             self.logger.warning(f"the agent gave no answer: {error}")
