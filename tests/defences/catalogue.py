@@ -894,6 +894,24 @@ DEFENCES = (
         {"false-blocks": NEVER},
     ),
     Defence(
+        "what is asked is written down",
+        "honest sites stay and a liar goes, whatever is lost",
+        "test_honest_sites_stay_and_the_liar_goes_whatever_is_lost",
+        {"what-is-asked-is-written-down": GONE},
+    ),
+    Defence(
+        "liars are remembered",
+        "who lied in an interrupted run is left out of the rest",
+        "test_who_lied_in_an_interrupted_run_is_left_out_of_the_rest_and_named_in_the_results",
+        {"liars-are-remembered": "liars=set(),"},
+    ),
+    Defence(
+        "a record that was lost",
+        "a run whose record was lost believes its sites",
+        "test_a_run_whose_record_was_lost_believes_its_sites",
+        {"a-record-that-was-lost": "elif False:"},
+    ),
+    Defence(
         "blocks far ahead, site",
         "no lie obtains a release or a charge, a block after which none could follow included",
         "test_no_lie_obtains_a_release_or_a_charge",
@@ -1256,5 +1274,54 @@ DEFENCES = (
         "a study that has begun reads the people and the files of its approval and no others",
         "test_once_begun_nobody_in_the_folder_of_the_scans_is_in_the_way",
         {"the-people-of-the-approval": "approved = None"},
+    ),
+    # 3. Two programs on one machine
+    Defence(
+        "files out of reach",
+        "a confined program reads no file of the same user but those that it was granted",
+        "test_no_file_of_the_same_user_is_in_reach",
+        {"files-out-of-reach": GONE},
+    ),
+    Defence(
+        "secrets are never granted",
+        "no path is granted to a program that is a secret or above one",
+        "test_nothing_is_granted_that_holds_a_secret",
+        {"secrets-are-never-granted": "return list(paths)"},
+    ),
+    Defence(
+        "signals stay inside",
+        "a confined program sends no signal to other programs of the same user",
+        "test_no_process_of_the_same_user_can_be_signalled",
+        {"signals-stay-inside": "scopes = _ABSTRACT_SOCKETS"},
+    ),
+    Defence(
+        "another user",
+        "a program with a user of its own reads no file of ours",
+        "test_another_user_reads_no_file_of_ours_and_stays_another",
+        {"another-user": GONE},
+    ),
+    Defence(
+        "no new privileges",
+        "no program that runs as root whoever starts it gives rights back",
+        "test_no_program_gives_rights_back",
+        {"no-new-privileges": "pass"},
+    ),
+    Defence(
+        "no capabilities",
+        "root that executes a program has no capability",
+        "test_root_without_capabilities_is_root_by_name_only",
+        {"no-capabilities": "pass"},
+    ),
+    Defence(
+        "no network",
+        "a program with secrets reaches no network",
+        "test_an_agent_has_no_network",
+        {"no-network": "pass"},
+    ),
+    Defence(
+        "memory out of sight",
+        "other programs of its user do not see the memory of a program with secrets",
+        "test_the_memory_of_an_agent_is_hidden_from_its_user",
+        {"memory-out-of-sight": "pass"},
     ),
 )

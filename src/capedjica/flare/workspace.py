@@ -6,9 +6,12 @@ certificates, where the server is, and nothing that is run.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +95,11 @@ def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
     resources["components"] = [
         one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")
     ]
-    (local / "log_config.json.default").rename(local / "log_config.json")
+    logs: dict[str, Any] = msgspec.json.decode((local / "log_config.json.default").read_bytes())
+    # One file, which is rotated; what is printed is kept by whoever started FLARE, for as long as that likes.
+    logs["handlers"]["consoleHandler"]["level"] = "CRITICAL"
+    logs["loggers"]["root"]["handlers"] = ["consoleHandler", "logFileHandler"]
+    write_json(local / "log_config.json", logs)
     for file in (*local.glob("*.default"), *local.glob("*.sample")):
         file.unlink()
     write_json(local / "resources.json", resources)
@@ -104,10 +111,40 @@ def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
 def point_to(workspace: Path, socket: Path, closed: Iterable[Path] = ()) -> None:
     """Tell the carrier that will work in a folder where the socket is of the process that it works for.
 
-    ``closed`` is what it must not be able to open, and tries before it connects to anything.
+    ``closed`` is what it must not be able to open, and tries before it connects to anything. The folder was
+    the carrier's before: links that it may have left there lead nowhere.
     """
     settings = {"socket": str(socket), "closed": [str(path.absolute()) for path in closed]}
-    write_json(workspace / "local" / SETTINGS, settings)
+    try:
+        _write_settings(workspace, json.dumps(settings, indent=2) + "\n")
+    except OSError as error:
+        raise InputError(f"{workspace} cannot be prepared for the carrier: {error.strerror}") from None
+
+
+def _write_settings(workspace: Path, text: str) -> None:
+    with _opened(workspace, os.O_DIRECTORY) as folder, _opened("local", os.O_DIRECTORY, folder) as local:
+        draft = f".{SETTINGS}.draft"
+        _remove(draft, local)
+        # defence: no-way-out-by-a-link
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(draft, flags, 0o600, dir_fd=local), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(draft, SETTINGS, src_dir_fd=local, dst_dir_fd=local)
+
+
+@contextmanager
+def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
+    """Yield a descriptor of a path that is no link."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove(name: str, folder: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
 
 
 def hand_over(workspace: Path, confinement: Confinement) -> None:
@@ -115,8 +152,27 @@ def hand_over(workspace: Path, confinement: Confinement) -> None:
     if confinement.uid is None:
         return
     try:
-        for folder, _, files in os.walk(workspace):
-            for path in (folder, *(os.path.join(folder, name) for name in files)):
-                os.chown(path, confinement.uid, confinement.gid or -1, follow_symlinks=False)
+        for descriptor in _own_files(workspace):
+            os.chown(descriptor, confinement.uid, confinement.gid or -1)
     except OSError as error:
         raise InputError(f"{workspace} cannot be given to user {confinement.uid}: {error.strerror}") from None
+
+
+def share(workspace: Path) -> None:
+    """Let the group of a folder work in what is there of this user's, as its owner does."""
+    for descriptor in _own_files(workspace):
+        found = os.fstat(descriptor)
+        if found.st_uid == os.getuid():
+            rights = 0o770 if stat.S_ISDIR(found.st_mode) else found.st_mode & 0o700 | 0o660
+            os.chmod(descriptor, rights)
+
+
+def _own_files(workspace: Path) -> Iterator[int]:
+    """Yield descriptors of all folders and files of a workspace that are nowhere else, links left out."""
+    for _, _, files, folder in os.fwalk(workspace):
+        yield folder
+        for name in files:
+            with suppress(OSError), _opened(name, 0, folder) as descriptor:
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+                    yield descriptor

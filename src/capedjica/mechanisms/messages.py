@@ -210,6 +210,18 @@ def read_question(data: bytes, contract: Contract) -> Question:
     return _read(_questions, data, contract)
 
 
+def is_greeting(question: bytes) -> bool:
+    """Whether the bytes of a question are those of a Hello, told without reading all of it."""
+    # A message begins with the head of its array and the head of the string that is its tag.
+    return question[2:7] == b"Hello"
+
+
+def is_refusal(reply: bytes) -> bool:
+    """Whether a signed reply is a refusal, told without reading all of it."""
+    start = SIGNATURE_BYTES + 2
+    return reply[start : start + 7] == b"Refusal"
+
+
 def question_hash(question: bytes) -> bytes:
     """Return the hash by which a reply names the exact bytes of the question that it answers."""
     return hashlib.sha256(_QUESTION_LABEL + question).digest()

@@ -55,6 +55,8 @@ class Findings:
         Further figures by the paper's formulas, by their names.
     origin : dict
         Versions, hashes and dates, by their names.
+    unconfined : tuple of str
+        Sites at which nothing kept the program that has the network from the scans.
     """
 
     title: str
@@ -69,6 +71,7 @@ class Findings:
     prepared: str = ""
     paper_says: Mapping[str, float] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
+    unconfined: tuple[str, ...] = ()
 
     @property
     def private(self) -> bool:

@@ -53,7 +53,7 @@ def test_no_program_gives_rights_back(wrapper, workspace):
     if launched(command, workspace, "free", uid=NOBODY, wrapper=wrapper).stdout != "0\n":
         pytest.skip("no program runs as its owner in this folder")
     done = launched(command, workspace, "user", uid=NOBODY, wrapper=wrapper)
-    assert done.stdout == f"{NOBODY}\n", done.stderr
+    assert (done.stdout, done.stderr) == (f"{NOBODY}\n", "")
 
 
 STRONGEST = """

@@ -50,6 +50,13 @@ def provision(
     typer.echo("A kit for each site, to be handed over so that nobody else gets it:")
     for name in given.contract.roster.names:
         typer.echo(f"  {federation.site_kits / f'{name}.zip'}")
-    typer.echo(f"Keep to yourself: {federation.path / 'root'}. Open to the sites: port {port} of {host}.")
+    typer.echo(
+        "Your own key, by which sites know your kits, to be compared by voice:\n  "
+        f"{federation.key().fingerprint}"
+    )
+    typer.echo(
+        f"Keep to yourself: {federation.root_path} and {federation.key_path}. Open to the sites: port {port} "
+        f"of {host}."
+    )
     typer.echo("Next, at each site: capedjica site approve NAME.zip; capedjica site start")
     typer.echo(f"Next, here: capedjica run {shlex.quote(str(study))} --engine flare")

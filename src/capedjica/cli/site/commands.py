@@ -84,13 +84,18 @@ def approve(
     """
     from capedjica.site.approval import participation
     from capedjica.site.check import show_terms
-    from capedjica.site.flare.kits import received
+    from capedjica.site.flare.kits import coordinator_of, received
     from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     with received(home, study) as (given, keep):
         participation.check_terms(home, given)
         show_terms(home, given, Console(highlight=False))
+        if study.suffix == ".zip":
+            typer.echo(
+                "\nThe coordinator's key is pinned: a new kit, or word that the study is over, is taken from "
+                f"nobody else. Its fingerprint, to be compared by voice:\n  {coordinator_of(study)}"
+            )
         typer.echo()
         if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
             typer.echo("Not approved; nothing changed.")

@@ -106,6 +106,7 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
     from capedjica.flare.kit import check_protocol
     from capedjica.site.approval.participation import problems
     from capedjica.site.flare import kits
+    from capedjica.site.flare.kits import OVER
     from capedjica.site.home import SiteHome
     from capedjica.tools.toml import listed
 
@@ -116,6 +117,9 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
     if warning:
         typer.echo(f"Warning: {warning}.", err=True)
     given = kit.study()
+    if (kit.path / OVER).exists():
+        when = (kit.path / OVER).read_text().strip()
+        raise InputError(f"the coordinator ended '{given.content.title}' on {when}: there is nothing to do")
     found = problems(home, given)
     if found:
         raise InputError(listed(f"site {home.settings.name} is not ready for '{given.content.title}'", found))
@@ -126,13 +130,17 @@ def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
     """Disconnect this site, from one study or all; what it released stays charged, and a run can go on."""
     need_flare()
     from capedjica.flare import processes
+    from capedjica.site.agent.owner import standing
     from capedjica.site.flare import kits
     from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
     chosen = kits.installed(home) if study is None else [kits.find_kit(home, study)]
     stopped = [kit for kit in chosen if processes.stop(kit.path)]
-    if not stopped:
+    apart = [kit for kit in chosen if standing(kit) is not None]
+    for kit in apart:
+        typer.echo(f"The agent of '{kit.study().content.title}' was started by itself: stop it where it was.")
+    if not stopped and not apart:
         typer.echo(f"Site {home.settings.name} was not running.")
     for kit in stopped:
         typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")
@@ -153,7 +161,7 @@ def status(site: SiteArgument = Path("."), study: AnyOption = None, as_json: Jso
         typer.echo(json.dumps(found, indent=2))
     else:
         Console(highlight=False, soft_wrap=True).print(_view(home.settings.name, found))
-    running = {one["state"] for one in found} - {"stopped", "unusable"}
+    running = {one["state"] for one in found} - {"stopped", "over", "unusable"}
     raise typer.Exit(10 if not running else 0 if running == {"connected"} else 11)
 
 

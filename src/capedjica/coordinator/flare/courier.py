@@ -21,6 +21,7 @@ from capedjica.mechanisms.messages import (
     Refusal,
     Reply,
     Unknown,
+    is_greeting,
     question_hash,
     read_reply,
 )
@@ -56,7 +57,7 @@ class Patience:
 
     def of(self, question: bytes) -> float:
         """Return how long the answer to a message of the protocol may take."""
-        if _is_greeting(question):
+        if is_greeting(question):
             return self.greeting
         return self.release if question[2:5] == b"Ask" else self.masks
 
@@ -105,7 +106,7 @@ class Courier:
     def _is_due(self, name: str, question: bytes) -> bool:
         """Whether to see if a site that was given up is back: each attempt may cost the others a while."""
         now = time.monotonic()
-        if not _is_greeting(question) or now - self._tried.get(name, 0.0) < self.patience.silence:
+        if not is_greeting(question) or now - self._tried.get(name, 0.0) < self.patience.silence:
             return False
         self._tried[name] = now
         return True
@@ -137,7 +138,7 @@ class Courier:
         else:
             assert data is not None
             # A refusal is for whoever asked; one of a site that takes no part is remembered here.
-            if isinstance(reply, Refusal) and _is_greeting(trip.question):
+            if isinstance(reply, Refusal) and is_greeting(trip.question):
                 self._give_up(name, trips, reply.reason)
                 answers[name] = data
                 return
@@ -176,6 +177,7 @@ class Courier:
             try:
                 replies = self.send(dict.fromkeys(sorted(missing), probe), TRANSIT_SECONDS)
             except CarrierLostError:
+                until = time.monotonic() + self.patience.joining
                 continue
             missing -= {name for name, data in replies.items() if self._is_there(name, data, hash_)}
             if missing:
@@ -205,6 +207,7 @@ class _Trip:
         self.question, self.hash = question, question_hash(question)
         self.doubt: str | None = None
         self._silence, self._last = patience.silence, now
+        self._joining = patience.joining
         self._allowed = patience.of(question)
         self._until = now + self._allowed
         self._delivered = False
@@ -219,9 +222,10 @@ class _Trip:
             self._last, self.doubt = time.monotonic(), None
 
     def excuse(self) -> None:
-        """Begin to count anew: nothing could be heard."""
+        """Begin to count anew: nothing could be heard, and its site has to join another job first."""
         now = time.monotonic()
-        self._last, self._until, self._delivered = now, now + self._allowed, False
+        self._last = now + max(0.0, self._joining - self._silence)
+        self._until, self._delivered = now + self._joining + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
         """Return why not to wait any longer, if so."""
@@ -229,8 +233,3 @@ class _Trip:
         if not self._delivered and (was_lost or now - self._last > self._silence):
             return self.doubt or "nothing was heard from it"
         return "it took too long" if now > self._until else None
-
-
-def _is_greeting(question: bytes) -> bool:
-    # A message begins with the head of its array and the head of the string that is its tag.
-    return question[2:7] == b"Hello"

@@ -19,6 +19,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from capedjica.coordinator.flare.posts import RELAY, Post, write_replies
+from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
 from capedjica.flare.size_limits import MAX_FRAME
 from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
@@ -60,7 +61,7 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
             try:
                 path = Path(json.loads(settings.read_text())["socket"])
                 return connect(path, Greeting(VERSION, RELAY), MAX_FRAME)
-            except (LinkError, OSError, ValueError, LookupError) as error:
+            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
                 if time.monotonic() > until or abort_signal.triggered:
                     raise LinkError(str(error)) from None
             time.sleep(_PAUSE)
@@ -83,7 +84,8 @@ def _post(engine: Any, data: bytes) -> bytes:
     except ValueError:
         return write_replies({})
     # Asked for a site that is not part of the job, FLARE would ask none of the others either.
-    known = {n: p for n, p in post.parcels.items() if engine.get_client_from_name(n) is not None}
+    names = {client.name for client in engine.get_clients()}
+    known = {name: parcel for name, parcel in post.parcels.items() if name in names}
     return write_replies(_send(engine, known, post.seconds) if known else {})
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from capedjica.algorithms.ica.reliability import stability
 from capedjica.coordinator.run.journal import Journal, JournaledMeans
-from capedjica.coordinator.run.results import write_results
+from capedjica.coordinator.run.results import SiteFacts, write_results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.standing_file import open_standing
 from capedjica.coordinator.run.watcher import Step, Watcher
@@ -88,8 +88,8 @@ def _estimate(
         raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
     privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
     stable = stability(study.method, unmixing, journal.released)
-    left_out = _left_out(aggregator, privacy)
-    write_results(folder, study, unmixing, n_iter, stable, privacy, state, left_out)
+    sites = SiteFacts(_left_out(aggregator, privacy), aggregator.standing.carriers)
+    write_results(folder, study, unmixing, n_iter, stable, privacy, state, sites)
     folder.finish(state)
     _log.info("complete. %s", " ".join(str(privacy).split()))
 

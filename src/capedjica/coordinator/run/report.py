@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Final
@@ -69,6 +69,7 @@ class PrivacyFile(msgspec.Struct):
     neighbour: Neighbour = "subject"
     units_per_subject: int = 1
     not_covered: list[str] = []
+    carriers: dict[str, str] = {}
 
     def statement(self, contract: Contract) -> PrivacyStatement:
         """Return what was written, with infinity again where there is no number.
@@ -95,6 +96,15 @@ class PrivacyFile(msgspec.Struct):
             alone=contract.alone,
             not_covered=tuple(self.not_covered),
         )
+
+
+# What keeps the program that has the network from a site's files.
+BOUNDARIES: Final = {
+    "embedded": "none needed: all in one process, without a network",
+    "user": "a user of its own",
+    "landlock": "Landlock",
+    "none": "NONE: unconfined",
+}
 
 
 class _Provenance(msgspec.Struct):
@@ -124,19 +134,21 @@ def run_findings(run: Path) -> Findings:
         raise InputError(f"{run} holds no complete run: give the folder of one, or its unpacked results.zip")
     study = Study.load(run)
     provenance = folder.read_json("provenance.json", _Provenance)
+    cost = folder.read_json("privacy.json", PrivacyFile)
     return Findings(
         title=study.content.title,
         method=study.content.analysis.method,
         version=provenance.capedjica,
         maps=_maps(folder, study),
         contract=study.contract,
-        privacy=folder.read_json("privacy.json", PrivacyFile).statement(study.contract),
+        privacy=cost.statement(study.contract),
+        unconfined=tuple(name for name, kind in cost.carriers.items() if kind == "none"),
         n_iter=provenance.n_iter,
         released=_released(folder, study),
         preparation=_preparation(study),
         prepared=_prepared(study.content.features, study.content.analysis.n_features),
         paper_says=_paper_says(study),
-        origin=_origin(study, provenance),
+        origin=_origin(study, provenance, cost.carriers),
     )
 
 
@@ -222,7 +234,8 @@ def _paper_says(study: Study) -> dict[str, float]:
     return {words: said[name] for name, words in PAPER.items()}
 
 
-def _origin(study: Study, provenance: _Provenance) -> dict[str, str]:
+def _origin(study: Study, provenance: _Provenance, carriers: Mapping[str, str]) -> dict[str, str]:
+    boundaries = {f"boundary at {name}": BOUNDARIES.get(kind, kind) for name, kind in carriers.items()}
     hashes = {f"SHA-256 of {name}": digest for name, digest in provenance.files.items()}
     return {
         "study": study.hash.hex(),
@@ -231,6 +244,7 @@ def _origin(study: Study, provenance: _Provenance) -> dict[str, str]:
         "taken up again": f"{provenance.resumed} times",
         "capedjica": provenance.capedjica,
         "Python": provenance.python,
+        **boundaries,
         **provenance.libraries,
         **hashes,
     }

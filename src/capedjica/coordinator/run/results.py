@@ -7,6 +7,7 @@ import math
 import platform
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -53,6 +54,26 @@ class Cost(msgspec.Struct):
     statement: str
 
 
+@dataclass(frozen=True)
+class SiteFacts:
+    """What there is to say of sites besides what they spent.
+
+    Attributes
+    ----------
+    left_out : dict
+        Why sites were left out.
+    carriers : dict
+        What keeps the program with the network from each site's files.
+    """
+
+    left_out: Mapping[str, str]
+    carriers: Mapping[str, str]
+
+    def json(self) -> dict[str, Any]:
+        """Return it for ``privacy.json``."""
+        return {"left_out": dict(self.left_out), "carriers": dict(self.carriers)}
+
+
 def result_names(study: Study) -> list[str]:
     """Return the files that a complete run has."""
     pictures = [] if study.content.analysis.image_shape is None else ["maps.png"]
@@ -79,11 +100,11 @@ def write_results(
     stability: FloatArray | None,
     privacy: PrivacyStatement,
     state: RunState,
-    left_out: Mapping[str, str],
+    sites: SiteFacts,
 ) -> None:
     """Write the matrices, the maps for people, reliability, privacy, provenance, and a bundle of it all.
 
-    ``stability`` is that of each map, None where the method cannot tell it; ``left_out`` says why sites were.
+    ``stability`` is that of each map, None where the method cannot tell it.
     """
     mixing = mixing_of(unmixing)
     folder.write_array("mixing.npy", mixing)
@@ -93,7 +114,7 @@ def write_results(
     title = study.content.title if privacy.private else f"{study.content.title} (NOT PRIVATE)"
     _write_pictures(folder, study, mixing.T, title, stability)
     folder.write_json("reliability.json", reliability_json(stability))
-    folder.write_json("privacy.json", privacy_json(privacy) | {"left_out": dict(left_out)})
+    folder.write_json("privacy.json", privacy_json(privacy) | sites.json())
     folder.write_json(
         "provenance.json",
         {

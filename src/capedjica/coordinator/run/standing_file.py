@@ -12,6 +12,7 @@ from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.standing import Standing
 from capedjica.mechanisms.contract import Contract
+from capedjica.mechanisms.messages import CarrierName
 
 STANDING: Final = "standing.json"
 _SCHEMA: Final = 1
@@ -28,6 +29,7 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     asked: dict[str, Annotated[float, Meta(ge=0)]]
     liars: list[str]
     reasons: dict[str, str]
+    carriers: dict[str, CarrierName] = {}
 
 
 def open_standing(folder: RunFolder, contract: Contract) -> Standing:
@@ -50,7 +52,9 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
         block=content.block,
         asked=dict(content.asked),
         reasons=dict(content.reasons),
+        # defence: liars-are-remembered
         liars=set(content.liars),
+        carriers=dict(content.carriers),
         save=lambda standing: folder.write(STANDING, _encode(standing)),
     )
 
@@ -66,7 +70,8 @@ def _read(file: Path, contract: Contract) -> _Content:
         raise InputError(f"{file} is not what a run remembers of its sites: {error}") from None
     if content.schema != _SCHEMA:
         raise InputError(f"{file}: schema must be {_SCHEMA}, got {content.schema}")
-    if strangers := {*content.asked, *content.liars, *content.reasons} - set(contract.roster.names):
+    told = {*content.asked, *content.liars, *content.reasons, *content.carriers}
+    if strangers := told - set(contract.roster.names):
         named = ", ".join(repr(name[:80]) for name in sorted(strangers))
         raise InputError(f"{file} speaks of {named}, not in the roster of this study")
     return content
@@ -79,5 +84,6 @@ def _encode(standing: Standing) -> bytes:
         asked=standing.asked,
         liars=sorted(standing.liars),
         reasons=standing.reasons,
+        carriers=standing.carriers,
     )
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"

@@ -207,6 +207,7 @@ class Aggregator:
         questions = {name: Hello(*told, self._heads.get(name, b""), nonce) for name in self._wanted()}
         self._tell("greeting", self._informed)
         present = self._credible(self._conversation.ask(questions, Status))
+        self.standing.note_carriers(present)
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
         return present
@@ -340,6 +341,7 @@ class Aggregator:
             self._published_hash(),
             state,
         )
+        # defence: what-is-asked-is-written-down
         self.standing.ask(plan.participants, ask.plan.fraction)
         answers = self._ask_until_complete(ask, plan)
         aborted = len(answers) < len(plan.participants)

@@ -24,7 +24,7 @@ from typing import Final
 
 from capedjica.mechanisms.aggregator.lost_sites import PATIENCE, far_ahead
 from capedjica.mechanisms.contract import Contract
-from capedjica.mechanisms.messages import Status
+from capedjica.mechanisms.messages import CarrierName, Status
 
 # Every release costs less than its part of the budget, by the headroom of its plan; what remains is that sums
 # of many parts are rounded, here and at the site.
@@ -52,6 +52,8 @@ class Standing:
         Why a site failed or lied, the last time.
     liars : set of str
         The sites whose own words were false; they are left out for good.
+    carriers : dict
+        What each site says that keeps the program with the network from its files.
     save : callable
         Called with this object whenever it changed, and before anything is asked that depends on it.
     """
@@ -61,6 +63,7 @@ class Standing:
     failures: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
     liars: set[str] = field(default_factory=set)
+    carriers: dict[str, CarrierName] = field(default_factory=dict)
     save: Callable[[Standing], None] = field(default=_keep_in_memory, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,13 @@ class Standing:
             self.asked[name] = self.asked.get(name, 0.0) + fraction
         self.save(self)
 
+    def note_carriers(self, present: Mapping[str, Status]) -> None:
+        """Write down how sites keep the network from their files; once a site had no boundary, that stays."""
+        said = {name: status.carrier for name, status in present.items() if self.carriers.get(name) != "none"}
+        if not said.items() <= self.carriers.items():
+            self.carriers |= said
+            self.save(self)
+
     def fail(self, reasons: Mapping[str, str]) -> None:
         """Write down which sites failed the others, and why."""
         if reasons:
@@ -102,6 +112,7 @@ class Standing:
         doubts = {name: words for name, one in possible.items() if (words := self._contradiction(name, one))}
         if len(possible) - len(doubts) >= contract.roster.threshold:
             self._convict(doubts)
+        # defence: a-record-that-was-lost
         elif len(doubts) > _may_lie(contract):
             doubts = self._believe(contract, possible)
         return impossible | doubts

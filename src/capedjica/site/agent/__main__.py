@@ -6,6 +6,7 @@ site's files, and ``UID`` the user whose processes may connect as the carrier, b
 
 from __future__ import annotations
 
+import os
 import sys
 
 from capedjica.tools.confinement.agent import isolate_agent
@@ -13,8 +14,9 @@ from capedjica.tools.confinement.agent import isolate_agent
 
 def main() -> None:
     """Shut the network out, before anything else is loaded, and serve."""
+    apart = len(sys.argv) > 3 and sys.argv[3] not in ("", str(os.getuid()))
     # defence: an-agent-has-no-network
-    network = isolate_agent()
+    network = isolate_agent(knows_users=apart)
     from capedjica.errors import CapedjicaError
     from capedjica.flare.processes import FINAL_CODE
     from capedjica.site.agent.serving import serve

@@ -8,8 +8,7 @@ from typing import Final, Protocol
 
 from capedjica.errors import ProtocolError
 from capedjica.flare.parcels import HOLD_SECONDS, Notice, Parcel, read_parcel
-from capedjica.mechanisms.messages import VERSION, question_hash
-from capedjica.securesum.identity import SIGNATURE_BYTES
+from capedjica.mechanisms.messages import VERSION, is_refusal, question_hash
 
 # A release is computed while a block of masks is made: more is never under way at once.
 _WORKERS: Final = 2
@@ -124,6 +123,4 @@ class Desk:
 
 def _was_refused(answer: Future[bytes]) -> bool:
     """Whether there is an answer, and it is a refusal: put once more, the question is worked on once more."""
-    # After the signature a message begins with the heads of its array and of the string that is its tag.
-    start = SIGNATURE_BYTES + 2
-    return answer.done() and not answer.cancelled() and answer.result()[start : start + 7] == b"Refusal"
+    return answer.done() and not answer.cancelled() and is_refusal(answer.result())

@@ -152,7 +152,7 @@ def ask(kit: Kit, command: Command) -> Outcome | None:
     try:
         token = (kit.path / _TOKEN).read_bytes()
         caller = Caller(connect(socket_path(kit.path, ROLE), Greeting(VERSION, ROLE, token), _LIMIT))
-    except (OSError, LinkError):
+    except (OSError, CapedjicaError):
         return None
     try:
         return msgspec.msgpack.decode(caller.call(msgspec.msgpack.encode(command), _SECONDS), type=Outcome)

@@ -7,6 +7,7 @@ charged twice.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from capedjica.mechanisms.messages import (
     Refusal,
     Reply,
     Unknown,
+    is_greeting,
+    is_refusal,
     question_hash,
     sign_reply,
 )
@@ -35,15 +38,19 @@ from capedjica.site.approval.participation import (
     taking_part,
     terms_problems,
 )
+from capedjica.site.flare.kits import OVER
 from capedjica.site.home import SiteHome
-from capedjica.site.run import attending, log_refusal, own_log
+from capedjica.site.run import attending, log_path, log_refusal, own_log
 from capedjica.study.study_file import Study
 from capedjica.tools.durable import write_whole
 
 # Told to the aggregator: why, may name a patient, and is in the site's own log.
 # defence: silence-of-a-site-that-refuses
 _SILENT: Final = "it does not take part; its own log says why"
-OVER: Final = "over.txt"
+
+
+# For the console, and so for a system's journal: it names nobody.
+_journal: Final = logging.getLogger("capedjica.agent")
 
 
 class SiteParty:
@@ -71,25 +78,17 @@ class SiteParty:
         self._held = ExitStack()
         self._site: Site | None = None
         self._ledger: Ledger | None = None
+        self._begun = False
         self._joining = threading.Lock()
 
     # A carrier comes and goes
 
     def connected(self, seed: int | None) -> None:
-        """Learn that a carrier connected, with a seed for studies that say insecure_noise.
-
-        A study that has not begun is joined anew, so that what was approved is compared with what is there.
-        """
+        """Learn that a carrier connected, with a seed for studies that say insecure_noise."""
         with self._joining:
-            if self._site is not None and (seed != self._seed or not self._has_begun()):
+            if self._site is not None and seed != self._seed:
                 self._leave()
             self._seed = seed
-
-    def _has_begun(self) -> bool:
-        try:
-            return has_begun(self._home, self._study)
-        except CapedjicaError:
-            return True
 
     def close(self) -> None:
         """Let go of everything."""
@@ -110,24 +109,36 @@ class SiteParty:
     def handle(self, question: bytes) -> bytes:
         """Return the signed answer to a question."""
         try:
-            site = self._joined()
+            site = self._joined(is_greeting(question))
         except Exception as error:
             with suppress(InputError):
                 log_refusal(self._home, error)
+            _journal.warning("does not take part; %s says why", log_path(self._home))
             return self.refuse(question_hash(question), _SILENT)
-        return site.handle(question)
+        reply = site.handle(question)
+        if is_refusal(reply):
+            _journal.warning("refused a question; %s says why", log_path(self._home))
+        return reply
 
-    def _joined(self) -> Site:
+    def _joined(self, greeted: bool) -> Site:
+        """Return the site; whenever it is greeted before the study begins, all is looked at once more."""
         with self._joining:
-            if self._site is None:
-                try:
+            try:
+                if self._site is None:
                     self._site = self._join()
-                except BaseException:
-                    self._leave()
-                    raise
+                elif greeted and not self._has_begun():
+                    self._check()
+            except BaseException:
+                self._leave()
+                raise
             return self._site
 
-    def _join(self) -> Site:
+    def _has_begun(self) -> bool:
+        self._begun = self._begun or has_begun(self._home, self._study)
+        return self._begun
+
+    def _check(self) -> None:
+        """Refuse what was not approved, or is not as it was."""
         home, study = self._home, self._study
         if (self._place / OVER).exists():
             raise InputError(f"the coordinator has ended the study ({self._place / OVER})")
@@ -143,6 +154,10 @@ class SiteParty:
             raise InputError(
                 f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
             )
+
+    def _join(self) -> Site:
+        self._check()
+        home, study = self._home, self._study
         self._held.enter_context(taking_part(home, study))
         site = self._held.enter_context(attending(home, study, self._seed, carrier=self._carrier))
         self._ledger = self._held.enter_context(home.open_ledger())

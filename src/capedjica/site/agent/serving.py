@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -31,6 +32,9 @@ CARRIERS: Final = {
 }
 
 
+_journal: Final = logging.getLogger("capedjica.agent")
+
+
 class Agent:
     """Serves one carrier at a time.
 
@@ -54,12 +58,17 @@ class Agent:
         self._party = SiteParty(home, kit.study(), kit.label, kit.path, carrier)
         self._desk = Desk(self._party)
         self._busy, self._asked = threading.Lock(), None
-        self._owner = OwnersDesk(home, kit.path, self._standing, self._log.warning)
+        self._owner = OwnersDesk(home, kit.path, self._standing, self._report)
         path = socket_path(kit.path, ROLE)
-        self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, self._log.warning)
+        self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, self._report)
         self._log.info("the agent has begun: %s; the carrier is confined by %s", network, self._carrier)
 
     _asked: float | None
+
+    def _report(self, line: str) -> None:
+        """Tell who was refused, in the site's own log and on the console."""
+        self._log.warning(line)
+        _journal.warning(line)
 
     def _admit(self, greeting: Greeting) -> str:
         if greeting.role != ROLE:
@@ -74,7 +83,7 @@ class Agent:
             self._party.connected(greeting.seed)
             answer_calls(channel, self._answer)
         except LinkError as error:
-            self._log.warning("the carrier was cut off: %s", error)
+            self._report(f"the carrier was cut off: {error}")
         except Exception:
             self._log.exception("unexpected error")
         finally:
@@ -108,6 +117,24 @@ def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> None
         signal.signal(number, lambda *_: ended.set())
     with ExitStack() as held:
         held.enter_context(own_log(home))
+        _keep_the_console_clean(home)
         agent = Agent(home, kit, carrier, int(uid) if uid else os.getuid(), network)
         held.callback(agent.close)
         ended.wait()
+
+
+def _keep_the_console_clean(home: SiteHome) -> None:
+    """Print refusals without their reasons; what may name a person goes to the site's own log, or nowhere."""
+    logging.basicConfig(format="%(message)s", level=logging.CRITICAL)
+    _journal.setLevel(logging.INFO)
+    # A library may name the file of a scan in a warning.
+    logging.captureWarnings(True)
+    # defence: no-warnings-on-the-console
+    logging.getLogger("py.warnings").propagate = False
+    logging.getLogger("py.warnings").addHandler(logging.NullHandler())
+
+    def log(failed: threading.ExceptHookArgs) -> None:
+        caught = failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
+        private_log(home.settings.name).error("unexpected error", exc_info=caught)
+
+    threading.excepthook = log

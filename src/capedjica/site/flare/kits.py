@@ -32,6 +32,8 @@ _MOST_FILES: Final = 200
 _MOST_BYTES: Final = 512 << 20
 _PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _FILES: Final = {"kit.json", *(f"startup/{name}" for name in STARTUP)}
+# In the agent's part: when the coordinator ended the study.
+OVER: Final = "over.txt"
 # Kits as they were before the network was kept apart.
 _BEFORE: Final = "kits"
 
@@ -139,6 +141,15 @@ def open_kit(path: Path, into: Path) -> Kit:
     return Kit.load(into, into)
 
 
+def coordinator_of(path: Path) -> str:
+    """Return the fingerprint of the coordinator's key in a kit that was received."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return msgspec.json.decode(archive.read("kit.json"), type=Label).key.fingerprint
+    except (OSError, LookupError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a kit of this version: {error}") from None
+
+
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     missing = _FILES - set(archive.namelist())
@@ -228,8 +239,8 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
     place = _place(home, kit)
     if not place.exists() or _is_kept(home, kit):
         return
-    if (place / "over.txt").exists():
-        raise InputError(f"the coordinator has ended this study ({place / 'over.txt'}): it needs no new kit")
+    if (place / OVER).exists():
+        raise InputError(f"the coordinator has ended this study ({place / OVER}): it needs no new kit")
     earlier = Kit.load(place, place).label
     # defence: the-coordinators-key-is-pinned
     if earlier.coordinator != kit.label.coordinator:
@@ -243,8 +254,9 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
 def _check_unused(home: SiteHome, kit: Path) -> None:
     # Approving a study without a kit needs none of what runs kits.
     from capedjica.flare import processes
+    from capedjica.site.agent.owner import standing
 
-    if processes.running(kit) is not None:
+    if processes.running(kit) is not None or standing(Kit.load(kit, kit)) is not None:
         raise InputError(
             f"site {home.settings.name} is connected by its kit of this study; first: capedjica site stop "
             f"{home.folder}"

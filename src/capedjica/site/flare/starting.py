@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import sys
 import tempfile
 from contextlib import suppress
@@ -16,7 +15,7 @@ from capedjica.flare import processes
 from capedjica.flare.kit import SITE_CLASS, project, startup_files
 from capedjica.flare.launch import program_input, start_command
 from capedjica.flare.link import socket_path
-from capedjica.flare.workspace import flare_folders, hand_over, point_to, restrict
+from capedjica.flare.workspace import flare_folders, hand_over, point_to, restrict, share
 from capedjica.site.agent.serving import ROLE
 from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
@@ -33,8 +32,10 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
     """Have the FLARE of this site write the folder in which its client works, with the kit's key in it."""
     label = kit.label
     startup = startup_files(kit.path)
-    workspace.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".workspace-", dir=workspace.parent) as scratch:
+    _make_carriers_folder(workspace.parent)
+    with tempfile.TemporaryDirectory(
+        prefix=".workspace-", dir=workspace.parent, ignore_cleanup_errors=True
+    ) as scratch:
         made = flare_folders(project(label.study), label.host, label.port, [label.site], Path(scratch))
         folder = made / label.site
         restrict(folder, SITE_CLASS)
@@ -42,8 +43,17 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
             (folder / "startup" / name).write_bytes(content)
             (folder / "startup" / name).chmod(0o600)
         folder.chmod(0o700)
-        shutil.rmtree(workspace, ignore_errors=True)
+        # Files of another user's carrier may stay; its folder is renamed all the same.
+        with suppress(FileNotFoundError):
+            workspace.rename(Path(scratch) / "earlier")
         folder.rename(workspace)
+
+
+def _make_carriers_folder(folder: Path) -> None:
+    """Make the folder in which carriers have theirs: another user passes through it."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
 
 
 def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement:
@@ -116,12 +126,7 @@ def prepare_roles(home: SiteHome, kit: Kit) -> None:
     closed = [path for path in secrets(home, kit) if home.data_path not in path.parents]
     try:
         point_to(kit.workspace, socket_path(kit.path, ROLE), closed)
-        for folder, _, files in os.walk(kit.workspace):
-            if os.stat(folder).st_uid == os.getuid():
-                os.chmod(folder, 0o770)  # noqa: S103 (for the group of the carrier)
-            for path in (os.path.join(folder, name) for name in files):
-                if os.stat(path).st_uid == os.getuid():
-                    os.chmod(path, os.stat(path).st_mode & 0o700 | 0o660)
+        share(kit.workspace)
     except OSError as error:
         raise InputError(f"{kit.workspace} cannot be prepared for the carrier: {error.strerror}") from None
 

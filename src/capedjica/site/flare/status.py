@@ -10,15 +10,14 @@ from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
 from capedjica.site.agent.owner import Standing, standing
-from capedjica.site.agent.party import OVER
 from capedjica.site.approval.participation import spent_on
-from capedjica.site.flare.kits import Kit, installed
+from capedjica.site.flare.kits import OVER, Kit, installed
 from capedjica.site.flare.starting import CARRIER
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
 
 # How long an agent may take to begin, and a carrier to reach a server that is there.
-_AGENT_SECONDS: Final = 30.0
+_AGENT_SECONDS: Final = 120.0
 _SERVER_SECONDS: Final = 15.0
 
 
@@ -59,6 +58,8 @@ def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
     """Return how the site stands, in one word for programs and in a sentence for people."""
     over = kit.path / OVER
     supervisor = processes.running(kit.path)
+    if supervisor is None and agent is not None:
+        return _state_of_roles(agent)
     if supervisor is None:
         ended = f"; the coordinator ended the study on {over.read_text().strip()}" if over.exists() else ""
         return "stopped", f"not running{ended or '; to connect: capedjica site start'}"
@@ -68,7 +69,20 @@ def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
         return "starting", words
     if _reaches(members, kit.label.port):
         return "connected", f"connected, process {supervisor}"
+    if over.exists():
+        ended = over.read_text().strip()
+        return "over", f"the coordinator ended the study on {ended}; to stop it here: capedjica site stop"
     return "connecting", f"not connected yet, process {supervisor} goes on trying: the server does not answer"
+
+
+def _state_of_roles(agent: Standing) -> tuple[str, str]:
+    """Return how a site stands whose two programs are started apart: the carrier's is another user's."""
+    if agent.connected:
+        return "connected", "connected, by a carrier of another user"
+    return (
+        "connecting",
+        "the agent runs, and no job of a carrier is connected to it: between runs there is none",
+    )
 
 
 def _reaches(members: list[psutil.Process], port: int) -> bool:

@@ -24,6 +24,7 @@ _CAPABILITY_VERSION: Final = 0x20080522
 _NEW_USERS, _NEW_NETWORK = 0x10000000, 0x40000000
 
 OPEN_FILES: Final = 4096
+STACK: Final = 2 << 20
 
 
 class _Header(ctypes.Structure):
@@ -57,6 +58,14 @@ def forbid_core_files() -> None:
 def limit_memory(size: int) -> None:
     """Bound the bytes of data of this process, and of each that it starts; beyond it they get no memory."""
     _lower(resource.RLIMIT_DATA, size)
+
+
+def limit_stacks(size: int = STACK) -> None:
+    """Bound the stack of each thread of the programs that are executed from here on.
+
+    Stacks count as data, 8 MB each by default: the 500 threads that FLARE may have would reach 4 GB.
+    """
+    _lower(resource.RLIMIT_STACK, size)
 
 
 def limit_open_files(number: int = OPEN_FILES) -> None:
@@ -144,12 +153,13 @@ def close_on_execution(kept: Collection[int]) -> None:
                 os.set_inheritable(descriptor, False)
 
 
-def without_network() -> bool:
+def without_network(*, user_namespace: bool = True) -> bool:
     """Leave all networks, loopback too, for this process and all that it starts; return whether it worked.
 
     Sockets that have a path still work. It takes one thread. Root moves to an empty network namespace;
     another user needs a user namespace for it, in which all users but the own one are seen as "nobody"
-    (65534), also as peers of sockets. If it does not work, nothing has changed.
+    (65534), also as peers of sockets; without ``user_namespace`` it is not tried. If it does not work,
+    nothing has changed.
     """
     if not LINUX or n_threads() > 1:
         return False
@@ -158,7 +168,7 @@ def without_network() -> bool:
         call("unshare", _NEW_NETWORK)
     except OSError:
         # Half of it may work, which leaves a process without its own name.
-        if in_child(_enter_namespaces):
+        if not user_namespace or in_child(_enter_namespaces):
             return False
         _enter_namespaces()
     return True

@@ -71,9 +71,12 @@ def obstacle(uid: int, gid: int, needed: Sequence[Path]) -> str:
 
 
 def _unreadable(name: str, path: Path) -> str:
-    """Return why this process cannot read a path; nothing if it can."""
+    """Return why this process cannot read a file, or enter a folder; nothing if it can."""
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        if path.is_dir():
+            os.stat(path / ".")
+        else:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
         return f"another user cannot read {name}: {_closed_folder(path) or error.strerror}"
     return ""
