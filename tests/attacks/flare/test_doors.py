@@ -4,9 +4,10 @@ import os
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from capedjica.flare.link import (
     socket_path,
 )
 from capedjica.flare.parcels import Notice, write_notice
+from capedjica.flare.workspace import point_to
 from capedjica.mechanisms.messages import VERSION as MESSAGES
 from capedjica.mechanisms.messages import Ask, Refusal, SlotPlan, encode, question_hash, sign_reply
 from capedjica.securesum.identity import Identity
@@ -217,6 +219,47 @@ def test_data_of_people_are_not_put_beside_an_unconfined_carrier(parties, tmp_pa
     with pytest.raises(InputError, match="--unconfined"):
         starting.choose(home, parties.kit("s1"))
     assert starting.choose(home, parties.kit("s1"), unconfined=True) == NOTHING
+
+
+@pytest.mark.parametrize("link", ["a draft", "the settings", "the folder"])
+def test_a_link_that_a_carrier_left_leads_its_owner_nowhere(tmp_path, link, monkeypatch):
+    """Where the socket is, is written into a folder of the carrier's, by somebody who may write more."""
+    workspace, victim = tmp_path / "workspace", tmp_path / "victim"
+    (workspace / "local").mkdir(parents=True)
+    victim.mkdir()
+    (victim / "file").write_text("as it was")
+    if link == "the folder":
+        (workspace / "local").rmdir()
+        (workspace / "local").symlink_to(victim)
+        with pytest.raises(InputError, match="cannot be prepared for the carrier"):
+            point_to(workspace, tmp_path / "socket")
+    else:
+        name = ".capedjica.json.draft" if link == "a draft" else "capedjica.json"
+        # A carrier that is quick puts its link back whenever it is removed.
+        monkeypatch.setattr("capedjica.flare.workspace._remove", lambda name, folder: None)
+        (workspace / "local" / name).symlink_to(victim / "file")
+        with pytest.raises(InputError) if link == "a draft" else nullcontext():
+            point_to(workspace, tmp_path / "socket")
+    assert [path.name for path in victim.iterdir()] == ["file"]
+    assert (victim / "file").read_text() == "as it was"
+
+
+WARNING = """
+import sys, warnings
+from pathlib import Path
+from capedjica.site.agent import serving
+from capedjica.site.home import SiteHome
+serving._keep_the_console_clean(SiteHome.load(Path(sys.argv[1])))
+warnings.warn("loadtxt: input contained no data: sub-0003.tsv")
+serving._journal.warning("refused somebody")
+"""
+
+
+def test_a_warning_of_a_library_does_not_name_a_scan_on_the_console(parties):
+    words = [sys.executable, "-W", "always", "-c", WARNING, str(parties.home("s1").folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "sub-0003" not in done.stdout + done.stderr
+    assert "refused somebody" in done.stderr
 
 
 ORPHANING = """
