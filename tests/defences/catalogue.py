@@ -918,7 +918,7 @@ DEFENCES = (
     Defence(
         "a carrier tries the doors",
         "a carrier that could open a secret does not start",
-        "test_a_carrier_that_could_open_a_secret_does_not_start",
+        "test_a_carrier_to_which_a_secret_opens_does_not_start",
         {"a-carrier-tries-the-doors": GONE},
     ),
     Defence(

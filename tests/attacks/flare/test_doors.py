@@ -196,7 +196,7 @@ def namespace(pid):
 # The carrier
 
 
-def test_a_carrier_that_could_open_a_secret_does_not_start(tmp_path, monkeypatch):
+def test_a_carrier_to_which_a_secret_opens_does_not_start(tmp_path, monkeypatch):
     """Should the boundary not hold, whatever it promises."""
     secret, executed = tmp_path / "secret", []
     secret.touch()

@@ -14,7 +14,7 @@ from capedjica.flare.launch import program_input, start_command
 from capedjica.flare.parcels import Notice, write_notice
 from capedjica.mechanisms.messages import VERSION
 from capedjica.securesum.identity import Identity
-from tests.attacks.flare.attacked import NOTHING, connected, serving, soon
+from tests.attacks.flare.attacked import NOTHING, connected, insisting, serving, soon
 from tests.attacks.flare.strangers import client_context, handshakes, internal_ports, is_turned_away
 from tests.attacks.messages.hostile_messages import attack
 from tests.attacks.messages.test_hostile_messages import check
@@ -107,7 +107,7 @@ def test_a_study_under_way_goes_on_whatever_strangers_do_not_say(tmp_path):
 
 @pytest.mark.full
 def test_a_dishonest_server_obtains_nothing_from_real_sites(tmp_path):
-    """Every lie is refused by real sites, over the real port, in their own words; forged notices are ignored."""
+    """Every lie is refused by real sites, over the real port, in their own words; no forged notice counts."""
     with consortium(tmp_path) as parties, serving(parties) as carrier:
         names, contract = parties.study.contract.roster.names, parties.study.contract
         courier = Courier(contract, carrier.send, Patience(joining=60.0, silence=20.0))
@@ -115,9 +115,7 @@ def test_a_dishonest_server_obtains_nothing_from_real_sites(tmp_path):
         courier.gather(names)
         for notice in forged_notices(parties):
             courier.tell(names, notice)
-        outcomes = attack(
-            contract, lambda asked: courier.exchange({name: asked[name] for name in names if name in asked})
-        )
+        outcomes = attack(contract, insisting(contract, carrier.send))
         assert not any(over(parties, name).exists() for name in names)
         # The control: what the coordinator says is believed.
         courier.tell(names, signed(parties, parties.federation.key()))
