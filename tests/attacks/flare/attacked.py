@@ -1,4 +1,4 @@
-"""What tests share that attack real processes of FLARE: a server without a study, and programs added to it."""
+"""What tests share that attack real processes of FLARE: a server without a study, and parts added to it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capedjica.coordinator.flare.carrier import Carrier, running
+from capedjica.coordinator.flare.courier import Courier, Patience, Send
 from capedjica.coordinator.flare.posts import Order
 from capedjica.coordinator.flare.provisioning import settle
 from capedjica.flare import processes
 from capedjica.flare.kit import write_json
+from capedjica.mechanisms.aggregator.driving import Exchange
+from capedjica.mechanisms.contract import Contract
 from capedjica.site.flare.starting import programs
 from capedjica.tools.confinement.carrier import Confinement
 from tests.federated.consortium import Consortium
@@ -46,6 +49,16 @@ def serving(parties: Consortium) -> Iterator[Carrier]:
             yield carrier
     finally:
         carrier.close()
+
+
+def insisting(contract: Contract, send: Send) -> Exchange:
+    """Return the exchange of an aggregator that asks on and on who refused, and nobody who is invented."""
+
+    def exchange(asked):
+        known = {name: asked[name] for name in contract.roster.names if name in asked}
+        return Courier(contract, send, Patience(silence=60.0)).exchange(known)
+
+    return exchange
 
 
 def connected(carrier: Carrier) -> set[str]:

@@ -56,7 +56,9 @@ class Attacker:
         return {
             "who": os.getuid(),
             "read": {path: said(lambda path=path: _read(path)) for path in self._files},
-            "write": {path: said(lambda path=path: os.close(os.open(path, os.O_WRONLY))) for path in self._files},
+            "write": {
+                path: said(lambda path=path: os.close(os.open(path, os.O_WRONLY))) for path in self._files
+            },
             "agent": {name: said(attempt) for name, attempt in self._attempts_at(agent).items()},
             "owner": [said(lambda token=token: self._greet_owner(token)) for token in _tokens()],
             "frames": self._frames(),
@@ -81,8 +83,10 @@ class Attacker:
         attempts: dict[str, Callable[[], object]] = {
             name: lambda path=path: _read(path) for name, path in doors.items()
         }
+        attempts |= {name: lambda name=name: os.listdir(f"/proc/{agent}/{name}/") for name in ("root", "cwd")}
         attempts |= {
-            name: lambda name=name: os.listdir(f"/proc/{agent}/{name}/") for name in ("root", "cwd", "fd")
+            f"descriptor {number}": lambda number=number: os.readlink(f"/proc/{agent}/fd/{number}")
+            for number in range(10)
         }
         attempts["ptrace"] = lambda: _ptrace(agent)
         attempts |= {
@@ -178,7 +182,7 @@ def _probe(number: int) -> bytes:
 
 
 def serve(caller: Caller, listener: socket.socket) -> None:
-    """Hand each parcel that comes to the agent, and its answer back; in its place nothing, if there is none."""
+    """Hand each parcel that comes to the agent, and its answer back; nothing if there is none."""
     while True:
         line, _ = listener.accept()
         threading.Thread(target=_bridge, args=(caller, line), daemon=True).start()

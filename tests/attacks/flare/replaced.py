@@ -49,11 +49,10 @@ def private_files(home: SiteHome, kit: kits.Kit) -> list[Path]:
     """Return all of a site's folder but what is the carrier's, and where the agent will write."""
     folder = home.folder.absolute()
     found = [
-        path
-        for path in (folder, *folder.rglob("*"))
-        if not path.is_relative_to(home.carrier_path.absolute())
+        path for path in (folder, *folder.rglob("*")) if not path.is_relative_to(home.carrier_path.absolute())
     ]
-    return [*found, home.head_path, *(kit.path.absolute() / name for name in ("owner.token", "programs.json"))]
+    later = [folder / "site.log", *(kit.path.absolute() / name for name in ("owner.token", "programs.json"))]
+    return [*found, home.head_path.absolute(), *later]
 
 
 if __name__ == "__main__":

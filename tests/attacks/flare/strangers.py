@@ -57,7 +57,5 @@ def handshakes(port: int, context: ssl.SSLContext, seconds: float) -> bool:
 
 def internal_ports(place: Path) -> set[int]:
     """Return the ports by which a site's client and its jobs talk to each other."""
-    lines = [
-        line for one in processes.family(place, "carrier") for line in one.net_connections(kind="tcp")
-    ]
+    lines = [line for one in processes.family(place, "carrier") for line in one.net_connections(kind="tcp")]
     return {line.laddr.port for line in lines if line.status == psutil.CONN_LISTEN}

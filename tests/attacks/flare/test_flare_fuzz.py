@@ -85,7 +85,7 @@ def after(seconds: float) -> Callable[[], bool]:
 
 @pytest.mark.full
 def test_nonsense_at_the_port_takes_no_more_memory_than_the_server_is_given(tmp_path):
-    """FLARE puts memory aside on somebody's word; should it die of it, it is started again, and lets sites in."""
+    """FLARE puts memory aside on somebody's word; should it die, it is started again, and lets sites in."""
     with consortium(tmp_path, started=False) as parties, serving(parties) as carrier:
         (before,) = parties.processes_of("server")["server"]
         print(fuzz_until(after(SECONDS), parties), "connections")

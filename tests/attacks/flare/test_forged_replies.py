@@ -11,7 +11,7 @@ KINDS = {"garbage", "cut short", "another's", "first", "latest", "altered"}
 
 
 def test_replies_forged_in_a_sites_name_are_discarded_and_the_site_stays(tmp_path, monkeypatch):
-    """Each question is put again until the site's own reply comes: nothing is lost and nothing charged twice."""
+    """Each question is put again until the site's own reply comes: nothing is lost or charged twice."""
     with gated(tmp_path, started=False, iterations=3) as parties:
         parties.start()
         # The gates of the sites are not wanted in the server.

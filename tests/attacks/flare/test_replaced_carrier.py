@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from capedjica.coordinator.flare.courier import Courier, Patience
 from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.mechanisms.aggregator.driving import Aggregator
@@ -23,7 +22,7 @@ from capedjica.mechanisms.messages import Answer, SlotPlan, _replies
 from capedjica.securesum.identity import SIGNATURE_BYTES
 from capedjica.site.flare.starting import secrets
 from capedjica.tools.confinement import landlock
-from tests.attacks.flare.attacked import REACHABLE, soon
+from tests.attacks.flare.attacked import REACHABLE, insisting, soon
 from tests.attacks.messages.hostile_messages import attack
 from tests.attacks.messages.test_hostile_messages import check
 from tests.federated.consortium import Consortium
@@ -80,14 +79,20 @@ def replaced(folder, kind, names=SITES):
 
 def open_ways(parties):
     """Let every user pass to where the carriers work, as the guide has it for two users."""
-    for folder in (parties.folder, parties.folder / "sites", *(home.folder for home in parties.homes.values())):
+    for folder in (
+        parties.folder,
+        parties.folder / "sites",
+        *(home.folder for home in parties.homes.values()),
+    ):
         folder.chmod(folder.stat().st_mode | 0o011)
 
 
 def results(parties, name):
     """Return what the program at a site said, once it has tried all."""
     file, log = parties.kit(name).workspace / "results.json", processes.log(parties.place(name), "carrier")
-    soon(lambda: file.exists() or "ended with code" in log.read_text(), f"the program of {name} has tried all")
+    soon(
+        lambda: file.exists() or "ended with code" in log.read_text(), f"the program of {name} has tried all"
+    )
     assert file.exists(), log.read_text()
     return json.loads(file.read_text())
 
@@ -97,12 +102,12 @@ def test_a_hostile_program_in_the_place_of_flare_reaches_nothing_and_obtains_wha
         for name in SITES:
             check_reach(parties, name, said[name], kind)
         network = Bridges({name: said[name]["port"] for name in SITES})
-        courier = Courier(parties.study.contract, network.send, Patience(silence=60.0))
-        outcomes = attack(parties.study.contract, courier.exchange)
+        exchange = insisting(parties.study.contract, network.send)
+        outcomes = attack(parties.study.contract, exchange)
         # What the lies obtained is looked at before more is asked for, from ledgers that nobody writes to.
         check(outcomes, parties.study, parties.homes.values())
-        ask_for_everything(parties.study.contract, courier.exchange)
-        ask_again(parties.study.contract, network)
+        ask_for_everything(parties.study.contract, exchange)
+        ask_again(network)
         for name in SITES:
             check_charged(parties, name, network.received[name])
 
@@ -147,7 +152,10 @@ class Bridges:
 
     def _one(self, name, parcel):
         self.sent.append((name, parcel))
-        with socket.create_connection(("127.0.0.1", self._ports[name])) as line, line.makefile("rwb") as stream:
+        with (
+            socket.create_connection(("127.0.0.1", self._ports[name])) as line,
+            line.makefile("rwb") as stream,
+        ):
             stream.write(LENGTH.pack(len(parcel)) + parcel)
             stream.flush()
             reply = stream.read(LENGTH.unpack(stream.read(LENGTH.size))[0])
@@ -166,7 +174,7 @@ def ask_for_everything(contract, exchange):
                 aggregator.mean(0)
 
 
-def ask_again(contract, network):
+def ask_again(network):
     """Put all that was ever asked once more, word for word."""
     for name, parcel in list(network.sent):
         network._one(name, parcel)

@@ -24,7 +24,7 @@ class Forger:
         self._turn = 0
 
     def send(self, engine, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-        """Send parcels, and forge what comes back from the victim where a question comes for the first time."""
+        """Send parcels, and forge what comes back from the victim where a question is new."""
         from capedjica.flare.parcels import Parcel, read_parcel
 
         replies = self._send(engine, parcels, seconds)
