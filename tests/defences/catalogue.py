@@ -100,33 +100,6 @@ DEFENCES = (
         slow=True,
     ),
     Defence(
-        "encryption of the wire",
-        "who watches the wire sees TLS",
-        "test_who_has_no_certificate_of_this_study_gets_not_a_word",
-        {
-            "encryption-at-the-server": (
-                'description = Project(title, "capedjica", props={"api_version": 3, '
-                '"connection_security": "clear"})'
-            ),
-            "encryption-at-a-site": '"connection_security": "clear",',
-            # A third layer: without a certificate nobody gives commands.
-            "who-gives-commands": "return True",
-        },
-        slow=True,
-    ),
-    Defence(
-        "logs stay at a site",
-        "sites' logs are not streamed to the server",
-        "test_what_flare_may_do_at_a_site_is_decided_by_the_site",
-        {"logs-stay-at-a-site": '"allow_log_streaming": True,'},
-    ),
-    Defence(
-        "no commands at a site",
-        "a site's FLARE refuses commands that would read its files",
-        "test_what_flare_may_do_at_a_site_is_decided_by_the_site",
-        {"no-commands-at-a-site": '"any",'},
-    ),
-    Defence(
         "silence of a site that refuses",
         "after a run the server's workspace and logs hold nothing of a subject",
         "test_nothing_of_a_subject_is_with_the_aggregator",
@@ -390,28 +363,10 @@ DEFENCES = (
         {"a-kit-holds-the-study-it-names": NEVER},
     ),
     Defence(
-        "version of a kit",
-        "a kit of another version of the program is refused",
-        "test_a_kit_of_another_version_names_both",
-        {"version-of-a-kit": NEVER},
-    ),
-    Defence(
-        "one class at a site",
-        "a site's kit allows one class",
-        "test_what_flare_may_do_at_a_site_is_decided_by_the_site",
-        {"one-class-at-a-site": '"class_allow_list": ["*"],'},
-    ),
-    Defence(
         "a kit brings no settings",
         "no kit brings code, or settings of FLARE, to a site",
         "test_a_file_beside_its_place_is_refused",
         {"a-kit-brings-no-settings": "beside = False"},
-    ),
-    Defence(
-        "a kit says where the server is",
-        "a kit tells FLARE nothing but where the server is",
-        "test_a_kit_that_tells_flare_more_than_where_the_server_is_is_refused",
-        {"a-kit-says-where-the-server-is": NEVER},
     ),
     Defence(
         "seed against the contract",
@@ -443,37 +398,6 @@ DEFENCES = (
         "nor do such lies succeed when the agreements of others are kept back",
         "test_no_lie_obtains_a_release_or_a_charge",
         {"enough-agreements-end-to-end": NEVER},
-    ),
-    Defence(
-        "the study that a job names",
-        "a job about another study is refused",
-        "test_a_job_about_another_study_is_refused_and_nothing_is_charged",
-        {"the-study-that-a-job-names": NEVER},
-    ),
-    Defence(
-        "the study that a job names, real site",
-        "a real site refuses a job about another study",
-        "test_a_job_about_another_study_is_refused_by_a_real_site",
-        {"the-study-that-a-job-names": NEVER},
-        slow=True,
-    ),
-    Defence(
-        "the class of a job",
-        "a job that names another class than ours is refused unopened",
-        "test_a_job_of_another_class_is_refused",
-        {"the-class-of-a-job": "path: str"},
-    ),
-    Defence(
-        "the class of a job, named twice",
-        "a job that names another class besides ours is refused",
-        "test_a_class_named_twice_is_refused_whichever_counts",
-        {"the-class-of-a-job": "path: str"},
-    ),
-    Defence(
-        "one class in a job",
-        "a job names one class once",
-        "test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
-        {"one-class-in-a-job": "executors: Annotated[list[_Executor], msgspec.Meta()]"},
     ),
     Defence(
         "a site's own key",
@@ -524,271 +448,9 @@ DEFENCES = (
         {"a-head-that-speaks-of-more": "pass"},
     ),
     Defence(
-        "files are not taken",
-        "no file is read for a message, as none that stands for one is taken",
-        "test_no_file_is_read_for_a_message",
-        {"files-are-not-taken": GONE},
-    ),
-    Defence(
-        "files are not packed",
-        "no file is read for a message, as none is packed",
-        "test_no_file_is_read_for_a_message",
-        {"files-are-not-packed": GONE},
-    ),
-    Defence(
-        "files do not come back",
-        "a file of a site does not come back in an answer",
-        "test_a_file_of_the_site_does_not_come_back_in_an_answer",
-        {"limits-before-flare-begins": GONE, "known-types-only": GONE},
-        slow=True,
-    ),
-    Defence(
-        "files are not written",
-        "no file is written for a message",
-        "test_no_file_is_written_for_a_message",
-        {"files-are-not-written": GONE},
-    ),
-    Defence(
-        "nothing is fetched",
-        "nothing is fetched for a message",
-        "test_nothing_is_fetched_for_a_message",
-        {"nothing-is-fetched": GONE},
-    ),
-    Defence(
-        "kinds of objects",
-        "a site unpacks the few kinds of objects that it knows",
-        "test_a_site_unpacks_nothing_else",
-        {"kinds-of-objects": "if type(obj) is dict and FOBS_TYPE in obj and False:"},
-    ),
-    Defence(
-        "limits before FLARE begins",
-        "every process of FLARE is limited before FLARE begins",
-        "test_every_party_is_limited_and_sites_and_server_choose_to_whom_they_listen",
-        {"limits-before-flare-begins": GONE},
-    ),
-    Defence(
-        "few jobs",
-        "few jobs run at once",
-        "test_few_jobs_run_at_once",
-        {"few-jobs": "if True:"},
-    ),
-    Defence(
-        "few streams",
-        "few streams are open at once",
-        "test_few_streams_are_open_at_once",
-        {"few-streams": "may_begin = known in kind.rx_task_map or True"},
-    ),
-    Defence(
-        "pieces of a large message",
-        "a piece of a message that no study sends is refused",
-        "test_a_piece_of_a_message_that_no_study_sends_is_refused",
-        {"pieces-of-a-large-message": NEVER},
-    ),
-    Defence(
-        "pieces that wait",
-        "pieces that wait for others take little memory",
-        "test_pieces_that_wait_for_others_take_little_memory",
-        {"pieces-that-wait": "return bool(1)"},
-        slow=True,
-    ),
-    Defence(
-        "messages that were read",
-        "nothing is kept because its sender says so",
-        "test_nothing_is_kept_because_its_sender_says_so",
-        {"messages-that-were-read": GONE},
-    ),
-    Defence(
-        "why a stream failed",
-        "that a stream failed is said without a reason",
-        "test_that_a_stream_failed_is_said_without_a_reason",
-        {"why-a-stream-failed": "plain(task, error_msg, error_type)"},
-    ),
-    Defence(
-        "clients take no streams",
-        "a client takes no message in pieces",
-        "test_a_job_takes_large_messages_in_pieces_and_a_client_none",
-        {"clients-take-no-streams": "return origin == FQCN.ROOT_SERVER and about in {*_FOR_CLIENTS, _PIECE}"},
-    ),
-    Defence(
-        "names of what is refused",
-        "what is refused is not remembered",
-        "test_what_is_refused_is_not_remembered",
-        {"names-of-what-is-refused": GONE},
-        slow=True,
-    ),
-    Defence(
-        "plain words",
-        "what is not said in plain words is refused",
-        "test_what_is_not_said_in_plain_words_is_refused",
-        {"plain-words": 'return said if all(True for word in said) else ("", "")'},
-    ),
-    Defence(
-        "jobs one by one",
-        "jobs that are asked for at once are counted one by one",
-        "test_jobs_that_are_asked_for_at_once_are_counted_one_by_one",
-        {"jobs-one-by-one": "if True:"},
-    ),
-    Defence(
-        "a job's folder is new",
-        "a job of a name that was there is refused",
-        "test_a_job_of_a_name_that_was_there_is_refused",
-        {"a-jobs-folder-is-new": "if is_plain(request.body):"},
-    ),
-    Defence(
-        "short words about a job",
-        "what is written to files about a job is short",
-        "test_what_is_written_to_files_about_a_job_is_short",
-        {"short-words-about-a-job": "return True"},
-    ),
-    Defence(
-        "no templates",
-        "a job that says more than one class with plain arguments is refused: FLARE fills in templates",
-        "test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
-        {
-            "no-templates-in-arguments": "args: dict[str, str | int]",
-            "no-templates-in-tasks": "tasks: list[str]",
-        },
-    ),
-    Defence(
-        "how a job stands",
-        "how a job stands is said by the job alone",
-        "test_how_a_job_stands_is_said_by_the_job_alone",
-        {"how-a-job-stands": "if command.topic == TrainingTopic.NOTIFY_JOB_STATUS and False:"},
-    ),
-    Defence(
-        "short pauses",
-        "a job asks again soon however long it is told to wait",
-        "test_a_job_asks_again_soon_however_long_it_is_told_to_wait",
-        {"short-pauses": "fits = True"},
-    ),
-    Defence(
-        "why a command failed",
-        "why something failed is not told",
-        "test_why_something_failed_is_not_told",
-        {"why-a-command-failed": "pass"},
-    ),
-    Defence(
-        "the machine's address",
-        "the address of the machine is not told",
-        "test_the_address_of_the_machine_is_not_told",
-        {"the-machines-address": GONE},
-    ),
-    Defence(
-        "the record of a job",
-        "a record refers to others in plain words only",
-        "test_a_record_refers_to_others_in_plain_words_only",
-        {"the-record-of-a-job": "return plain(fl_ctx=fl_ctx, ref=ref, msg=msg)"},
-    ),
-    Defence(
-        "the record of commands",
-        "the record of commands cannot be written into",
-        "test_the_record_of_commands_cannot_be_written_into",
-        {"the-record-of-commands": 'if not (isinstance(said := command.get_header(key, ""), str) and True):'},
-    ),
-    Defence(
-        "frames are limited",
-        "nonsense at the port does not swell the server",
-        "test_nonsense_at_the_port_neither_crashes_nor_swells_the_server",
-        {"frames-are-limited": GONE},
-        slow=True,
-    ),
-    Defence(
-        "greetings are short",
-        "whoever has a certificate cannot swell a party by its greeting",
-        "test_a_greeting_is_short",
-        {"greetings-are-short": GONE},
-        slow=True,
-    ),
-    Defence(
-        "announced messages are limited",
-        "announcing a large message takes no memory",
-        "test_announcing_a_large_message_takes_no_memory",
-        {
-            "announced-messages-are-limited": GONE,
-            "pieces-within-the-limit": "if not (0 <= place <= _LAST_PIECE):",
-        },
-        slow=True,
-    ),
-    Defence(
-        "handshakes one beside the other",
-        "strangers who say nothing keep nobody out",
-        "test_strangers_who_say_nothing_keep_nobody_out",
-        {
-            "handshakes-one-beside-the-other": "pass  # type: ignore[attr-defined]",
-            "patience-with-a-handshake": GONE,
-        },
-        slow=True,
-    ),
-    Defence(
-        "no connection for the asking",
-        "a site connects to nobody but the server, whatever a message asks for",
-        "test_no_connection_is_made_for_the_asking",
-        {"no-connection-for-the-asking": GONE},
-        slow=True,
-    ),
-    Defence(
-        "names go with connections",
-        "whoever has a site's certificate is not a part of the site at the server's end",
-        "test_a_part_of_the_site_is_not_at_the_servers_end",
-        {"names-go-with-connections": GONE},
-        slow=True,
-    ),
-    Defence(
-        "nothing is carried into a site",
-        "a message from outside is not carried on within the site",
-        "test_nothing_is_carried_into_the_site_under_its_own_name",
-        {
-            "nothing-is-carried-into-a-site": "if not isinstance(origin, str) or False:",
-            "names-of-what-is-refused": GONE,
-        },
-        slow=True,
-    ),
-    Defence(
-        "unasked answers",
-        "answers that nobody asked for keep nobody waiting",
-        "test_answers_that_nobody_asked_for_keep_nobody_waiting",
-        {"unasked-answers": GONE},
-        slow=True,
-    ),
-    Defence(
-        "the folder of a job",
-        "a job's folder is not one of the kit's",
-        "test_the_folder_of_a_job_is_not_one_of_the_kits",
-        {"the-folder-of-a-job": "if name is not None and not (True):"},
-    ),
-    Defence(
-        "what is said of a job",
-        "nothing is said of a job that changes how it is run",
-        "test_nothing_is_said_of_a_job_that_changes_how_it_is_run",
-        {
-            "what-is-said-of-a-job": (
-                "essential = {key: meta[key] for key in meta.keys()} if isinstance(meta, dict) else {}"
-            )
-        },
-    ),
-    Defence(
-        "events of FLARE",
-        "a job is told when it is over, and nothing else about itself",
-        "test_a_job_is_told_when_it_is_over_and_nothing_else_about_itself",
-        {"events-of-flare": "wanted = about[0] in {name for name, _ in _FOR_JOBS}"},
-    ),
-    Defence(
-        "FLARE's commands",
-        "a site's processes know no command that no study needs",
-        "test_commands_that_no_study_needs_are_not_there",
-        {"flares-commands": "return plain(agent, processor) "},
-    ),
-    Defence(
-        "the guard at a site's door",
-        "neither the server nor a site can read a site's files",
-        "test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
-        {"the-guard-at-a-sites-door": "pass"},
-        slow=True,
-    ),
-    Defence(
         "certificates on the machine itself",
         "somebody with an account on the hospital's machine gets nothing",
-        "test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
+        "test_a_site_and_its_jobs_talk_among_themselves",
         {
             "certificates-on-the-machine-itself": (
                 '"internal": {"scheme": "tcp", "resources": {"host": "localhost", '
@@ -797,72 +459,7 @@ DEFENCES = (
         },
         slow=True,
     ),
-    Defence(
-        "what a job may bring",
-        "a job that brings anything but the settings of one class is refused unopened",
-        "test_a_job_that_brings_anything_else_is_refused",
-        {
-            "what-a-job-may-bring": (
-                "if not small or len(set(names)) != len(names) or not {_SETTINGS} <= set(names):"
-            )
-        },
-    ),
-    Defence(
-        "what a job may say",
-        "a job that says more than one class with plain arguments is refused",
-        "test_a_job_that_says_more_than_one_class_with_plain_arguments_is_refused",
-        {"what-a-job-may-say": "msgspec.json.decode(packed.read(_SETTINGS))"},
-    ),
-    Defence(
-        "messages of other sites",
-        "a site cannot play the aggregator to the others",
-        "test_everything_else_is_refused_also_as_a_stream",
-        {"messages-of-other-sites": "return wanted"},
-    ),
-    Defence(
-        "who handed a message over",
-        "who calls itself a part of a site, or the server, has to come from there",
-        "test_everything_else_is_refused_also_as_a_stream",
-        {"who-handed-a-message-over": "return True"},
-    ),
-    Defence(
-        "what is inside a stream",
-        "a stream is judged by what is in it",
-        "test_everything_else_is_refused_also_as_a_stream",
-        {"what-is-inside-a-stream": "wanted = True"},
-    ),
     # 4. A malicious site
-    Defence(
-        "in the server's name, real processes",
-        "a site cannot command others in the server's name",
-        "test_neither_the_server_nor_a_site_can_read_a_sites_files_or_run_code",
-        {"in-the-servers-name-real-processes": "pass"},
-        slow=True,
-    ),
-    Defence(
-        "in another's name",
-        "a site speaks for itself and to the server alone",
-        "test_a_site_speaks_for_itself_and_to_the_server_alone",
-        {"in-anothers-name": "if FQCN.get_root(destination) != FQCN.ROOT_SERVER:"},
-    ),
-    Defence(
-        "to another site",
-        "a site speaks for itself and to the server alone",
-        "test_a_site_speaks_for_itself_and_to_the_server_alone",
-        {"in-anothers-name": "if FQCN.get_root(origin) != root:"},
-    ),
-    Defence(
-        "what a server obeys",
-        "a site tells the server nothing that no study needs",
-        "test_a_site_tells_the_server_nothing_that_no_study_needs_also_in_pieces",
-        {"what-a-server-obeys": "return True"},
-    ),
-    Defence(
-        "who gives commands",
-        "commands are given under the coordinator's certificate alone",
-        "test_commands_are_given_under_the_coordinators_certificate_alone",
-        {"who-gives-commands": "return True"},
-    ),
     Defence(
         "blocks far ahead, aggregator",
         "a site that runs ahead with its blocks takes nobody along",
@@ -892,6 +489,24 @@ DEFENCES = (
         "a site that lies about its blocks is left out and named",
         "test_a_site_that_lies_about_its_blocks_is_left_out_and_named",
         {"false-blocks": NEVER},
+    ),
+    Defence(
+        "what is asked is written down",
+        "honest sites stay and a liar goes, whatever is lost",
+        "test_honest_sites_stay_and_the_liar_goes_whatever_is_lost",
+        {"what-is-asked-is-written-down": GONE},
+    ),
+    Defence(
+        "liars are remembered",
+        "who lied in an interrupted run is left out of the rest",
+        "test_who_lied_in_an_interrupted_run_is_left_out_of_the_rest_and_named_in_the_results",
+        {"liars-are-remembered": "liars=set(),"},
+    ),
+    Defence(
+        "a record that was lost",
+        "a run whose record was lost believes its sites",
+        "test_a_run_whose_record_was_lost_believes_its_sites",
+        {"a-record-that-was-lost": "elif False:"},
     ),
     Defence(
         "blocks far ahead, site",
@@ -1149,32 +764,6 @@ DEFENCES = (
         },
     ),
     # Later additions
-    Defence(
-        "reasons in the site's own log",
-        "why a site does not take part is in its own log alone",
-        "test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone",
-        {"reasons-in-the-sites-own-log": 'self.logger.error("does not take part: %s", error)'},
-    ),
-    Defence(
-        "no warnings in FLARE's logs",
-        "warnings that name the file of a scan go nowhere",
-        "test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs",
-        {
-            "no-warnings-in-flares-logs": (
-                '"nobody": {"level": "WARNING", "handlers": ["nowhereHandler"], "propagate": False},'
-            )
-        },
-    ),
-    Defence(
-        "people stay out of FLARE's logs",
-        "what a site logs of its people goes nowhere but into its own log",
-        "test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs",
-        {
-            "people-stay-out-of-flares-logs": (
-                '"nobody": {"level": "INFO", "handlers": ["nowhereHandler"], "propagate": False},'
-            )
-        },
-    ),
     # Added to sections 2, 3 and 6
     Defence(
         "sealed heads",
@@ -1305,5 +894,73 @@ DEFENCES = (
         "other programs of its user do not see the memory of a program with secrets",
         "test_the_memory_of_an_agent_is_hidden_from_its_user",
         {"memory-out-of-sight": "pass"},
+    ),
+    Defence(
+        "encryption of the wire",
+        "who watches the wire sees TLS",
+        "test_who_has_no_certificate_of_this_study_gets_not_a_word",
+        {
+            "encryption-at-the-server": (
+                'description = Project(project, "capedjica", props={"api_version": 3, '
+                '"connection_security": "clear"})'
+            )
+        },
+        slow=True,
+    ),
+    Defence(
+        "version of the protocol",
+        "a kit of another version of the protocol is refused",
+        "test_a_kit_of_another_version_names_both",
+        {"version-of-the-protocol": NEVER},
+    ),
+    Defence(
+        "no way out by a link",
+        "what a site writes into the folder of its carrier goes nowhere else",
+        "test_links_that_a_carrier_left_lead_nowhere",
+        {
+            "no-way-out-by-a-link": (
+                "descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags, dir_fd=folder)"
+            )
+        },
+    ),
+    Defence(
+        "the network an agent was started in",
+        "an agent that must tell users apart says what keeps it from the network",
+        "test_an_agent_of_two_users_is_told_which_network_it_was_started_in",
+        {"the-network-it-was-started-in": "if knows_users:"},
+    ),
+    Defence(
+        "a carrier tries the doors",
+        "a carrier that could open a secret does not start",
+        "test_a_carrier_that_could_open_a_secret_does_not_start",
+        {"a-carrier-tries-the-doors": GONE},
+    ),
+    Defence(
+        "peers of a socket",
+        "a process of another user is refused at the agent's socket",
+        "test_another_user_is_refused_whatever_they_say",
+        {"peer-credentials": NEVER},
+    ),
+    Defence(
+        "frames over the socket",
+        "a frame that is too long ends the connection",
+        "test_a_bad_frame_ends_the_connection_and_nothing_else",
+        {"frames-over-the-socket-are-limited": NEVER},
+    ),
+    Defence(
+        "strict frames",
+        "bytes of any kind end a connection and nothing else",
+        "test_whatever_comes_the_listener_serves_the_next",
+        {"strict-frames": "except KeyError:"},
+    ),
+    Defence(
+        "forged replies are discarded",
+        "a reply that its site did not sign is as good as none",
+        "test_a_forged_reply_is_as_good_as_none_and_the_honest_site_stays",
+        {
+            "forged-replies-are-discarded": (
+                "except ForgedReplyError:\n    raise\nexcept ForgedReplyError as error:"
+            )
+        },
     ),
 )

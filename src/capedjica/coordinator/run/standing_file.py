@@ -52,6 +52,7 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
         block=content.block,
         asked=dict(content.asked),
         reasons=dict(content.reasons),
+        # defence: liars-are-remembered
         liars=set(content.liars),
         carriers=dict(content.carriers),
         save=lambda standing: folder.write(STANDING, _encode(standing)),

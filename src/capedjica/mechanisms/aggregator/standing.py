@@ -81,6 +81,7 @@ class Standing:
 
     def ask(self, participants: Collection[str], fraction: float) -> None:
         """Write down a release that is about to be asked for, and the part of each budget that it may use."""
+        # defence: what-is-asked-is-written-down
         for name in participants:
             self.asked[name] = self.asked.get(name, 0.0) + fraction
         self.save(self)
@@ -112,6 +113,7 @@ class Standing:
         doubts = {name: words for name, one in possible.items() if (words := self._contradiction(name, one))}
         if len(possible) - len(doubts) >= contract.roster.threshold:
             self._convict(doubts)
+        # defence: a-record-that-was-lost
         elif len(doubts) > _may_lie(contract):
             doubts = self._believe(contract, possible)
         return impossible | doubts
