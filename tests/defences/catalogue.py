@@ -105,7 +105,7 @@ DEFENCES = (
         "test_who_has_no_certificate_of_this_study_gets_not_a_word",
         {
             "encryption-at-the-server": (
-                'description = Project(title, "capedjica", props={"api_version": 3, '
+                'description = Project(project, "capedjica", props={"api_version": 3, '
                 '"connection_security": "clear"})'
             ),
         },
@@ -1031,5 +1031,11 @@ DEFENCES = (
         "a kit of another version of the protocol is refused",
         "test_a_kit_of_another_version_of_the_protocol_is_refused",
         {"version-of-the-protocol": NEVER},
+    ),
+    Defence(
+        "the network an agent was started in",
+        "an agent that must tell users apart says what keeps it from the network",
+        "test_an_agent_of_two_users_is_told_which_network_it_was_started_in",
+        {"the-network-it-was-started-in": "if knows_users:"},
     ),
 )

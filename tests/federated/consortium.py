@@ -73,9 +73,7 @@ class Consortium:
 
     def start(self, *names: str) -> None:
         with ThreadPoolExecutor() as together:
-            list(
-                together.map(lambda name: start_site(self.homes[name], self.kit(name)), names or self.homes)
-            )
+            list(together.map(lambda name: start_site(self.homes[name], self.kit(name)), names or self.homes))
 
     def stop(self, *names: str) -> None:
         places = [self.place(name) for name in names or (*self.homes, "server")]

@@ -125,7 +125,6 @@ def _write_settings(workspace: Path, text: str) -> None:
     with _opened(workspace, os.O_DIRECTORY) as folder, _opened("local", os.O_DIRECTORY, folder) as local:
         draft = f".{SETTINGS}.draft"
         _remove(draft, local)
-        # defence: no-way-out-by-a-link
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with open(os.open(draft, flags, 0o600, dir_fd=local), "w", encoding="utf-8") as file:
             file.write(text)
@@ -135,6 +134,7 @@ def _write_settings(workspace: Path, text: str) -> None:
 @contextmanager
 def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
     """Yield a descriptor of a path that is no link."""
+    # defence: no-way-out-by-a-link
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
     try:
         yield descriptor

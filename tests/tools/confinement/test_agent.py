@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import socket
 
 import pytest
 
-from capedjica.tools.confinement import landlock
+from capedjica.tools.confinement import agent, landlock
 from tests.support.confined import NOBODY, run_python
 
 # Somebody of the same user listens outside; the agent isolates itself and tries what it can.
@@ -40,7 +41,7 @@ if outside == 0:
     caller.recv(1)
     os._exit(0)
 if how == "no namespaces":
-    agent.without_network = lambda: False
+    agent.without_network = lambda **how: False
 said = {"words": agent.isolate_agent() if how != "free" else ""}
 address = ("127.0.0.1", int(port))
 said["loopback"] = attempt(lambda: socket.create_connection(address, 5).close())
@@ -161,3 +162,26 @@ def test_the_memory_of_an_agent_is_hidden_from_its_user(tmp_path):
         pytest.skip("this system keeps all processes from each other: " + free.stderr)
     hidden = run_python(MEMORY, "hidden", tmp_path / "wait")
     assert (hidden.stdout, hidden.stderr) == ("True refused refused\n", "")
+
+
+def test_an_agent_of_two_users_is_told_which_network_it_was_started_in(monkeypatch):
+    """It must tell users apart, so it leaves the network to whoever started it, and says what it found."""
+    asked = []
+    monkeypatch.setattr(agent, "without_network", lambda user_namespace: asked.append(user_namespace))
+    monkeypatch.setattr(agent, "hide_memory", lambda: None)
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    said = {}
+    for found in ({"lo"}, {"lo", "eth0"}, {"unknown"}):
+        monkeypatch.setattr(agent, "_interfaces", lambda found=found: found)
+        said[" ".join(sorted(found))] = agent.isolate_agent(knows_users=True)
+    assert asked == [False] * 3
+    assert said["lo"].startswith("no network, by the empty network namespace that it was started in")
+    assert said["eth0 lo"].startswith("the network as it was")
+    assert said["unknown"].startswith("the network as it was")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can unshare")
+def test_an_empty_network_is_known_by_its_interfaces():
+    code = "from capedjica.tools.confinement.agent import _interfaces; print(_interfaces())"
+    empty = run_python(code, wrapper=["unshare", "-n"]).stdout
+    assert empty.strip() == "{'lo'}"

@@ -29,6 +29,7 @@ def isolate_agent(*, knows_users: bool = False) -> str:
 def _leave_network(knows_users: bool) -> str:
     if without_network(user_namespace=not knows_users):
         return "no network, by an empty network namespace"
+    # defence: the-network-it-was-started-in
     if knows_users and _interfaces() <= {"lo"}:
         return "no network, by the empty network namespace that it was started in"
     if landlock.abi() >= landlock.TCP_SINCE and n_threads() == 1:
