@@ -1,7 +1,8 @@
 """Releases across processes by NVIDIA FLARE: ``python -m benchmarks.federated [--quick] [--sites N]``.
 
 A server and sites of their own processes, on this machine, over mutual TLS. The online part of a release is
-the time from the aggregator's question to the last answer, less the time that the slowest site computes.
+the time from the aggregator's question to the last answer, less the time that the slowest site computes. With
+``--against TREE``, a worktree of an earlier commit, both are measured in turn (:mod:`benchmarks.against`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.framework import EVIDENCE_WIDTH, ROOT, Row, Section, amount_row, show, write_evidence
-from benchmarks.timing import PROBES, TIMES
+from benchmarks.timed_aggregator import Notes, timed
+from benchmarks.timing import TIMES
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.data import make_synthetic
@@ -32,7 +34,7 @@ from capedjica.site.home import SiteHome
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile, write_study
 
 AIM_MS: Final = 30.0
-# What has the parties take the time.
+# What has the sites take the time.
 CLOCK: Final = ROOT / "benchmarks" / "clock"
 # The first releases wait for compilers and files.
 WARM_UP: Final = 20
@@ -85,16 +87,16 @@ class Times:
         return 1 - float(self.computed.sum()) / self.total
 
 
-def measure(size: Size) -> Times:
+def measure(size: Size, probes: int = 300) -> Times:
     """Run a study of the paper's method and return what it took."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         homes = _write_study(size, folder)
         study = Study.load(folder)
         _hand_out_kits(study, homes)
-        with running_sites(homes):
+        with timed(probes) as notes, running_sites(homes):
             run_federated(study, folder / "run", Terms(wait=300.0))
-        return _read(folder, homes)
+        return _read(notes, homes)
 
 
 def _write_study(size: Size, folder: Path) -> list[SiteHome]:
@@ -135,9 +137,8 @@ def _hand_out_kits(study: Study, homes: Sequence[SiteHome]) -> None:
             keep()
 
 
-def _read(folder: Path, homes: Sequence[SiteHome]) -> Times:
+def _read(notes: Notes, homes: Sequence[SiteHome]) -> Times:
     """Put together what the parties noted, release by release."""
-    notes = json.loads((folder / "federation" / "server" / TIMES).read_text())
     sites = [
         {(b, s): (c, h) for b, s, c, h in json.loads((home.folder / TIMES).read_text())} for home in homes
     ]
@@ -174,19 +175,19 @@ def _idle_row(size: Size, times: Times) -> Row:
 def run(console: Console, sites: Sequence[int] = (4, 10), quick: bool = False) -> Section:
     """Measure every row; quickly, all of them in one small run."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(CLOCK), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    os.environ[PROBES] = "20" if quick else "300"
+    probes = 20 if quick else 300
     rows: list[Row] = []
     notes: list[str] = []
     for n_sites in sites:
         size = Size(n_sites, iterations=40 if quick else 300)
         console.print(f"{n_sites} sites ...")
-        times = measure(size)
+        times = measure(size, probes)
         rows += _latency_rows(n_sites, times)
         notes.append(_share_of_the_site(n_sites, times))
     if not quick:
         size = Size(people=256, length=250, iterations=1000)
         console.print(f"{size.iterations:,} iterations ...")
-        times = measure(size)
+        times = measure(size, probes)
     rows.append(_idle_row(size, times))
     return Section(
         "federated",
@@ -197,6 +198,7 @@ def run(console: Console, sites: Sequence[int] = (4, 10), quick: bool = False) -
             "Releases of 420 values; the paper's method with 20 components and wide masks, epsilon 10.",
             "All sites and the server share the cores and the disk of this machine.",
         ),
+        "python -m benchmarks.federated",
     )
 
 
@@ -210,12 +212,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.federated", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
     parser.add_argument("--sites", type=int, help="only with so many; 4 and 10 by default")
+    parser.add_argument("--against", type=Path, metavar="TREE", help="with a worktree of an earlier commit")
+    parser.add_argument("--rounds", type=int, default=5, help="how often, with --against")
     given = parser.parse_args(arguments)
+    if given.against is not None and not (given.against / "benchmarks" / "federated.py").is_file():
+        parser.error(f"--against takes a worktree of an earlier commit, got {given.against}")
     if given.sites is not None and not 3 <= given.sites <= 50:
         parser.error(f"--sites must lie between 3 and 50, got {given.sites}")
     console = Console(width=None if sys.stdout.isatty() else EVIDENCE_WIDTH)
-    default = (4,) if given.quick else (4, 10)
-    section = run(console, default if given.sites is None else (given.sites,), given.quick)
+    if given.against is not None:
+        # It imports this module in another process.
+        from benchmarks import against
+
+        section = against.run(console, given.against, given.rounds)
+    else:
+        default = (4,) if given.quick else (4, 10)
+        section = run(console, default if given.sites is None else (given.sites,), given.quick)
     show(section, console)
     if not given.quick and given.sites is None:
         write_evidence(section)

@@ -68,12 +68,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one section, with what a reader must know to judge them."""
+    """The rows of one section, what a reader must know to judge them, and by which command they are made."""
 
     name: str
     title: str
     rows: Sequence[Row]
     notes: Sequence[str] = ()
+    command: str = ""
 
 
 def timed(work: Callable[[], object], times: int = 1) -> Measure:
@@ -173,7 +174,7 @@ def _number(value: float) -> str:
 def write_evidence(section: Section, folder: Path = EVIDENCE) -> None:
     """Write a section as JSON, for programs, and as text, for people."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"command": f"python -m benchmarks {section.name}", "machine": machine()}
+    facts = {"command": section.command or f"python -m benchmarks {section.name}", "machine": machine()}
     rows = [{**asdict(row), "met": row.met} for row in section.rows]
     record = {**facts, "title": section.title, "rows": rows, "notes": list(section.notes)}
     (folder / f"bench-{section.name}.json").write_text(json.dumps(record, indent=2) + "\n")

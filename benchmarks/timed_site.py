@@ -1,4 +1,4 @@
-"""A site of a study, as FLARE runs it, with a clock in hand; for benchmarks only.
+"""A site's part in a study with a clock in hand; for benchmarks only.
 
 What a site measures stays in its own folder, as everything else does.
 """
@@ -7,50 +7,44 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
+from typing import Any
 
 from numpy import int64
 from numpy.typing import NDArray
 
 from benchmarks.timing import TIMES, slot_of
-from capedjica.flare.kit import SETTINGS
 from capedjica.mechanisms.messages import Ask
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.mechanisms.site.answering import Site
-from capedjica.site.flare.desk import Revocable
-from capedjica.site.flare.party import SiteParty
+from capedjica.site.agent.party import SiteParty
 
 
 class TimedSite(SiteParty):
     """Notes how long it computes for each release, and how long until its answer is ready."""
 
-    def __init__(self, study: str, insecure_noise_seed: int | None = None) -> None:
-        super().__init__(study, insecure_noise_seed)
-        self._notes: list[tuple[float, float, float]] = []
-        self._place: Path | None = None
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._notes: list[tuple[float, float, float, float]] = []
+        self._computing: list[float] = []
 
-    def open(self, settings: Path) -> Revocable:
-        """Return the site's answers, timed."""
-        handle = super().open(settings)
-        self._place = Path(json.loads((settings / SETTINGS).read_text())["site"]) / TIMES
-        computing: list[float] = []
-        _watch_site(handle.handle.__self__, computing)  # type: ignore[attr-defined]
+    def _join(self) -> Site:
+        site = super()._join()
+        _watch_site(site, self._computing)
+        return site
 
-        def timed(question: bytes) -> bytes:
-            began = time.perf_counter()
-            answer = handle(question)
-            if question[2:5] == b"Ask":
-                seconds = time.perf_counter() - began
-                self._notes.append((*slot_of(question), computing.pop(), seconds))  # type: ignore[arg-type]
-            return answer
-
-        return Revocable(timed, handle.stands)
+    def handle(self, question: bytes) -> bytes:
+        """Return the answer, timed."""
+        began = time.perf_counter()
+        answer = super().handle(question)
+        if question[2:5] == b"Ask":
+            seconds = time.perf_counter() - began
+            self._notes.append((*slot_of(question), self._computing.pop(), seconds))
+        return answer
 
     def close(self) -> None:
         """Write down what was noted, beside the site's other files."""
         super().close()
-        if self._place is not None:
-            self._place.write_text(json.dumps(self._notes))
+        (self._home.folder / TIMES).write_text(json.dumps(self._notes))
 
 
 def _watch_site(site: Site, computing: list[float]) -> None:

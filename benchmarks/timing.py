@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 TIMES: Final = "times.json"
-PROBES: Final = "CAPEDJICA_BENCHMARK_PROBES"
 
 
 def slot_of(question: bytes) -> tuple[float, float]:

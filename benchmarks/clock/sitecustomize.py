@@ -1,19 +1,13 @@
-"""Puts a clock into the hands of the parties, in every process whose PYTHONPATH has this folder.
+"""Puts a clock into the hands of the sites, in every process whose PYTHONPATH has this folder.
 
-They run no other class than their own, so the timed ones take the places of those where they are imported.
+An agent runs no other class than its own, so the timed one takes the place of that where it is imported.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from benchmarks.after_import import AGGREGATOR, SITE, after_import
-
-
-def _time_aggregator(party: ModuleType) -> None:
-    from benchmarks.timed_aggregator import TimedAggregator
-
-    party.AggregatorParty = TimedAggregator  # type: ignore[attr-defined]
+from benchmarks.after_import import SITE, after_import
 
 
 def _time_site(party: ModuleType) -> None:
@@ -22,5 +16,4 @@ def _time_site(party: ModuleType) -> None:
     party.SiteParty = TimedSite  # type: ignore[attr-defined]
 
 
-after_import(AGGREGATOR, _time_aggregator)
 after_import(SITE, _time_site)

@@ -16,9 +16,9 @@ from nvflare.apis.signal import Signal
 from capedjica.coordinator.flare import relay as aggregator_relay
 from capedjica.coordinator.flare.posts import Post, read_replies
 from capedjica.coordinator.flare.relay import AggregatorRelay
-from capedjica.flare.link import Caller, Listener, answer_calls, owners
+from capedjica.flare.link import Caller, LinkError, Listener, answer_calls, owners
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
+from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
 from capedjica.site.flare import relay as site_relay
 from capedjica.site.flare.relay import SiteRelay
 from tests.support.waiting import wait_for
@@ -28,7 +28,10 @@ LARGE = 3 << 20
 
 
 class Engine:
-    """FLARE's engine as it behaves: asked for somebody whom it does not know, it asks nobody."""
+    """FLARE's engine as it behaves: with a timeout of 0 nothing is replied, and what is wrong is silent.
+
+    ``sites`` are what sites answer to a request; None is one that says nothing.
+    """
 
     def __init__(self, settings, **sites):
         self.settings, self.sites = settings, sites
@@ -44,7 +47,14 @@ class Engine:
     def register_aux_message_handler(self, topic, handler):
         self.handlers[topic] = handler
 
+    def answered(self, answer):
+        """Receive what a site sent."""
+        return self.handlers[ANSWERS](ANSWERS, answer, context(self))
+
     # What the aggregator's relay uses.
+
+    def get_clients(self):
+        return [SimpleNamespace(name=name) for name in self.sites]
 
     def new_context(self):
         return nullcontext()
@@ -53,11 +63,20 @@ class Engine:
         return SimpleNamespace(name=name) if name in self.sites else None
 
     def send_aux_request(self, targets, topic, request, timeout, fl_ctx, optional):
-        self.sent.append(sorted(targets))
-        assert (topic, optional) == (TOPIC, True)
-        if not set(targets) <= self.sites.keys():
-            return {}
-        return {name: self.sites[name](request) for name in targets}
+        assert optional
+        if topic == ANSWERS:
+            self.sent.append(request)
+            assert (targets, timeout) == (None, 0.0)
+        elif timeout:
+            assert PARCEL not in request
+            return {name: make_reply(ReturnCode.OK) for name in targets}
+        else:
+            self.sent += targets
+            for name in targets:
+                answer = self.sites[name](request)
+                if answer is not None:
+                    self.answered(answer)
+        return {}
 
 
 def context(engine):
@@ -124,26 +143,33 @@ def begun(settings):
         relay.handle_event(EventType.END_RUN, context(engine))
 
 
-def asked(engine, data):
-    """Return what comes back for what FLARE received."""
-    request = Shareable()
+def asked(engine, data, ticket=b"ticket"):
+    """Return what a site sends for what it received; None for nothing."""
+    request, before = Shareable(), len(engine.sent)
     if data is not ...:
         request[PARCEL] = data
-    return engine.handlers[TOPIC](TOPIC, request, context(engine))
+    if ticket is not ...:
+        request[TICKET] = ticket
+    assert engine.handlers[TOPIC](TOPIC, request, context(engine)).get_return_code() == ReturnCode.OK
+    sent = engine.sent[before:]
+    assert len(sent) <= 1
+    return sent[0] if sent else None
 
 
 def test_a_relay_hands_bytes_to_the_agent_and_back(agent, begun):
     engine = begun(seed=7)
     for data in (b"x1", bytes(range(256)), b"12" * LARGE):
-        reply = asked(engine, data)
-        assert (reply.get_return_code(), reply[PARCEL]) == (ReturnCode.OK, data[::-1])
+        answer = asked(engine, data)
+        assert (answer[TICKET], answer[PARCEL]) == (b"ticket", data[::-1])
     (greeting,) = agent.greetings
     assert (greeting.role, greeting.token, greeting.seed) == ("carrier", b"", 7)
 
 
 @pytest.mark.parametrize("data", [..., None, "text", 3, [b"x"], {}, bytearray(b"x")])
-def test_a_message_without_a_parcel_is_refused(agent, begun, data):
-    assert asked(begun(), data).get_return_code() == ReturnCode.BAD_REQUEST_DATA
+def test_a_message_without_a_parcel_or_a_ticket_gets_no_answer(agent, begun, data):
+    engine = begun()
+    assert asked(engine, data) is None
+    assert asked(engine, b"x", data) is None
 
 
 def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settings, begun, monkeypatch):
@@ -154,8 +180,7 @@ def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settin
     monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
     agent.close()
     for _ in range(3):
-        reply = asked(engine, b"x2")
-        assert (reply.get_return_code(), reply[PARCEL]) == (ReturnCode.OK, b"")
+        assert asked(engine, b"x2")[PARCEL] == b""
     agent = Agent(settings)
     try:
         assert asked(engine, b"x3")[PARCEL] == b"3x"
@@ -224,10 +249,14 @@ class Aggregator:
             self.caller.close()
 
 
+def answer_to(request, data):
+    answer = Shareable()
+    answer[TICKET], answer[PARCEL] = request[TICKET], data
+    return answer
+
+
 def answering(request):
-    reply = make_reply(ReturnCode.OK)
-    reply[PARCEL] = request[PARCEL][::-1]
-    return reply
+    return answer_to(request, request[PARCEL][::-1])
 
 
 @pytest.fixture
@@ -235,7 +264,9 @@ def line(settings):
     """An aggregator, the relay of a job that works for it, FLARE's engine, and its signal to end."""
     aggregator, engine, abort = Aggregator(settings), Engine(settings), Signal()
     with ThreadPoolExecutor(1) as job:
-        runs = job.submit(AggregatorRelay().control_flow, abort, context(engine))
+        relay = AggregatorRelay()
+        relay.start_controller(context(engine))
+        runs = job.submit(relay.control_flow, abort, context(engine))
         try:
             yield SimpleNamespace(aggregator=aggregator, engine=engine, abort=abort, runs=runs)
         finally:
@@ -244,11 +275,11 @@ def line(settings):
             runs.result(60)
 
 
-def test_parcels_reach_their_sites_equal_ones_at_once(line):
+def test_parcels_reach_their_sites(line):
     line.engine.sites = dict.fromkeys("abc", answering)
     assert line.aggregator.post({"a": b"x1", "b": b"y1", "c": b"x1"}) == {"a": b"1x", "b": b"1y", "c": b"1x"}
     assert line.aggregator.role == "relay"
-    assert sorted(line.engine.sent) == [["a", "c"], ["b"]]
+    assert line.engine.sent == ["a", "b", "c"]
 
 
 def test_large_parcels_travel_too(line):
@@ -260,38 +291,83 @@ def test_a_site_that_is_not_part_of_the_job_does_not_keep_the_others_from_being_
     line.engine.sites = dict.fromkeys("ab", answering)
     assert line.aggregator.post(dict.fromkeys("abc", b"x")).keys() == {"a", "b"}
     assert line.aggregator.post({"c": b"x"}) == {}
-    assert line.engine.sent == [["a", "b"]]
+    assert line.engine.sent == ["a", "b"]
 
 
-def holding(data, code=ReturnCode.OK):
-    reply = make_reply(code)
-    reply[PARCEL] = data
-    return reply
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        None,
-        Shareable(),
-        make_reply(ReturnCode.TIMEOUT),
-        make_reply(ReturnCode.OK),
-        holding(b"x", ReturnCode.EXECUTION_EXCEPTION),
-        holding("text"),
-        holding(b""),
-        b"1",
-        {},
-    ],
-)
-def test_what_is_no_reply_is_as_good_as_none(line, bad):
-    line.engine.sites = {"a": lambda request: bad, "b": answering}
+@pytest.mark.parametrize("bad", [None, "text", b"", 3, bytearray(b"x")])
+def test_what_is_no_answer_is_as_good_as_none(line, bad):
+    line.engine.sites = {"a": lambda request: answer_to(request, bad), "b": answering}
     assert line.aggregator.post(dict.fromkeys("ab", b"x")).keys() == {"b"}
 
 
-def test_a_call_that_failed_is_a_loss(line):
+def test_a_site_that_says_nothing_does_not_keep_what_the_others_said(line):
+    line.engine.sites = {"a": lambda request: None, "b": answering}
+    assert line.aggregator.post(dict.fromkeys("ab", b"x"), seconds=0.2) == {"b": b"x"}
+
+
+def test_an_answer_in_the_name_of_another_needs_its_ticket(line):
+    """A site knows its own ticket and no other: whatever it sends, it speaks for itself."""
+
+    def lying(request):
+        for ticket in (b"", bytes(16), None, "text", [1], request[TICKET][::-1]):
+            stranger = answer_to(request, b"in the name of b")
+            stranger[TICKET] = ticket
+            line.engine.answered(stranger)
+        return answer_to(request, b"in its own")
+
+    line.engine.sites = {"a": lying, "b": answering}
+    assert line.aggregator.post(dict.fromkeys("ab", b"x1")) == {"a": b"in its own", "b": b"1x"}
+
+
+def test_tickets_are_others_each_time_and_late_or_repeated_answers_are_dropped(line):
+    kept = []
+
+    def slow(request):
+        kept.append(answer_to(request, b"late"))
+
+    line.engine.sites = {"a": slow}
+    assert line.aggregator.post({"a": b"x"}, seconds=0.1) == {}
     line.engine.sites = {"a": answering}
-    line.engine.send_aux_request = lambda **_: None
-    assert line.aggregator.post({"a": b"x"}) == {}
+    for answer in kept * 2:
+        line.engine.answered(answer)
+    assert line.aggregator.post({"a": b"x1"}) == {"a": b"1x"}
+    line.engine.sites = {"a": slow}
+    line.aggregator.post({"a": b"x"}, seconds=0.1)
+    assert len({answer[TICKET] for answer in kept}) == 2
+
+
+def test_a_job_that_is_ended_waits_for_no_site(line):
+    waits = threading.Event()
+    line.engine.sites = {"a": lambda request: waits.set()}
+    with ThreadPoolExecutor(1) as aggregator:
+        posted = aggregator.submit(line.aggregator.post, {"a": b"x"}, 3600.0)
+        assert waits.wait(60)
+        line.abort.trigger(True)
+        line.runs.result(60)
+        with pytest.raises(LinkError):
+            posted.result(60)
+
+
+def test_a_relay_asks_for_nothing_until_all_sites_have_begun(settings, monkeypatch):
+    """What is sent to a job that has not begun is lost; FLARE returns nothing, or says so, until it has."""
+    monkeypatch.setattr(aggregator_relay, "_PAUSE", 0.001)
+    engine, asked = Engine(settings, a=answering, b=answering, c=answering), []
+    turns = iter([None, {}, {"a": make_reply(ReturnCode.OK), "b": make_reply(ReturnCode.TIMEOUT), "c": None}])
+
+    def ping(targets, topic, request, timeout, fl_ctx, optional):
+        asked.append(targets)
+        return next(turns, dict.fromkeys(targets, make_reply(ReturnCode.OK)))
+
+    engine.send_aux_request = ping
+    aggregator_relay._Desk(engine).await_sites(Signal())
+    assert asked == [["a", "b", "c"]] * 3 + [["b", "c"]]
+
+
+def test_a_site_that_never_begins_is_not_waited_for_forever(settings, monkeypatch):
+    monkeypatch.setattr(aggregator_relay, "_BEGINNING", 0.05)
+    engine = Engine(settings, a=answering)
+    engine.send_aux_request = lambda *_, **__: None
+    aggregator_relay._Desk(engine).await_sites(Signal())
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91" * 2000, msgspec.msgpack.encode([{"a": "text"}, 3.0])])
@@ -317,7 +393,9 @@ def test_the_relay_ends_with_the_job(line):
 
 def test_a_relay_without_an_aggregator_ends_and_says_so(settings, monkeypatch, caplog):
     monkeypatch.setattr(aggregator_relay, "_PATIENCE", 0.0)
-    AggregatorRelay().control_flow(Signal(), context(Engine(settings)))
+    relay, engine = AggregatorRelay(), Engine(settings)
+    relay.start_controller(context(engine))
+    relay.control_flow(Signal(), context(engine))
     assert "no aggregator to work for: nobody answers at" in caplog.text
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+# Questions and answers are messages of their own: nothing is kept open between them, by anybody.
 TOPIC: Final = "capedjica"
+ANSWERS: Final = "capedjica.answers"
 PARCEL: Final = "parcel"
+# By which an answer is known: random, and told to nobody but the site that was asked.
+TICKET: Final = "ticket"
 # In the folder ``local`` of a workspace of FLARE's: the path of a socket.
 SETTINGS: Final = "capedjica.json"

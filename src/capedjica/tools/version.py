@@ -1,4 +1,4 @@
-"""The version of this package, which all parties of a study must share."""
+"""The version of this package, for people: what parties of a study must share is the protocol's."""
 
 from __future__ import annotations
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,33 +16,37 @@ import msgspec
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from capedjica.coordinator.flare.posts import RELAY, Post, write_replies
 from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
+from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
 
 # How long the relay of an earlier job may still be connected.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.2
+# How long the jobs of the sites may take to begin after this one, and to say that they have.
+_BEGINNING: Final = 15.0
+_PING: Final = 3.0
 
 
 class AggregatorRelay(Controller):  # type: ignore[misc]
     """Relays the aggregator's questions to the sites, until the aggregator hangs up or the job is ended."""
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Do nothing."""
+        """Be ready for answers."""
+        self._desk = _Desk(fl_ctx.get_engine())
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run until the aggregator hangs up."""
-        engine = fl_ctx.get_engine()
-        settings = Path(engine.get_workspace().get_site_config_dir()) / SETTINGS
+        settings = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / SETTINGS
+        self._desk.await_sites(abort_signal)
         try:
             channel = self._connect(settings, abort_signal)
         except LinkError as error:
@@ -49,9 +54,9 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
             return
         over = threading.Event()
         with ThreadPoolExecutor(1) as watching, suppress(LinkError):
-            watching.submit(_hang_up_with, abort_signal, over, channel)
+            watching.submit(_hang_up_with, abort_signal, over, channel, self._desk)
             try:
-                answer_calls(channel, lambda data: _post(engine, data))
+                answer_calls(channel, self._desk.post)
             finally:
                 over.set()
 
@@ -70,52 +75,88 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
         """Ignore the result of a task: there are none."""
 
 
-def _hang_up_with(abort_signal: Signal, over: threading.Event, channel: Channel) -> None:
+def _hang_up_with(abort_signal: Signal, over: threading.Event, channel: Channel, desk: _Desk) -> None:
     """Hang up when FLARE ends the job."""
     while not abort_signal.triggered and not over.wait(0.1):
         pass
     channel.close()
+    desk.close()
 
 
-def _post(engine: Any, data: bytes) -> bytes:
-    """Send a parcel to each site and return what came back in time."""
-    try:
-        post = msgspec.msgpack.decode(data, type=Post)
-    except ValueError:
-        return write_replies({})
-    # Asked for a site that is not part of the job, FLARE would ask none of the others either.
-    names = {client.name for client in engine.get_clients()}
-    known = {name: parcel for name, parcel in post.parcels.items() if name in names}
-    return write_replies(_send(engine, known, post.seconds) if known else {})
+class _Desk:
+    """Sends parcels to sites and collects what they return.
+
+    Question and answer are messages without replies, by FLARE's documented timeout of 0: for a message that
+    is replied to, FLARE keeps a thread for a minute after, and many a second would be too many. What gets
+    lost is noticed by its absence.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+        self._waiting: dict[bytes, Future[bytes]] = {}
+        engine.register_aux_message_handler(ANSWERS, self._answered)
+
+    def _answered(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        ticket, parcel = request.get(TICKET), request.get(PARCEL)
+        answer = self._waiting.pop(ticket, None) if isinstance(ticket, bytes) else None
+        # One that nobody waits for any more came late.
+        if answer is not None:
+            answer.set_result(parcel if isinstance(parcel, bytes) else b"")
+        return make_reply(ReturnCode.OK)
+
+    def post(self, data: bytes) -> bytes:
+        """Send a parcel to each site and return what came back in time."""
+        try:
+            post = msgspec.msgpack.decode(data, type=Post)
+        except (ValueError, RecursionError):
+            return write_replies({})
+        # FLARE knows only those that are part of the job.
+        members = {client.name for client in self.engine.get_clients()}
+        known = {name: parcel for name, parcel in post.parcels.items() if name in members}
+        return write_replies(_send(self, known, post.seconds))
+
+    @contextmanager
+    def expecting(self, names: Iterable[str]) -> Iterator[dict[str, tuple[bytes, Future[bytes]]]]:
+        """Have a ticket and a place for the answer of each site; what comes later is dropped."""
+        places = {name: (secrets.token_bytes(16), Future[bytes]()) for name in names}
+        self._waiting.update(places.values())
+        try:
+            yield places
+        finally:
+            for ticket, _ in places.values():
+                self._waiting.pop(ticket, None)
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        for ticket in list(self._waiting):
+            if (answer := self._waiting.pop(ticket, None)) is not None:
+                answer.set_result(b"")
+
+    def await_sites(self, abort_signal: Signal) -> None:
+        """Wait until the jobs of all sites have begun: what is sent to others before would be lost."""
+        missing, until = {one.name for one in self.engine.get_clients()}, time.monotonic() + _BEGINNING
+        while missing and time.monotonic() < until and not abort_signal.triggered:
+            with self.engine.new_context() as fl_ctx:
+                replies = self.engine.send_aux_request(
+                    sorted(missing), TOPIC, Shareable(), _PING, fl_ctx, optional=True
+                )
+            # FLARE returns nothing at all where it failed.
+            missing -= {name for name, reply in (replies or {}).items() if _is_sound(reply)}
+            if missing:
+                time.sleep(_PAUSE)
 
 
-def _send(engine: Any, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-    """Send equal parcels at once, as FLARE's multicast_aux_requests fails in 2.9.0."""
-    same: dict[bytes, list[str]] = {}
-    for name, parcel in parcels.items():
-        same.setdefault(parcel, []).append(name)
-    with ThreadPoolExecutor(len(same)) as pool:
-        sent = [pool.submit(_send_one, engine, parcel, names, seconds) for parcel, names in same.items()]
-    replies = {name: reply for one in sent for name, reply in one.result().items()}
-    return {name: reply[PARCEL] for name, reply in replies.items() if _is_sound(reply)}
-
-
-def _send_one(engine: Any, parcel: bytes, names: list[str], seconds: float) -> dict[str, Any]:
-    request = Shareable()
-    request[PARCEL] = parcel
+def _send(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
+    """Send a parcel to each site and return what they returned in time."""
     # A context of its own for each call: blocks of masks are made in a second thread.
-    with engine.new_context() as fl_ctx:
-        replies: dict[str, Any] | None = engine.send_aux_request(
-            targets=names, topic=TOPIC, request=request, timeout=seconds, fl_ctx=fl_ctx, optional=True
-        )
-    # FLARE returns nothing at all where it failed.
-    return replies or {}
+    with desk.expecting(parcels) as places, desk.engine.new_context() as fl_ctx:
+        for name, parcel in parcels.items():
+            request = Shareable()
+            request[PARCEL], request[TICKET] = parcel, places[name][0]
+            desk.engine.send_aux_request([name], TOPIC, request, 0.0, fl_ctx, optional=True)
+        wait([answer for _, answer in places.values()], seconds)
+        return {name: one.result() for name, (_, one) in places.items() if one.done() and one.result()}
 
 
 def _is_sound(reply: Any) -> bool:
-    return (
-        isinstance(reply, Shareable)
-        and reply.get_return_code() == ReturnCode.OK
-        and isinstance(reply.get(PARCEL), bytes)
-        and bool(reply[PARCEL])
-    )
+    return isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK

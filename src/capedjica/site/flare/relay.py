@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
+from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
 
 # Longer than the agent keeps anybody waiting.
 _SECONDS: Final = 30.0
@@ -69,12 +69,14 @@ class SiteRelay(Executor):  # type: ignore[misc]
                 time.sleep(_PAUSE)
 
     def _relay(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        parcel = request.get(PARCEL)
-        if not isinstance(parcel, bytes):
-            return make_reply(ReturnCode.BAD_REQUEST_DATA)
-        reply = make_reply(ReturnCode.OK)
-        reply[PARCEL] = self._asked(parcel, fl_ctx)
-        return reply
+        parcel, ticket = request.get(PARCEL), request.get(TICKET)
+        # Without a parcel, the question is whether there is somebody.
+        if isinstance(parcel, bytes) and isinstance(ticket, bytes):
+            answer = Shareable()
+            answer[TICKET], answer[PARCEL] = ticket, self._asked(parcel, fl_ctx)
+            # A timeout of 0 is a message that is not replied to.
+            fl_ctx.get_engine().send_aux_request(None, ANSWERS, answer, 0.0, fl_ctx, optional=True)
+        return make_reply(ReturnCode.OK)
 
     def _asked(self, parcel: bytes, fl_ctx: FLContext) -> bytes:
         try:
