@@ -117,7 +117,9 @@ def await_connection(kit: Kit) -> str:
     def ended() -> bool:
         return processes.running(kit.path) is None
 
-    if not processes.wait_until(lambda: ended() or standing(kit) is not None, _AGENT_SECONDS) or ended():
+    if not processes.wait_until(lambda: ended() or standing(kit) is not None, _AGENT_SECONDS):
+        raise _failed(kit, f"its agent did not begin within {_AGENT_SECONDS:.0f} s")
+    if ended():
         raise _failed(kit)
     processes.wait_until(lambda: ended() or _state(kit, standing(kit))[0] == "connected", _SERVER_SECONDS)
     if ended():
@@ -131,11 +133,11 @@ def await_connection(kit: Kit) -> str:
     )
 
 
-def _failed(kit: Kit) -> CapedjicaError:
-    """Return the last words of the program that would not run; nothing of it is left."""
+def _failed(kit: Kit, reason: str = "") -> CapedjicaError:
+    """Return why it does not run, or the last words of the program that would not; nothing of it is left."""
     processes.stop(kit.path)
     logs = sorted((processes.log(kit.path, name) for name in ("agent", CARRIER)), key=_changed)
-    words = processes.refusal(logs[-1]) or f"the logs in {kit.path} say why"
+    words = reason or processes.refusal(logs[-1]) or f"the logs in {kit.path} say why"
     error = CapedjicaError(f"the site could not be started: {words}. Nothing was spent")
     error.exit_code = 2
     return error
