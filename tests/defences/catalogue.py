@@ -963,4 +963,10 @@ DEFENCES = (
             )
         },
     ),
+    Defence(
+        "kits are signed",
+        "a kit that somebody changed on its way is refused",
+        "test_a_kit_that_somebody_changed_on_its_way_is_refused",
+        {"kits-are-signed": NEVER},
+    ),
 )

@@ -23,9 +23,8 @@ def report(tried: Defence, line: str) -> str:
     earlier = REPORT.read_text("utf-8").splitlines() if REPORT.exists() else []
     kept = []
     for defence in DEFENCES:
-        same = (
-            [line] if defence is tried else [old for old in earlier if f" | {described(defence)} | " in old]
-        )
+        known = f" | {described(defence)} | "
+        same = [line] if defence is tried else [old for old in earlier if known in old]
         kept += same[:1]
     noticed = sum(line.startswith("noticed") for line in kept)
     head = [

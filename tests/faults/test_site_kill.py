@@ -20,7 +20,7 @@ import pytest
 
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Contract, Query, Stage
-from capedjica.mechanisms.messages import Answer
+from capedjica.mechanisms.messages import Answer, encode
 from capedjica.mechanisms.site.answering import Site
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.securesum.identity import Identity
@@ -114,7 +114,8 @@ class World:
     def keep(self, data: bytes) -> None:
         answer = reply(data)
         if isinstance(answer, Answer):
-            assert self.received.setdefault((answer.block, answer.slot), data) == data, "answered twice"
+            content = encode(answer)
+            assert self.received.setdefault((answer.block, answer.slot), content) == content, "answered twice"
 
     def mean(self) -> None:
         """One release, with the hospital among those asked however often it was killed."""

@@ -1,184 +1,325 @@
-"""How parcels are handed to FLARE, which has its own ways of failing."""
+"""The two relays: how bytes are handed to FLARE, which has its own ways of failing."""
 
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 
+import msgspec
 import pytest
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
-from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
-from nvflare.fuel.f3.cellnet.utils import make_reply as cell_reply
-from nvflare.fuel.f3.message import Message
+from nvflare.apis.signal import Signal
 
-from capedjica.coordinator.flare.controller import _sender
-from capedjica.flare.wire import LARGE, PARCEL
-from capedjica.site.flare.desk import Desk
-from capedjica.site.flare.executor import AnsweringExecutor
-from tests.flare.carriers import ASK
-from tests.flare.test_carriage import answered, parcel
+from capedjica.coordinator.flare import relay as aggregator_relay
+from capedjica.coordinator.flare.posts import Post, read_replies
+from capedjica.coordinator.flare.relay import AggregatorRelay
+from capedjica.flare.link import Caller, Listener, answer_calls, owners
+from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
+from capedjica.site.flare import relay as site_relay
+from capedjica.site.flare.relay import SiteRelay
+from tests.support.waiting import wait_for
 
-AGGREGATOR = "server.job"
-
-
-class Answering(AnsweringExecutor):
-    """A site of FLARE whose desk answers as it is told."""
-
-    def __init__(self, answer):
-        super().__init__()
-        self.answer, self._aggregator = answer, AGGREGATOR
-
-    def open(self, settings):
-        return self.answer()
-
-    def close(self):
-        pass
+# The least bytes of a message that FLARE would carry as a stream, and more.
+LARGE = 3 << 20
 
 
 class Engine:
     """FLARE's engine as it behaves: asked for somebody whom it does not know, it asks nobody."""
 
-    def __init__(self, **sites):
-        self.sites, self.single, self.streamed = sites, [], []
-        self.core_cell = self
+    def __init__(self, settings, **sites):
+        self.settings, self.sites = settings, sites
+        self.sent, self.handlers = [], {}
+
+    # What both relays use.
+
+    def get_workspace(self):
+        return SimpleNamespace(get_site_config_dir=lambda: str(self.settings))
+
+    # What a site's relay uses.
+
+    def register_aux_message_handler(self, topic, handler):
+        self.handlers[topic] = handler
+
+    # What the aggregator's relay uses.
 
     def new_context(self):
         return nullcontext()
 
-    def get_cell(self):
-        return self
-
     def get_client_from_name(self, name):
-        return SimpleNamespace(get_fqcn=lambda: name) if name in self.sites else None
-
-    def broadcast_multi_requests(self, messages, timeout, optional):
-        self.single.append(sorted(messages))
-        replies = {}
-        for place, target in messages.items():
-            target.message.headers[MessageHeaderKey.ORIGIN] = AGGREGATOR
-            site = self.sites[place.removesuffix(".job")]
-            replies[place] = site._receive_small(target.message) if hasattr(site, "_receive_small") else site
-        return replies
+        return SimpleNamespace(name=name) if name in self.sites else None
 
     def send_aux_request(self, targets, topic, request, timeout, fl_ctx, optional):
-        self.streamed.append(sorted(targets))
+        self.sent.append(sorted(targets))
+        assert (topic, optional) == (TOPIC, True)
         if not set(targets) <= self.sites.keys():
             return {}
-        return {name: self.sites[name]._receive_large(topic, request, fl_ctx) for name in targets}
+        return {name: self.sites[name](request) for name in targets}
 
 
-def site(handle=bytes.upper):
-    made = Answering(None)
-    made._desk = Desk(handle)
-    return made
+def context(engine):
+    return SimpleNamespace(get_engine=lambda: engine)
 
 
-def slip_of(desk_site, data):
-    """Return what a site's desk says to a parcel, by whichever way."""
-    return desk_site._desk.receive(data)
+@pytest.fixture
+def settings(tmp_path):
+    """The folder of a carrier's settings, which point to a socket."""
+    (tmp_path / SETTINGS).write_text(json.dumps({"socket": str(tmp_path / "a.carrier")}))
+    return tmp_path
 
 
-def test_a_site_that_is_not_part_of_the_job_does_not_keep_the_others_from_being_asked():
-    engine = Engine(a=site(), b=site())
-    assert _sender(engine, "job")(dict.fromkeys("abc", parcel(b"x")), 3.0).keys() == {"a", "b"}
-    assert _sender(engine, "job")({"c": parcel(b"x")}, 3.0) == {}
-    engine.streamed.clear()
-    large = parcel(bytes(LARGE))
-    assert _sender(engine, "job")(dict.fromkeys("abc", large), 3.0).keys() == {"a", "b"}
-    assert engine.streamed == [["a", "b"]]
+# A site's relay
 
 
-def test_small_parcels_travel_as_one_message_whatever_is_in_them():
-    engine = Engine(a=site(), b=site())
-    given = {"a": parcel(b"x"), "b": parcel(b"y", b"other---")}
-    slips = _sender(engine, "job")(given, 3.0)
-    assert slips == {name: slip_of(engine.sites[name], data) for name, data in given.items()}
-    assert (engine.single, engine.streamed) == ([["a.job", "b.job"]], [])
+class Agent:
+    """An agent that answers with what it was asked, turned around; one carrier at a time."""
+
+    def __init__(self, folder):
+        self.greetings, self.refused = [], []
+        self._busy, self._channels = threading.Lock(), []
+        self.listener = Listener(
+            folder / "a.carrier", MAX_FRAME, owners(), self._admit, self._serve, self.refused.append
+        )
+
+    def _admit(self, greeting):
+        return "" if self._busy.acquire(blocking=False) else "one at a time"
+
+    def _serve(self, channel, greeting):
+        self.greetings.append(greeting)
+        self._channels.append(channel)
+        try:
+            answer_calls(channel, lambda data: data[::-1])
+        finally:
+            self._busy.release()
+
+    def close(self):
+        self.listener.close()
+        for channel in self._channels:
+            channel.close()
 
 
-def test_large_parcels_travel_as_streams_equal_ones_at_once():
-    engine = Engine(a=site(), b=site(), c=site())
-    one, other = parcel(bytes(LARGE)), parcel(b"1" * LARGE, b"other---")
-    slips = _sender(engine, "job")({"a": one, "b": other, "c": one}, 3.0)
-    assert slips.keys() == {"a", "b", "c"}
-    assert (engine.single, sorted(engine.streamed)) == ([], [["a", "c"], ["b"]])
+@pytest.fixture
+def agent(settings):
+    made = Agent(settings)
+    yield made
+    made.close()
 
 
-def test_an_answer_that_is_large_is_fetched_as_a_stream_and_made_once():
-    """The rest of the sites are not asked again."""
-    made = []
+@pytest.fixture
+def begun(settings):
+    """Begin a relay as FLARE does; ended when the test is."""
+    relays = []
 
-    def handle(data):
-        made.append(data)
-        return bytes(LARGE)
+    def begin(seed=None):
+        relay, engine = SiteRelay(seed), Engine(settings)
+        relay.handle_event(EventType.START_RUN, context(engine))
+        relays.append((relay, engine))
+        return engine
 
-    engine = Engine(a=site(handle), b=site())
-    slips = _sender(engine, "job")(dict.fromkeys("ab", parcel(b"x")), 3.0)
-    assert {name: len(slip) > LARGE for name, slip in slips.items()} == {"a": True, "b": False}
-    assert made == [b"x"]
-    assert (engine.single, engine.streamed) == ([["a.job", "b.job"]], [["a"]])
+    yield begin
+    for relay, engine in relays:
+        relay.handle_event(EventType.END_RUN, context(engine))
+
+
+def asked(engine, data):
+    """Return what comes back for what FLARE received."""
+    request = Shareable()
+    if data is not ...:
+        request[PARCEL] = data
+    return engine.handlers[TOPIC](TOPIC, request, context(engine))
+
+
+def test_a_relay_hands_bytes_to_the_agent_and_back(agent, begun):
+    engine = begun(seed=7)
+    for data in (b"x1", bytes(range(256)), b"12" * LARGE):
+        reply = asked(engine, data)
+        assert (reply.get_return_code(), reply[PARCEL]) == (ReturnCode.OK, data[::-1])
+    (greeting,) = agent.greetings
+    assert (greeting.role, greeting.token, greeting.seed) == ("carrier", b"", 7)
+
+
+@pytest.mark.parametrize("data", [..., None, "text", 3, [b"x"], {}, bytearray(b"x")])
+def test_a_message_without_a_parcel_is_refused(agent, begun, data):
+    assert asked(begun(), data).get_return_code() == ReturnCode.BAD_REQUEST_DATA
+
+
+def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settings, begun, monkeypatch):
+    """Nothing gets out of a handler: it would fail the job for everybody."""
+    agent = Agent(settings)
+    engine = begun()
+    assert asked(engine, b"x1")[PARCEL] == b"1x"
+    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    agent.close()
+    for _ in range(3):
+        reply = asked(engine, b"x2")
+        assert (reply.get_return_code(), reply[PARCEL]) == (ReturnCode.OK, b"")
+    agent = Agent(settings)
+    try:
+        assert asked(engine, b"x3")[PARCEL] == b"3x"
+    finally:
+        agent.close()
+
+
+def test_a_relay_without_an_agent_fails_nothing(settings, begun, monkeypatch, caplog):
+    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    assert asked(begun(), b"x")[PARCEL] == b""
+    assert "no agent to work for: nobody answers at" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"socket": 3}', None])
+def test_settings_that_cannot_be_read_fail_nothing(settings, begun, monkeypatch, content):
+    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    file = settings / SETTINGS
+    file.unlink() if content is None else file.write_bytes(content)
+    assert asked(begun(), b"x")[PARCEL] == b""
+
+
+def test_a_relay_waits_until_that_of_an_earlier_job_is_gone(agent, settings):
+    first, second = SiteRelay(), SiteRelay()
+    engines = [Engine(settings), Engine(settings)]
+    first.handle_event(EventType.START_RUN, context(engines[0]))
+    with ThreadPoolExecutor(1) as other:
+        begins = other.submit(second.handle_event, EventType.START_RUN, context(engines[1]))
+        wait_for(lambda: agent.refused)
+        assert not begins.done()
+        first.handle_event(EventType.END_RUN, context(engines[0]))
+        begins.result(60)
+    assert asked(engines[1], b"x1")[PARCEL] == b"1x"
+    second.handle_event(EventType.END_RUN, context(engines[1]))
+    assert all("one at a time" in line for line in agent.refused)
+
+
+def test_tasks_are_refused():
+    reply = SiteRelay().execute("train", Shareable(), None, None)
+    assert reply.get_return_code() == ReturnCode.TASK_UNKNOWN
+
+
+# The aggregator's relay
+
+
+class Aggregator:
+    """Listens as the aggregator does, and posts through whoever connected."""
+
+    def __init__(self, folder):
+        self._there = threading.Event()
+        self.listener = Listener(
+            folder / "a.carrier", MAX_FRAME, owners(), lambda greeting: "", self._serve, lambda line: None
+        )
+
+    def _serve(self, channel, greeting):
+        self.role, self.caller = greeting.role, Caller(channel)
+        self._there.set()
+
+    def post(self, parcels, seconds=3.0):
+        assert self._there.wait(60)
+        data = msgspec.msgpack.encode(Post(parcels, seconds))
+        return read_replies(self.caller.call(data, 60))
+
+    def close(self):
+        self.listener.close()
+        if self._there.is_set():
+            self.caller.close()
+
+
+def answering(request):
+    reply = make_reply(ReturnCode.OK)
+    reply[PARCEL] = request[PARCEL][::-1]
+    return reply
+
+
+@pytest.fixture
+def line(settings):
+    """An aggregator, the relay of a job that works for it, FLARE's engine, and its signal to end."""
+    aggregator, engine, abort = Aggregator(settings), Engine(settings), Signal()
+    with ThreadPoolExecutor(1) as job:
+        runs = job.submit(AggregatorRelay().control_flow, abort, context(engine))
+        try:
+            yield SimpleNamespace(aggregator=aggregator, engine=engine, abort=abort, runs=runs)
+        finally:
+            aggregator.close()
+            abort.trigger(True)
+            runs.result(60)
+
+
+def test_parcels_reach_their_sites_equal_ones_at_once(line):
+    line.engine.sites = dict.fromkeys("abc", answering)
+    assert line.aggregator.post({"a": b"x1", "b": b"y1", "c": b"x1"}) == {"a": b"1x", "b": b"1y", "c": b"1x"}
+    assert line.aggregator.role == "relay"
+    assert sorted(line.engine.sent) == [["a", "c"], ["b"]]
+
+
+def test_large_parcels_travel_too(line):
+    line.engine.sites = {"a": answering}
+    assert line.aggregator.post({"a": b"12" * LARGE}) == {"a": b"21" * LARGE}
+
+
+def test_a_site_that_is_not_part_of_the_job_does_not_keep_the_others_from_being_asked(line):
+    line.engine.sites = dict.fromkeys("ab", answering)
+    assert line.aggregator.post(dict.fromkeys("abc", b"x")).keys() == {"a", "b"}
+    assert line.aggregator.post({"c": b"x"}) == {}
+    assert line.engine.sent == [["a", "b"]]
+
+
+def holding(data, code=ReturnCode.OK):
+    reply = make_reply(code)
+    reply[PARCEL] = data
+    return reply
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        cell_reply("timeout"),
-        cell_reply("ok", body="text"),
-        cell_reply("ok", body={}),
-        cell_reply("process_exception", body=b"slip"),
-        Message(),
+        None,
+        Shareable(),
+        make_reply(ReturnCode.TIMEOUT),
+        make_reply(ReturnCode.OK),
+        holding(b"x", ReturnCode.EXECUTION_EXCEPTION),
+        holding("text"),
+        holding(b""),
+        b"1",
+        {},
     ],
 )
-def test_what_is_no_slip_is_as_good_as_none(bad):
-    assert _sender(Engine(a=bad, b=site()), "job")(dict.fromkeys("ab", parcel(b"x")), 3.0).keys() == {"b"}
+def test_what_is_no_reply_is_as_good_as_none(line, bad):
+    line.engine.sites = {"a": lambda request: bad, "b": answering}
+    assert line.aggregator.post(dict.fromkeys("ab", b"x")).keys() == {"b"}
 
 
-@pytest.mark.parametrize("bad", [None, Shareable(), make_reply(ReturnCode.TIMEOUT), b"1", {}])
-def test_what_is_no_slip_in_a_stream_is_as_good_as_none(bad):
-    engine = Engine(a=site(), b=site())
-    engine.sites["a"]._receive_large = lambda *_: bad
-    assert _sender(engine, "job")(dict.fromkeys("ab", parcel(bytes(LARGE))), 3.0).keys() == {"b"}
+def test_a_call_that_failed_is_a_loss(line):
+    line.engine.sites = {"a": answering}
+    line.engine.send_aux_request = lambda **_: None
+    assert line.aggregator.post({"a": b"x"}) == {}
 
 
-def test_a_call_that_failed_is_a_loss():
-    engine = Engine(a=site(lambda data: bytes(LARGE)))
-    engine.send_aux_request = lambda **_: None
-    assert _sender(engine, "job")({"a": parcel(b"x")}, 3.0) == {}
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x91" * 2000, msgspec.msgpack.encode([{"a": "text"}, 3.0])])
+def test_what_is_no_post_is_carried_to_nobody(line, data):
+    line.engine.sites = {"a": answering}
+    line.aggregator.post({})
+    assert read_replies(line.aggregator.caller.call(data, 60)) == {}
+    assert line.engine.sent == []
 
 
-def small(data, origin=AGGREGATOR):
-    return Message({MessageHeaderKey.ORIGIN: origin}, data)
+def test_the_job_ends_when_the_aggregator_hangs_up(line):
+    line.aggregator.post({})
+    line.aggregator.close()
+    line.runs.result(60)
 
 
-@pytest.mark.parametrize("origin", [None, "", "server", "site-2.job", "server.other", "server.job.x"])
-def test_nobody_but_the_aggregator_of_the_job_is_answered(origin):
-    reply = site()._receive_small(small(parcel(b"x"), origin))
-    assert reply.get_header(MessageHeaderKey.RETURN_CODE) != "ok"
-    assert reply.payload is None
+def test_the_relay_ends_with_the_job(line):
+    line.aggregator.post({})
+    line.abort.trigger(True)
+    line.runs.result(60)
+    assert line.aggregator.caller.over.wait(60)
 
 
-@pytest.mark.parametrize("data", [None, "text", 3, [b"x"], {}])
-def test_a_message_without_a_parcel_is_refused(data):
-    assert site()._receive_small(small(data)).get_header(MessageHeaderKey.RETURN_CODE) != "ok"
-    request = Shareable()
-    request[PARCEL] = data
-    reply = site()._receive_large("capedjica", request, None)
-    assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
+def test_a_relay_without_an_aggregator_ends_and_says_so(settings, monkeypatch, caplog):
+    monkeypatch.setattr(aggregator_relay, "_PATIENCE", 0.0)
+    AggregatorRelay().control_flow(Signal(), context(Engine(settings)))
+    assert "no aggregator to work for: nobody answers at" in caplog.text
 
 
-def test_why_a_site_cannot_answer_stays_at_the_site(tmp_path):
-    """Its own log has the words of an error that nobody expected; the aggregator gets none of them."""
-
-    def fail():
-        raise RuntimeError("patient 7741 is unreadable")
-
-    desk = Answering(fail)._open_desk(tmp_path)
-
-    said = answered(desk, ASK)
-    assert (said.state, said.data) == ("refused", b"it cannot answer; its own log says why")
-
-
-def test_tasks_are_refused():
-    assert (
-        Answering(bytes).execute("train", Shareable(), None, None).get_return_code()
-        == ReturnCode.TASK_UNKNOWN
-    )
+def test_results_of_tasks_are_ignored():
+    assert AggregatorRelay().process_result_of_unknown_task(None, "train", "job", None, None) is None

@@ -121,3 +121,10 @@ def test_no_secret_is_shown_or_copied():
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not pickled or copied"):
             duplicate(identity)
+
+
+def test_a_public_identity_is_pickled_also_after_it_verified_something():
+    identity = Identity.generate()
+    public = identity.public("s1")
+    assert public.verify(identity.sign(b"label and data"), b"label and data")
+    assert pickle.loads(pickle.dumps(public)) == public

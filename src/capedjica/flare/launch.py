@@ -58,7 +58,7 @@ def launch(orders: str) -> None:
         confinement = Confinement(**given["confinement"])
         folder, command = Path(given["folder"]), list(given["command"])
         secrets = [Path(path) for path in given["secrets"]]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise InputError("the launcher of a carrier was given no orders that it can read") from None
     confine(confinement, reads=[], writes=[folder], memory=MEMORY, secrets=secrets)
     # defence: a-carrier-tries-the-doors

@@ -99,16 +99,20 @@ class Channel:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SENDING_SECONDS, 0))
 
     def send(self, message: Struct) -> None:
-        """Send one message."""
-        body = _encoder.encode(message)
-        if len(body) > self.limit:
-            raise LinkError(f"a frame of {len(body):,} bytes is longer than {self.limit:,}")
+        """Send one message; hang up if it cannot be sent."""
         try:
-            with self._sending:
-                self._line.sendall(_LENGTH.pack(len(body)) + body)
+            self.put(message)
         except OSError as error:
             self.close()
             raise LinkError(f"the other end is gone: {error.strerror}") from None
+
+    def put(self, message: Struct) -> None:
+        """Send one message; OSError if it cannot be sent, and what came before can still be received."""
+        body = _encoder.encode(message)
+        if len(body) > self.limit:
+            raise LinkError(f"a frame of {len(body):,} bytes is longer than {self.limit:,}")
+        with self._sending:
+            self._line.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self, limit: int | None = None) -> bytes | None:
         """Return the next frame; None when the other end has hung up between two."""
@@ -235,16 +239,21 @@ def answer_calls(channel: Channel, handle: Callable[[bytes], bytes]) -> None:
 
 def connect(path: Path, greeting: Greeting, limit: int) -> Channel:
     """Connect to a socket; LinkError with the reason if nobody listens or the greeting is refused."""
+    _checked(path)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # One that stands still lets no more connect once a few wait at its door.
+    line.settimeout(_GREETING_SECONDS)
     try:
-        line.connect(str(_checked(path)))
+        line.connect(str(path))
     except OSError as error:
         line.close()
-        raise LinkError(f"nobody answers at {path} ({error.strerror}): is it running?") from None
+        raise LinkError(f"nobody answers at {path} ({error.strerror or error}): is it running?") from None
     channel = Channel(line, limit)
     try:
         channel.wait(_GREETING_SECONDS)
-        channel.send(greeting)
+        # Who is refused at sight is told so without being heard.
+        with suppress(OSError):
+            channel.put(greeting)
         body = channel.receive(_GREETING_BYTES)
         if body is None:
             raise LinkError(f"{path} hung up")
@@ -349,10 +358,9 @@ class Listener:
 
 
 def _bound(path: Path) -> socket.socket:
-    _checked(path)
+    _remove_left(_checked(path))
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_left(path)
         line.bind(str(path))
         # Who may connect is checked by who they are; the folder keeps others out as well.
         path.chmod(0o666)
@@ -368,11 +376,16 @@ def _remove_left(path: Path) -> None:
     if not path.exists():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_GREETING_SECONDS)
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
             return
+        except (BlockingIOError, TimeoutError):  # somebody listens, and stands still
+            pass
+        except OSError as error:
+            raise InputError(f"the socket {path} cannot be made: {error.strerror}") from None
     raise InputError(f"the socket {path} is in use already: another process listens there")
 
 

@@ -99,6 +99,10 @@ class PublicIdentity:
     def _verifier(self) -> Ed25519PublicKey:
         return Ed25519PublicKey.from_public_bytes(self.public_key)
 
+    def __reduce__(self) -> tuple[type[PublicIdentity], tuple[str, bytes]]:
+        """Pickle without the verifier, which cannot be."""
+        return PublicIdentity, (self.name, self.public_key)
+
 
 class Identity:
     """The long-term signing key of a site.

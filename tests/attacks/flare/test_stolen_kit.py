@@ -11,11 +11,13 @@ import pytest
 from capedjica.coordinator.run.journal import Journal
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.flare import processes
-from capedjica.flare.kit import SETTINGS, write_json
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.messages import Ask, Begin
+from capedjica.one_machine.flare_demo import start_site
 from capedjica.one_machine.local_run import find_sites
+from capedjica.site.agent.owner import standing
 from capedjica.site.approval.participation import taking_part
+from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending
 from tests.attacks.messages.hostile_messages import Relay, Views, Wire
@@ -86,15 +88,15 @@ def test_sites_refuse_who_has_another_identity_also_from_an_aggregator_that_does
 
 
 def start_thief(kit, thief, monkeypatch):
-    """Connect with a site's kit, and a program and a folder of one's own."""
-    copy = thief.folder / "kit"
-    shutil.copytree(kit, copy)
-    write_json(copy / "local" / SETTINGS, {"site": str(thief.folder)})
+    """Connect with a site's key for the network, and a program, an identity and a folder of one's own."""
+    shutil.copytree(kit.path, thief.folder / "studies" / kit.path.name)
+    shutil.copytree(kit.workspace, thief.carrier_path / kit.workspace.name)
+    own = kits.find_kit(thief)
     with monkeypatch.context() as patch:
         known = [str(PROGRAM), str(ROOT), os.environ.get("PYTHONPATH")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, known)))
-        processes.start(copy, "client", "s4")
-    return copy
+        start_site(thief, own)
+    return own
 
 
 @pytest.mark.full
@@ -102,16 +104,15 @@ def test_on_flare_who_has_a_kit_and_another_identity_obtains_nothing(tmp_path, m
     """The thief is let in as s4 and answers; the three others make the study without it."""
     with consortium(tmp_path / "study", started=False) as made, ExitStack() as held:
         thief = make_thief(tmp_path / "thief")
-        copy = start_thief(made.kit("s4"), thief, monkeypatch)
-        held.callback(processes.stop, copy)
+        own = start_thief(made.kit("s4"), thief, monkeypatch)
+        held.callback(processes.stop, own.path)
         made.start(*HONEST)
         assert made.run().complete
         with Journal.open(made.run_folder.journal_path, made.study.contract) as journal:
             assert {release.participants for release in journal.releases} == {HONEST}
-        processes.stop(copy)
+        # It was asked, and its answers were not signed by the key that the study names.
+        assert standing(own).asked is not None
+        processes.stop(own.path)
         made.stop()
-        with thief.open_ledger(must_exist=True) as ledger:
-            # It was asked, and began a secure sum under its own key.
-            assert ledger.last_block(made.study.contract.hash) >= 0
         assert [released(thief), released(made.home("s4"))] == [0, 0]
         assert all(released(made.home(name)) == made.n_releases for name in HONEST)

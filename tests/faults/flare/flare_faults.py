@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -102,26 +102,44 @@ class Gated:
 
     def family(self, party: str) -> list[psutil.Process]:
         """Return the supervisor of a party, its programs and all that they began."""
-        found = self.processes_of(party)
-        return [process for members in found.values() for process in members]
+        return self.members(party)
 
     def one(self, party: str, role: str) -> psutil.Process:
         """Return a process of a party: ``agent``, ``carrier``, ``server``, ``dispatcher`` or ``job``."""
         (process,) = self.processes_of(party)[role]
         return process
 
-    def kill(self, party: str) -> None:
-        """Kill all processes of a party, the supervisor first: it would start the others again."""
-        for process in self.family(party):
+    def members(self, party: str, *roles: str) -> list[psutil.Process]:
+        """Return the processes of some roles of a party, each of which there must be; of all for none."""
+        found = self.processes_of(party)
+        assert all(found[role] for role in roles), f"{party} has not all of {roles}"
+        return [process for role in roles or found for process in found[role]]
+
+    def kill(self, party: str, *roles: str) -> None:
+        """Kill processes of a party, the supervisor first if all: it would start the others again."""
+        for process in self.members(party, *roles):
             kill(process)
 
-    def freeze(self, party: str) -> None:
-        for process in self.family(party):
+    def replaced(self, party: str, role: str, gone: psutil.Process) -> None:
+        """Wait until another process has taken the place of one that is gone."""
+        wait_until(
+            lambda: any(process != gone for process in self.processes_of(party)[role]),
+            f"another {role} of {party}",
+        )
+
+    def freeze(self, party: str, *roles: str) -> None:
+        for process in self.members(party, *roles):
             process.send_signal(signal.SIGSTOP)
 
-    def thaw(self, party: str) -> None:
-        for process in self.family(party):
-            process.send_signal(signal.SIGCONT)
+    def thaw(self, party: str, *roles: str) -> None:
+        for process in self.members(party, *roles):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+
+    def lie(self, party: str, **status) -> None:
+        """Have a site say something else than the truth in every greeting, signed with its own key."""
+        (self.gates / party).mkdir(exist_ok=True)
+        self._file(party, "Status", "lie").write_text(json.dumps(status))
 
     @property
     def privacy(self) -> dict:
@@ -129,7 +147,9 @@ class Gated:
 
 
 def kill(process: psutil.Process) -> None:
-    process.kill()
+    """Kill a process, unless it ended with another that was killed before."""
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
     psutil.wait_procs([process], timeout=_NEVER)
 
 
@@ -189,6 +209,21 @@ def audit(parties: Gated, survivors: tuple[str, ...] = SITES, also_heard: tuple[
         if name in privacy["sites"]:
             assert privacy["sites"][name]["spent_mu_squared"] == pytest.approx(spent, rel=1e-9)
             assert gaussian_epsilon(math.sqrt(spent), 1e-5) <= privacy["spent_epsilon"] * (1 + 1e-9)
+
+
+def nothing_lost(parties: Gated) -> None:
+    """The run was never interrupted, every release served, and each site was charged for each once."""
+    assert parties.run_folder.state().resumed == 0
+    with Journal.open(parties.run_folder.journal_path, parties.study.contract) as journal:
+        releases = [release for record in journal.records for release in record.releases]
+    assert len(releases) == parties.n_releases
+    assert not any(release.aborted for release in releases)
+    assert "Lost to interruptions" not in parties.privacy["statement"]
+    for name in SITES:
+        with parties.home(name).open_ledger() as ledger:
+            assert len(releases_of(ledger.entries())) == parties.n_releases, name
+        due = math.fsum(release.mu[name] ** 2 for release in releases)
+        assert audited(parties, name) == pytest.approx(due, rel=1e-9), name
 
 
 def audited(parties: Gated, name: str) -> float:

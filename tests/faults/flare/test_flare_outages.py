@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -14,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from capedjica.errors import CapedjicaError
-from tests.faults.flare.flare_faults import Running, audit, audited, command, gated, wait_until
+from tests.faults.flare.flare_faults import (
+    CAPEDJICA,
+    Running,
+    audit,
+    audited,
+    command,
+    gated,
+    nothing_lost,
+    wait_until,
+)
 from tests.federated.consortium import CALM
 
 pytestmark = pytest.mark.full
@@ -51,7 +59,26 @@ def test_a_site_that_stands_still_is_given_up_and_does_no_harm_later(tmp_path):
             parties.thaw("s2")
         audit(parties, OTHERS)
         before = audited(parties, "s2")
-        wait_until(lambda: not parties.processes_of(parties.kit("s2"))["job"], "its job has ended")
+        wait_until(lambda: not parties.processes_of("s2")["job"], "its job has ended")
+        audit(parties, OTHERS)
+        assert audited(parties, "s2") == before > 0
+
+
+@pytest.mark.parametrize("roles", [("agent",), ("carrier", "job")], ids=["agent", "carrier"])
+def test_half_of_a_site_that_stands_still_is_given_up_and_does_no_harm_later(tmp_path, roles):
+    with gated(tmp_path) as parties:
+        parties.hold("s2", "Ask-1-done")
+        running = Running(parties)
+        parties.reached("s2", "Ask-1-done", running)
+        parties.freeze("s2", *roles)
+        parties.let_go("s2", "Ask-1-done")
+        before = audited(parties, "s2")
+        try:
+            running.finish()
+        finally:
+            parties.thaw("s2", *roles)
+        audit(parties, OTHERS)
+        wait_until(lambda: not parties.processes_of("s2")["job"], "its job has ended")
         audit(parties, OTHERS)
         assert audited(parties, "s2") == before > 0
 
@@ -84,7 +111,7 @@ def test_a_site_that_computes_for_ever_is_given_up_after_the_limit_of_its_stage(
         Running(parties, patience=replace(CALM, release=20.0)).finish()
         audit(parties, OTHERS)
         assert parties.progress().lost["s2"] == "it took too long"
-        wait_until(lambda: not parties.processes_of(parties.kit("s2"))["job"], "its job has ended")
+        wait_until(lambda: not parties.processes_of("s2")["job"], "its job has ended")
 
 
 # Cut off
@@ -115,9 +142,7 @@ def test_a_cut_of_20_seconds_is_bridged(tmp_path):
         gated(tmp_path, host=host, started=False) as parties,
     ):
         parties.start(*OTHERS)
-        module = "capedjica.flare.processes"
-        inside = [sys.executable, "-m", module, str(parties.kit("s2").absolute()), "client", "s2", "detached"]
-        must("ip", "netns", "exec", space, *inside)
+        must("ip", "netns", "exec", space, *CAPEDJICA, "site", "start", str(parties.home("s2").folder))
         parties.hold("s2", "Ask-1")
         running = Running(parties, patience=replace(CALM, silence=90.0))
         parties.reached("s2", "Ask-1", running)
@@ -127,7 +152,7 @@ def test_a_cut_of_20_seconds_is_bridged(tmp_path):
         must("ip", "link", "set", f"{space}-h", "up")
         running.finish()
         audit(parties)
-        assert parties.run_folder.state().resumed == 0
+        nothing_lost(parties)
 
 
 # Full
@@ -203,6 +228,32 @@ def contexts(disks):
                 keep_ledger_on(disk)
 
         yield prepare
+
+
+SMALL = 1 << 30
+
+
+def test_a_carrier_that_takes_all_its_memory_dies_and_is_started_again(tmp_path):
+    """At its own limit, not at that of the machine; nothing that the site keeps is in it."""
+    with gated(tmp_path, started=False) as parties:
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv("CAPEDJICA_TEST_MEMORY", str(SMALL))
+            parties.start("s2")
+        parties.start(*OTHERS)
+        parties.hold("s2", "Ask-1")
+        running = Running(parties, patience=replace(CALM, silence=90.0))
+        parties.reached("s2", "Ask-1", running)
+        agent, home = parties.one("s2", "agent"), parties.kit("s2").workspace
+        flooded = parties.members("s2", "carrier", "job")
+        (home / "flood").touch()
+        wait_until(lambda: not any(one.is_running() for one in flooded), "the carrier has died")
+        taken = [int((home / f"flooded-{one.pid}").read_text()) for one in flooded]
+        assert all(SMALL / 4 < one < SMALL for one in taken), taken
+        parties.let_go("s2", "Ask-1")
+        running.finish()
+        assert agent.is_running()
+        audit(parties)
+        nothing_lost(parties)
 
 
 # On another day

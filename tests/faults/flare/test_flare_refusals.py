@@ -6,6 +6,7 @@ import pytest
 
 from capedjica.errors import InputError
 from capedjica.flare import processes
+from capedjica.mechanisms.messages import VERSION
 from tests.federated.consortium import consortium
 
 
@@ -14,18 +15,21 @@ def test_a_run_of_another_version_is_refused_before_a_server_is_started(tmp_path
         with parties.run_folder.claim(parties.study):
             pass
         file = parties.run_folder.path / "run.json"
-        file.write_text(file.read_text().replace('"capedjica": "', '"capedjica": "9'))
-        with pytest.raises(InputError, match=r"begun by capedjica 9\S+ .* this is 0"):
+        written = file.read_text()
+        assert f'"protocol": {VERSION}' in written
+        file.write_text(written.replace(f'"protocol": {VERSION}', '"protocol": 9'))
+        with pytest.raises(InputError, match=r"begun by version 9 of the protocol .* cannot go on"):
             parties.run()
-        assert processes.running(parties.federation.server_kit) is None
-        assert not (parties.federation.server_kit / "console.log").exists()
+        assert processes.running(parties.place("server")) is None
+        assert not processes.log(parties.place("server"), "server").exists()
 
 
 @pytest.mark.parametrize("name", ["our site", "site#1", "site's", "a\\b"])
 def test_a_path_that_flare_would_not_understand_is_refused(tmp_path, name):
-    kit = tmp_path / name
-    kit.mkdir()
+    place = tmp_path / name
+    place.mkdir()
+    program = processes.Program("carrier", ("true",), str(place))
     for begin in (processes.start, processes.supervise):
         with pytest.raises(InputError, match="cannot work with a path"):
-            begin(kit, "client", "s1")
-    assert list(kit.iterdir()) == []
+            begin(place, [program])
+    assert list(place.iterdir()) == []

@@ -56,13 +56,16 @@ class Weigher(Follower):
             self.weights.append((progress.n_done, self._weigh()))
 
     def _weigh(self) -> dict[str, Weight]:
-        kits = {"server": self._parties.federation.server_kit}
-        kits |= {name: self._parties.kit(name) for name in self._parties.homes}
+        found = {
+            f"{role} of {name}": members[0]
+            for name in ("server", *self._parties.homes)
+            for role, members in self._parties.processes_of(name).items()
+            if members
+        }
+        # The aggregator is this process.
         return {
-            f"{role} of {name}": Weight(process.memory_info().rss, process.num_fds())
-            for name, kit in kits.items()
-            for role, members in self._parties.processes_of(kit).items()
-            for process in members
+            role: Weight(process.memory_info().rss, process.num_fds())
+            for role, process in {"aggregator": psutil.Process(), **found}.items()
         }
 
     def halves(self, process: str) -> tuple[Weight, Weight]:
@@ -101,5 +104,6 @@ def test_a_long_study_on_flare(tmp_path):
     gc.collect()
     held = {process: weigher.halves(process) for process in weigher.weights[0][1]}
     print(held)
-    assert len(held) == 15
+    # Of each site supervisor, agent, carrier and job; of the server supervisor, itself, dispatcher and job.
+    assert len(held) == 1 + 4 * 4 + 4
     assert not {process: halves for process, halves in held.items() if has_grown(*halves)}

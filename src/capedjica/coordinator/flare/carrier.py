@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -38,6 +39,9 @@ _JOB_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.25
 # How often jobs are submitted in a row without anything being carried in between.
 _MOST_DEATHS: Final = 20
+# After how long it is looked whether a site that is silent has a part in the job, and how often for one site.
+_ABSENT_SECONDS: Final = 10.0
+_MOST_RENEWALS: Final = 10
 
 _log = logging.getLogger("capedjica.run")
 
@@ -73,7 +77,10 @@ class Carrier:
         self._ends: dict[str, Caller] = {}
         self._changed = threading.Condition()
         self._submitting = threading.Lock()
-        self._job, self._deaths = "", 0
+        self._job, self._deaths, self._n_submitted = "", 0, 0
+        self._absent: dict[str, float] = {}
+        self._renewals: Counter[str] = Counter()
+        self._next_look = 0.0
         self.closed = False
         self.confinement = _confinement(federation)
         path = socket_path(federation.path, SERVER)
@@ -139,18 +146,52 @@ class Carrier:
         Raises
         ------
         CarrierLostError
-            If the job died meanwhile.
+            If the job died, or another was submitted: its sites have yet to begin.
         ProtocolError
             If jobs die again and again, or the server cannot be reached.
         """
+        before = self._n_submitted
         relay = self._relay()
+        if self._n_submitted != before:
+            raise CarrierLostError("another job was submitted")
         try:
             post = msgspec.msgpack.encode(Post(dict(parcels), seconds))
             replies = read_replies(relay.call(post, seconds + 30.0))
         except LinkError as error:
             raise CarrierLostError(f"the carrier was lost: {error}") from None
-        self._deaths = 0
+        if replies:
+            self._deaths = 0
+        if self._leaves_out_a_site(parcels.keys() - replies.keys(), replies.keys()):
+            relay.close()
         return replies
+
+    def _leaves_out_a_site(self, absent: Set[str], present: Set[str]) -> bool:
+        """Whether a silent site is connected without a part in the job: FLARE gives it none in one that runs.
+
+        Its client was started after the job began, or again.
+        """
+        now = time.monotonic()
+        with self._changed:
+            since = {name: self._absent.get(name, now) for name in {*self._absent, *absent} - present}
+            self._absent = since
+            long = {name for name in absent if now - since[name] > _ABSENT_SECONDS}
+            if now < self._next_look or not long:
+                return False
+            self._next_look = now + _ABSENT_SECONDS
+        left_out = {name for name in long & self._idle() if self._renewals[name] < _MOST_RENEWALS}
+        self._renewals.update(left_out)
+        for name in left_out:
+            _log.warning("site %s is back and has no part in the job", name)
+        return bool(left_out)
+
+    def _idle(self) -> set[str]:
+        """Return the sites that are connected and run no job, if that can be told."""
+        dispatcher = self._end(DISPATCHER)
+        with suppress(LinkError, ValueError):
+            if dispatcher is not None:
+                data = dispatcher.call(msgspec.msgpack.encode(Order("idle")), _ABSENT_SECONDS)
+                return set(msgspec.msgpack.decode(data, type=Report).idle)
+        return set()
 
     def _relay(self) -> Caller:
         """Return the relay of the job that runs; where none does, submit one and wait for it."""
@@ -180,6 +221,9 @@ class Carrier:
         # A server that was started again may believe that an earlier job still runs.
         self.order(Order("end all"))
         report = self.order(Order("submit", seed=self._seed))
+        with self._changed:
+            self._n_submitted += 1
+            self._absent = {}
         self._job, server, until = report.job, report.server, time.monotonic() + _JOB_SECONDS
         looked = time.monotonic()
         while self._end(RELAY) is None and time.monotonic() < until:

@@ -177,6 +177,7 @@ class Courier:
             try:
                 replies = self.send(dict.fromkeys(sorted(missing), probe), TRANSIT_SECONDS)
             except CarrierLostError:
+                until = time.monotonic() + self.patience.joining
                 continue
             missing -= {name for name, data in replies.items() if self._is_there(name, data, hash_)}
             if missing:
@@ -206,6 +207,7 @@ class _Trip:
         self.question, self.hash = question, question_hash(question)
         self.doubt: str | None = None
         self._silence, self._last = patience.silence, now
+        self._joining = patience.joining
         self._allowed = patience.of(question)
         self._until = now + self._allowed
         self._delivered = False
@@ -220,9 +222,10 @@ class _Trip:
             self._last, self.doubt = time.monotonic(), None
 
     def excuse(self) -> None:
-        """Begin to count anew: nothing could be heard."""
+        """Begin to count anew: nothing could be heard, and its site has to join another job first."""
         now = time.monotonic()
-        self._last, self._until, self._delivered = now, now + self._allowed, False
+        self._last = now + max(0.0, self._joining - self._silence)
+        self._until, self._delivered = now + self._joining + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
         """Return why not to wait any longer, if so."""

@@ -40,6 +40,8 @@ def _do(line: Session, order: Order) -> Report:
             now = time.time()
             heard = {name: max(0.0, now - when) for name, when in line.connected().items()}
             return Report(line.server, heard)
+        case "idle":
+            return Report(line.server, idle=tuple(line.idle()))
         case "submit":
             return Report(line.server, job=line.submit(order.seed))
         case "has ended":

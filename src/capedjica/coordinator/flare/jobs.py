@@ -16,6 +16,8 @@ from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write
 from capedjica.flare.processes import port_is_free
 
 _PAUSE: Final = 0.5
+# In FLARE's words.
+_NO_JOBS: Final = "no_jobs"
 
 
 @contextmanager
@@ -54,6 +56,11 @@ class Session:
         """Return the sites that are connected, and when each was heard last (seconds since 1970)."""
         info = self._ask(lambda: self._api.get_system_info())
         return {client.name: float(client.last_connect_time) for client in info.client_info}
+
+    def idle(self) -> list[str]:
+        """Return the sites that say that they run no job."""
+        found = self._ask(lambda: self._api.get_client_job_status()) or []
+        return [one["client_name"] for one in found if one.get("status") == _NO_JOBS]
 
     def submit(self, insecure_noise_seed: int | None = None) -> str:
         """Hand a job to the server; return its name."""

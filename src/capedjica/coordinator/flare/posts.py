@@ -25,7 +25,7 @@ class Post(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class Order(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is wanted of the dispatcher."""
 
-    what: Literal["sites", "submit", "has ended", "end all"]
+    what: Literal["sites", "submit", "idle", "has ended", "end all"]
     job: Annotated[str, Meta(max_length=200)] = ""
     seed: int | None = None
 
@@ -39,6 +39,8 @@ class Report(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         By which one server is told from the next: when it began.
     heard : dict
         The sites that are connected, and how many seconds ago each was heard.
+    idle : tuple of str
+        The sites that are connected and run no job.
     job : str
         The name of the job that was submitted.
     ended : bool
@@ -52,6 +54,7 @@ class Report(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     job: Annotated[str, Meta(max_length=200)] = ""
     ended: bool = False
     error: Annotated[str, Meta(max_length=1000)] = ""
+    idle: tuple[Name, ...] = ()
 
 
 Replies = dict[Name, bytes]

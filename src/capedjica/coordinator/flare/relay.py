@@ -19,6 +19,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from capedjica.coordinator.flare.posts import RELAY, Post, write_replies
+from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
 from capedjica.flare.size_limits import MAX_FRAME
 from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
@@ -60,7 +61,7 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
             try:
                 path = Path(json.loads(settings.read_text())["socket"])
                 return connect(path, Greeting(VERSION, RELAY), MAX_FRAME)
-            except (LinkError, OSError, ValueError, LookupError) as error:
+            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
                 if time.monotonic() > until or abort_signal.triggered:
                     raise LinkError(str(error)) from None
             time.sleep(_PAUSE)

@@ -93,6 +93,7 @@ class _Run:
     ) -> None:
         self._study, self._federation, self._folder = study, federation, folder
         self._terms, self._follower = terms, follower
+        self._has_begun = False
         settle(federation.server_kit)
         self._carrier = Carrier(federation, terms.insecure_noise_seed, follower.died, self._wait_for_sites)
         self._courier = Courier(study.contract, self._carrier.send, terms.patience)
@@ -105,6 +106,7 @@ class _Run:
                 self._follower.server(seal.host, seal.port, self._carrier.confinement.words)
                 self._wait_for_sites(self._carrier)
                 with self._folder.claim(self._study) as state:
+                    self._has_begun = True
                     self._report_and_run(state)
         finally:
             self._carrier.close()
@@ -148,9 +150,10 @@ class _Run:
                 missing = ", ".join(name for name, there in present.items() if not there)
                 if sum(present.values()) >= needed:
                     return
+                spent = "" if self._has_begun else "Nothing was spent by this attempt; "
                 raise ProtocolError(
                     f"{sum(present.values())} sites are connected, {needed} are needed; missing: {missing}. "
-                    "Nothing was spent by this attempt; run the same command when they are back"
+                    f"{spent}run the same command when they are back"
                 )
             time.sleep(_LOOK_SECONDS)
 

@@ -341,6 +341,7 @@ class Aggregator:
             self._published_hash(),
             state,
         )
+        # defence: what-is-asked-is-written-down
         self.standing.ask(plan.participants, ask.plan.fraction)
         answers = self._ask_until_complete(ask, plan)
         aborted = len(answers) < len(plan.participants)

@@ -14,6 +14,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect
 from capedjica.flare.size_limits import MAX_FRAME
 from capedjica.flare.wire import PARCEL, SETTINGS, TOPIC
@@ -59,7 +60,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
                 greeting = Greeting(VERSION, "carrier", seed=self._seed)
                 self._caller = Caller(connect(path, greeting, MAX_FRAME))
                 return
-            except (LinkError, OSError, ValueError, LookupError) as error:
+            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
                 if time.monotonic() > until:
                     self.logger.error(f"no agent to work for: {error}")
                     return

@@ -114,6 +114,7 @@ def confine(
     process.forbid_core_files()
     process.limit_open_files()
     process.limit_memory(memory)
+    process.limit_stacks()
     # The rules are made while every path can still be reached, and rights go after all that takes them.
     process.drop_capability_bound()
     _give_up_files(confinement, reads, writes, secrets)

@@ -24,6 +24,7 @@ _CAPABILITY_VERSION: Final = 0x20080522
 _NEW_USERS, _NEW_NETWORK = 0x10000000, 0x40000000
 
 OPEN_FILES: Final = 4096
+STACK: Final = 2 << 20
 
 
 class _Header(ctypes.Structure):
@@ -57,6 +58,14 @@ def forbid_core_files() -> None:
 def limit_memory(size: int) -> None:
     """Bound the bytes of data of this process, and of each that it starts; beyond it they get no memory."""
     _lower(resource.RLIMIT_DATA, size)
+
+
+def limit_stacks(size: int = STACK) -> None:
+    """Bound the stack of each thread of the programs that are executed from here on.
+
+    Stacks count as data, 8 MB each by default: the 500 threads that FLARE may have would reach 4 GB.
+    """
+    _lower(resource.RLIMIT_STACK, size)
 
 
 def limit_open_files(number: int = OPEN_FILES) -> None:

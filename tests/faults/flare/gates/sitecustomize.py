@@ -3,13 +3,21 @@
 Python imports this in every process whose PYTHONPATH has this folder. Nothing is changed but the time: while
 the file ``PARTY/MOMENT.hold`` exists in the folder of gates, the party waits there, and says so by
 ``PARTY/MOMENT.reached``. Moments of a site are ``Join`` and the tags of the aggregator's messages, before
-they are handled and, with ``-done``, before the answer leaves; of the server, the means about to be written
-down. Sites also write there what an audit needs (:mod:`keeping`).
+they are handled and, with ``-done``, before the answer leaves; of the ``server``, that is of the process that
+runs the study, the means about to be written down. Sites also write there what an audit needs
+(:mod:`keeping`).
+
+Two faults cannot be made from outside. A site with a file ``SITE/Status.lie`` says in its greetings what is
+in there. A carrier that is started with CAPEDJICA_TEST_MEMORY has so little memory, and takes all of it as
+soon as there is a file ``flood`` in its own folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -48,7 +56,22 @@ def _gate_site(party) -> None:
         return reply
 
     party.SiteParty._join, party.SiteParty.handle = gated_join, gated_handle
+    _let_lie()
     _keep_parts()
+
+
+def _let_lie() -> None:
+    import msgspec
+
+    from capedjica.mechanisms.site.answering import Site
+
+    true_status = Site._present_status
+
+    def status(self):
+        said, lie = true_status(self), Path(os.environ["CAPEDJICA_TEST_GATES"]) / self.name / "Status.lie"
+        return msgspec.structs.replace(said, **json.loads(lie.read_text())) if lie.exists() else said
+
+    Site._present_status = status
 
 
 def gate_journal(journal) -> None:
@@ -68,5 +91,30 @@ def _keep_parts() -> None:
     keep(Path(os.environ["CAPEDJICA_TEST_GATES"]))
 
 
+def _limit_memory(process) -> None:
+    limit = process.limit_memory
+    process.limit_memory = lambda _: limit(int(os.environ["CAPEDJICA_TEST_MEMORY"]))
+
+
+def _flood_when_told() -> None:
+    """Take memory until there is none, and die of that: a carrier's home is its own folder."""
+    home, began, held = Path(os.environ["HOME"]), time.time(), []
+    # One that is started again has had its flood.
+    while not ((home / "flood").exists() and (home / "flood").stat().st_mtime > began):
+        time.sleep(0.02)
+    try:
+        while True:
+            held.append(bytearray(1 << 22))
+    except MemoryError:
+        taken = len(held)
+        held.clear()
+        (home / f"flooded-{os.getpid()}").write_text(str(taken << 22))
+    os._exit(1)
+
+
+if "CAPEDJICA_TEST_MEMORY" in os.environ:
+    after_import("capedjica.tools.confinement.process", _limit_memory)
+    if any(word.startswith("nvflare.private") for word in sys.orig_argv):
+        threading.Thread(target=_flood_when_told, daemon=True).start()
 after_import(AGGREGATOR, gate_journal)
 after_import(SITE, _gate_site)
