@@ -25,7 +25,7 @@ EXCEPTIONS = {
     "test_replies_forged_in_a_sites_name_are_discarded_and_the_site_stays": (
         "'forged replies are discarded' is taken away in one process"
     ),
-    "test_nonsense_at_the_port_takes_no_more_memory_than_the_server_is_given": "FLARE's own, and the system's",
+    "test_nonsense_at_the_port_takes_no_more_memory_than_the_server_is_given": "the system's own",
     "test_nonsense_at_the_port_does_not_disturb_a_study_under_way": "FLARE's own",
     "test_one_stranger_who_says_nothing_keeps_newcomers_out": "what FLARE cannot do",
     "test_a_study_under_way_goes_on_whatever_strangers_do_not_say": "FLARE's own",
