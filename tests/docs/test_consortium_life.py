@@ -33,7 +33,7 @@ def walked(tmp_path_factory):
 def test_every_command_line_can_be_parsed():
     spoken = re.findall(r"`(capedjica\s[^`]+)`", re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL))
     assert len(spoken) > 10
-    for line in [*command_lines(script().replace("$(ls trial/sites/site-2/kits)", "0123")), *spoken]:
+    for line in [*command_lines(script().replace("$(ls trial/sites/site-2/studies)", "0123")), *spoken]:
         parse(re.sub(r"\s+", " ", line))
 
 
@@ -57,7 +57,7 @@ def test_what_is_there_afterwards(walked):
     assert "sub-0003" in read_enrolment(home).enrolled
     (old,) = home.folder.glob("identity-*.pem")
     assert Identity.load(old).public_key != home.identity().public_key
-    assert not list((folder / "trial" / "sites" / "site-2" / "kits").iterdir())
+    assert not list((folder / "trial" / "sites" / "site-2" / "studies").iterdir())
 
 
 def test_what_was_spent_can_be_read_without_the_key(walked):

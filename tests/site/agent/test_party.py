@@ -168,14 +168,12 @@ def test_a_reason_that_is_over_is_not_remembered(ready, study):
 # Jobs come and go
 
 
-def test_scans_are_compared_with_the_approval_for_every_job_until_the_study_has_begun(ready, study):
+def test_scans_are_compared_with_the_approval_at_every_greeting_until_the_study_has_begun(ready, study):
     party = party_of(ready, study)
     try:
         party.connected(None)
         assert isinstance(read(study, hello(study), party.handle(hello(study))), Status)
         np.save(ready.data_path / "sub-03.npy", np.ones((60, 100)))
-        assert isinstance(read(study, hello(study), party.handle(hello(study))), Status)
-        party.connected(None)
         assert isinstance(read(study, hello(study), party.handle(hello(study))), Refusal)
     finally:
         party.close()

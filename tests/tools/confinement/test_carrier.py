@@ -74,12 +74,12 @@ def test_an_account_that_is_missing_or_roots_is_refused(machine, account, why, u
 
 
 def test_an_account_that_cannot_read_the_interpreter_is_refused(machine):
-    machine(obstacle="another user cannot read the interpreter /root/python")
-    with pytest.raises(InputError, match="another user cannot read the interpreter /root/python"):
+    machine(obstacle="another user cannot read the interpreter /closed/python")
+    with pytest.raises(InputError, match="another user cannot read the interpreter /closed/python"):
         strongest("carrier", [], "seed")
     found = strongest(None, [], "seed")
     assert (found.kind, found.uid) == ("landlock", None)
-    assert "cannot read the interpreter /root/python" in found.words
+    assert "cannot read the interpreter /closed/python" in found.words
 
 
 def test_who_is_not_root_uses_landlock_if_there_is_any(machine):

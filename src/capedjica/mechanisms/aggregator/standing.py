@@ -81,7 +81,6 @@ class Standing:
 
     def ask(self, participants: Collection[str], fraction: float) -> None:
         """Write down a release that is about to be asked for, and the part of each budget that it may use."""
-        # defence: what-is-asked-is-written-down
         for name in participants:
             self.asked[name] = self.asked.get(name, 0.0) + fraction
         self.save(self)

@@ -98,9 +98,11 @@ class OwnersDesk:
         self, home: SiteHome, place: Path, standing: Callable[[], Standing], report: Callable[[str], None]
     ) -> None:
         self._home, self._standing = home, standing
-        self._token, self._one_at_a_time = _new_token(place), threading.Lock()
+        self._token, self._one_at_a_time = secrets.token_bytes(32), threading.Lock()
         path = socket_path(place, ROLE)
         self._listener = Listener(path, _LIMIT, owners(), self._admit, self._serve, report)
+        # Not before nobody else listens there, whose token would be lost.
+        _write_token(place, self._token)
 
     def _admit(self, greeting: Greeting) -> str:
         # defence: the-owners-token
@@ -136,15 +138,14 @@ class OwnersDesk:
         self._listener.close()
 
 
-def _new_token(place: Path) -> bytes:
-    token, file = secrets.token_bytes(32), place / _TOKEN
+def _write_token(place: Path, token: bytes) -> None:
+    file = place / _TOKEN
     try:
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
             written.write(token)
     except OSError as error:
         raise InputError(f"{file} cannot be written: {error.strerror}") from None
-    return token
 
 
 def ask(kit: Kit, command: Command) -> Outcome | None:

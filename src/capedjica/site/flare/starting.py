@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import sys
 import tempfile
 from contextlib import suppress
@@ -33,9 +34,7 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
     label = kit.label
     startup = startup_files(kit.path)
     _make_carriers_folder(workspace.parent)
-    with tempfile.TemporaryDirectory(
-        prefix=".workspace-", dir=workspace.parent, ignore_cleanup_errors=True
-    ) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".workspace-", dir=workspace.parent) as scratch:
         made = flare_folders(project(label.study), label.host, label.port, [label.site], Path(scratch))
         folder = made / label.site
         restrict(folder, SITE_CLASS)
@@ -43,9 +42,11 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
             (folder / "startup" / name).write_bytes(content)
             (folder / "startup" / name).chmod(0o600)
         folder.chmod(0o700)
-        # Files of another user's carrier may stay; its folder is renamed all the same.
+        # Files of another user's carrier may have to stay; its folder makes room all the same.
+        earlier = Path(f"{scratch}-earlier")
         with suppress(FileNotFoundError):
-            workspace.rename(Path(scratch) / "earlier")
+            workspace.rename(earlier)
+        shutil.rmtree(earlier, ignore_errors=True)
         folder.rename(workspace)
 
 
