@@ -8,7 +8,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from capedjica.errors import InputError, ProtocolError
+from capedjica.coordinator.flare.remote_run import StoppedError
+from capedjica.errors import InputError
 from tests.faults.flare.flare_faults import (
     CAPEDJICA,
     SITES,
@@ -248,8 +249,9 @@ def test_a_server_killed_with_its_supervisor_ends_the_run_which_goes_on_later(tm
         parties.reached("s2", "Ask-3", running)
         parties.kill("server")
         parties.let_go("s2", "Ask-3")
-        with pytest.raises(ProtocolError, match="cannot be reached"):
+        with pytest.raises(StoppedError, match="cannot be reached") as stopped:
             running.finish()
+        assert stopped.value.exit_code == 4
         nothing_left(parties, "server")
         parties.run()
         audit(parties)
@@ -305,6 +307,11 @@ def test_a_killed_run_leaves_no_process(tmp_path):
         told = command("status", parties.folder)
         assert told.returncode == 12
         assert "interrupted" in told.stdout
+
+
+def runs_flare(members) -> bool:
+    """Whether a carrier is past its launcher, and the script that comes after."""
+    return any("nvflare" in word for process in members for word in process.cmdline())
 
 
 @pytest.mark.full
