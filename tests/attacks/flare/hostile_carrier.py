@@ -29,7 +29,7 @@ from capedjica.mechanisms.messages import question_hash
 
 LENGTH = struct.Struct(">I")
 GUESSES = 50
-_SEIZE, _PATIENCE = 0x4206, 60.0
+_SEIZE, _PATIENCE = 0x4206, 240.0
 
 
 def said(attempt: Callable[[], object]) -> str:
