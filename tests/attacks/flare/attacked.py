@@ -26,7 +26,7 @@ NOTHING = Confinement("none", None, None, "nothing, for a test")
 # For parties that run programs of this folder.
 REACHABLE = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 # No test depends on how long anything takes; this only ends those in which something never happens.
-_NEVER = 120.0
+_NEVER = 300.0
 
 
 def soon(get: Callable, what: str):

@@ -29,7 +29,7 @@ from capedjica.mechanisms.messages import question_hash
 
 LENGTH = struct.Struct(">I")
 GUESSES = 50
-_SEIZE, _PATIENCE = 0x4206, 60.0
+_SEIZE, _PATIENCE = 0x4206, 240.0
 
 
 def said(attempt: Callable[[], object]) -> str:
@@ -86,7 +86,7 @@ class Attacker:
         attempts |= {name: lambda name=name: os.listdir(f"/proc/{agent}/{name}/") for name in ("root", "cwd")}
         attempts |= {
             f"descriptor {number}": lambda number=number: os.readlink(f"/proc/{agent}/fd/{number}")
-            for number in range(10)
+            for number in range(3)
         }
         attempts["ptrace"] = lambda: _ptrace(agent)
         attempts |= {

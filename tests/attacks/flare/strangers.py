@@ -47,11 +47,11 @@ def is_turned_away(port: int, context: ssl.SSLContext | None, seconds: float = 6
 
 def handshakes(port: int, context: ssl.SSLContext, seconds: float) -> bool:
     """Whether a handshake comes to its end in some time."""
-    with socket.create_connection(("localhost", port), timeout=seconds) as line:
-        try:
+    try:
+        with socket.create_connection(("localhost", port), timeout=seconds) as line:
             context.wrap_socket(line, server_hostname="localhost").close()
-        except TimeoutError:
-            return False
+    except TimeoutError:
+        return False
     return True
 
 
