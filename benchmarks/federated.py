@@ -2,7 +2,7 @@
 
 A server and sites of their own processes, on this machine, over mutual TLS. The online part of a release is
 the time from the aggregator's question to the last answer, less the time that the slowest site computes. With
-``--against TREE``, a worktree of an earlier commit, both are measured in turn (:mod:`benchmarks.against`).
+``--against TREE``, a worktree of an earlier commit, both are measured in turn (:mod:`benchmarks.trees.against`).
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else EVIDENCE_WIDTH)
     if given.against is not None:
         # It imports this module in another process.
-        from benchmarks import against
+        from benchmarks.trees import against
 
         section = against.run(console, given.against, given.rounds)
     else:

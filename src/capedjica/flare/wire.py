@@ -6,7 +6,7 @@ from typing import Final
 
 # Questions and answers are messages of their own: nothing is kept open between them, by anybody.
 TOPIC: Final = "capedjica"
-ANSWERS: Final = "capedjica.answers"
+ANSWERS: Final = "capedjica-answers"
 PARCEL: Final = "parcel"
 # By which an answer is known: random, and told to nobody but the site that was asked.
 TICKET: Final = "ticket"

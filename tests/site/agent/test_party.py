@@ -207,9 +207,11 @@ def test_a_kept_answer_is_not_handed_out_after_a_revocation(ready, study):
         assert first == asked(desk.receive, study, hello(study), again=True)
         other = SiteHome.load(ready.folder)
         revoke(other, find_approval(other, study.content.title))
-        for question, again in ((hello(study), False), (hello(study), True), (hello(study, 1), False)):
-            reply = read(study, question, asked(desk.receive, study, question, again=again))
+        for again in (False, True):
+            reply = read(study, hello(study), asked(desk.receive, study, hello(study), again=again))
             assert reply.reason == "it gives no answers any more"
+        another = hello(study, 1)
+        assert isinstance(read(study, another, asked(desk.receive, study, another)), Refusal)
 
 
 # Notices of the coordinator

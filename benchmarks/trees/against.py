@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks.framework import ROOT, Row, Section, amount_row, interleaved
 
-_PROGRAM: Final = ROOT / "benchmarks" / "one_tree.py"
+_PROGRAM: Final = ROOT / "benchmarks" / "trees" / "one_tree.py"
 # What an earlier benchmark asks the environment for.
 _PROBES: Final = {"CAPEDJICA_BENCHMARK_PROBES": "20"}
 MOST_ONLINE: Final = 2.5

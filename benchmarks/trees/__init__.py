@@ -1,0 +1,1 @@
+"""Two worktrees of this project measured in turns."""
