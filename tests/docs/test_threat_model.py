@@ -17,19 +17,11 @@ EXCEPTIONS = {
     "test_the_audit_stays_below_the_claim_and_reaches_a_third_of_it": (
         "the next test of that file takes the noise away, in audits of the same size"
     ),
-    "test_flare_itself_cannot_hand_over_a_sites_files": "one site of the test has no boundary, and is robbed",
-    "test_a_hostile_program_in_the_place_of_flare_reaches_nothing_and_obtains_what_is_charged": (
-        "the next test of that file takes the boundary away"
-    ),
     "test_the_same_program_without_a_boundary_reads_everything": "there is no defence in it",
-    "test_replies_forged_in_a_sites_name_are_discarded_and_the_site_stays": (
-        "'forged replies are discarded' is taken away in one process"
-    ),
     "test_nonsense_at_the_port_takes_no_more_memory_than_the_server_is_given": "the system's own",
     "test_nonsense_at_the_port_does_not_disturb_a_study_under_way": "FLARE's own",
     "test_one_stranger_who_says_nothing_keeps_newcomers_out": "what FLARE cannot do",
     "test_a_study_under_way_goes_on_whatever_strangers_do_not_say": "FLARE's own",
-    "test_what_a_site_or_a_library_says_of_a_scan_is_kept_from_flares_logs": "an agent has no log of FLARE's",
     "test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone": "its words are taken away for another test",
     "test_a_site_under_another_name_is_not_let_in": "FLARE's own defence",
     "test_the_old_key_opens_it_no_more": "what is sealed does not open",

@@ -47,7 +47,9 @@ def launched(orders, program=None, **variables):
 
 def orders_for(place, program, confinement=LANDLOCK, secrets=("secret",), folder="carrier"):
     command = [sys.executable, "-c", program]
-    return program_input(confinement, place / folder, command, [place / name for name in secrets])
+    return program_input(
+        confinement, place / folder, command, [place / name for name in secrets], place / "socket"
+    )
 
 
 @pytest.mark.skipif(not landlock.abi(), reason=NO_LANDLOCK)
@@ -111,8 +113,12 @@ def test_doors_are_tried_after_the_confinement_and_before_the_program(place, mon
         "\x00",
         "[" * 100_000,
         json.dumps({"confinement": asdict(LANDLOCK), "folder": "x", "command": ["x"]}),
-        json.dumps({"confinement": {"kind": "none"}, "folder": "x", "command": ["x"], "secrets": []}),
-        json.dumps({"confinement": asdict(LANDLOCK), "folder": 3, "command": ["x"], "secrets": []}),
+        json.dumps(
+            {"confinement": {"kind": "none"}, "folder": "x", "command": ["x"], "secrets": [], "socket": "x"}
+        ),
+        json.dumps(
+            {"confinement": asdict(LANDLOCK), "folder": 3, "command": ["x"], "secrets": [], "socket": "x"}
+        ),
     ],
 )
 def test_orders_that_cannot_be_read_are_refused_in_one_line(orders):
@@ -122,7 +128,7 @@ def test_orders_that_cannot_be_read_are_refused_in_one_line(orders):
 
 
 def test_a_program_that_cannot_be_run_is_refused_in_one_line(place):
-    done = launched(program_input(NOTHING, place / "carrier", ["/absent/program"], []))
+    done = launched(program_input(NOTHING, place / "carrier", ["/absent/program"], [], place / "socket"))
     assert done.returncode == FINAL_CODE
     (line,) = done.stderr.splitlines()
     assert "No such file or directory: '/absent/program'" in line

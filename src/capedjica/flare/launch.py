@@ -26,7 +26,7 @@ MEMORY = 4 << 30
 
 
 def program_input(
-    confinement: Confinement, folder: Path, command: Sequence[str], secrets: Sequence[Path]
+    confinement: Confinement, folder: Path, command: Sequence[str], secrets: Sequence[Path], socket: Path
 ) -> str:
     """Return the orders of a launcher.
 
@@ -41,12 +41,15 @@ def program_input(
     secrets : sequence of Path
         What it must not be able to open. The names go no further than the launcher: executing the command
         replaces its memory.
+    socket : Path
+        Where it connects to whom it works for.
     """
     orders = {
         "confinement": asdict(confinement),
         "folder": str(folder.absolute()),
         "command": list(command),
         "secrets": [str(path.absolute()) for path in secrets],
+        "socket": str(socket.absolute()),
     }
     return json.dumps(orders)
 
@@ -57,10 +60,10 @@ def launch(orders: str) -> None:
         given = json.loads(orders)
         confinement = Confinement(**given["confinement"])
         folder, command = Path(given["folder"]), list(given["command"])
-        secrets = [Path(path) for path in given["secrets"]]
+        secrets, socket = [Path(path) for path in given["secrets"]], Path(given["socket"])
     except (ValueError, LookupError, TypeError, RecursionError):
         raise InputError("the launcher of a carrier was given no orders that it can read") from None
-    confine(confinement, reads=[], writes=[folder], memory=MEMORY, secrets=secrets)
+    confine(confinement, reads=[], writes=[folder], memory=MEMORY, secrets=secrets, connects=[socket.parent])
     # defence: a-carrier-tries-the-doors
     check_doors(confinement, secrets)
     os.chdir(folder)
@@ -80,10 +83,11 @@ def check_doors(confinement: Confinement, secrets: Sequence[Path]) -> None:
 def run_carrier(folder: Path) -> None:
     """Become the carrier that works in a folder, as whoever this process is run by."""
     try:
-        closed = [Path(path) for path in json.loads((folder / "local" / SETTINGS).read_text())["closed"]]
+        settings = json.loads((folder / "local" / SETTINGS).read_text())
+        closed, socket = [Path(path) for path in settings["closed"]], Path(settings["socket"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{folder} is not the folder of a carrier: {error}") from None
-    launch(program_input(_as_it_is(folder), folder, start_command(folder), closed))
+    launch(program_input(_as_it_is(folder), folder, start_command(folder), closed, socket))
 
 
 def _as_it_is(folder: Path) -> Confinement:

@@ -375,6 +375,8 @@ def _remove_left(path: Path) -> None:
     """Remove a socket that a process left behind; refuse one at which somebody listens."""
     if not path.exists():
         return
+    if not path.is_socket():
+        raise InputError(f"{path} is in the way: it is no socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_GREETING_SECONDS)
         try:

@@ -39,7 +39,9 @@ def start(folder: Path, kind: str) -> None:
     (workspace / "told.json").write_text(json.dumps(told))
     hand_over(workspace, confinement)
     command = (sys.executable, str(workspace / PROGRAM.name), str(workspace / "told.json"))
-    orders = program_input(confinement, workspace, command, secrets(home, kit))
+    orders = program_input(
+        confinement, workspace, command, secrets(home, kit), socket_path(kit.path, "carrier")
+    )
     launcher = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
     carrier = processes.Program(CARRIER, launcher, str(workspace), orders)
     processes.start(kit.path, [agent_program(kit, confinement), carrier])

@@ -64,7 +64,7 @@ def test_a_site_under_another_name_is_not_let_in(server, tmp_path):
         file.write_text(file.read_text().replace('"fqsn": "s1"', '"fqsn": "s2"').replace("uid=s1", "uid=s2"))
     said = ours.federation.server_kit / "log.txt"
     launcher = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
-    orders = program_input(NOTHING, workspace, start_command(workspace), [])
+    orders = program_input(NOTHING, workspace, start_command(workspace), [], workspace / "socket")
     processes.start(tmp_path, [processes.Program("carrier", launcher, str(workspace), orders)])
     try:
         refusal = "authenticated as 's1' but claimed endpoint 's2'"

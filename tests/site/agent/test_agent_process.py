@@ -38,7 +38,7 @@ def test_an_agent_answers_a_greeting_with_a_signed_status(ready, study):
     assert "the agent has begun" in (ready.folder / "site.log").read_text()
 
 
-def test_an_agent_has_no_network(ready):
+def test_the_agents_process_has_no_network(ready):
     """The system shows it: its network is another than ours, in which there is nothing."""
     with agent_process(ready) as agent:
         own, its = (os.readlink(f"/proc/{pid}/ns/net") for pid in ("self", agent.process.pid))

@@ -278,16 +278,15 @@ def _programs(carrier: Carrier, federation: Federation, out: Path) -> list[proce
     )
     secrets = [federation.key_path, federation.root_path, *([out] if out.exists() else [])]
     return [
-        _program(SERVER, server, start_command(server), carrier.confinement, secrets),
-        _program(DISPATCHER, admin, dispatch, carrier.confinement, secrets),
+        _program(SERVER, server, start_command(server), carrier, secrets),
+        _program(DISPATCHER, admin, dispatch, carrier, secrets),
     ]
 
 
 def _program(
-    name: str, folder: Path, command: tuple[str, ...], confinement: Confinement, secrets: list[Path]
+    name: str, folder: Path, command: tuple[str, ...], carrier: Carrier, secrets: list[Path]
 ) -> processes.Program:
-    hand_over(folder, confinement)
+    hand_over(folder, carrier.confinement)
     launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
-    return processes.Program(
-        name, launcher, str(folder), program_input(confinement, folder, command, secrets)
-    )
+    orders = program_input(carrier.confinement, folder, command, secrets, carrier.socket)
+    return processes.Program(name, launcher, str(folder), orders)

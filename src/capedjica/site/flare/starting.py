@@ -89,10 +89,11 @@ def agent_program(kit: Kit, confinement: Confinement) -> processes.Program:
 def carrier_program(home: SiteHome, kit: Kit, confinement: Confinement) -> processes.Program:
     """Return the carrier: it works in a folder that is its own, and knows one socket."""
     workspace = kit.workspace.absolute()
-    point_to(workspace, socket_path(kit.path, ROLE))
+    socket = socket_path(kit.path, ROLE)
+    point_to(workspace, socket)
     hand_over(workspace, confinement)
     command = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
-    orders = program_input(confinement, workspace, start_command(workspace), secrets(home, kit))
+    orders = program_input(confinement, workspace, start_command(workspace), secrets(home, kit), socket)
     return processes.Program(CARRIER, command, str(workspace), orders)
 
 

@@ -92,6 +92,7 @@ def confine(
     memory: int,
     *,
     secrets: Sequence[Path],
+    connects: Sequence[Path] = (),
     kept: Collection[int] = (),
 ) -> None:
     """Confine this process for good; to be done right before it executes the program, with one thread.
@@ -106,6 +107,8 @@ def confine(
         The most bytes of data for each of the program's processes.
     secrets : sequence of Path
         Nothing is granted that is one of these or above one of them.
+    connects : sequence of Path
+        Folders of the sockets that the program connects to.
     kept : collection of int
         Descriptors that the program is handed besides the first three.
     """
@@ -117,7 +120,7 @@ def confine(
     process.limit_stacks()
     # The rules are made while every path can still be reached, and rights go after all that takes them.
     process.drop_capability_bound()
-    _give_up_files(confinement, reads, writes, secrets)
+    _give_up_files(confinement, reads, writes, secrets, connects)
     if confinement.uid is not None and confinement.gid is not None:
         process.switch_user(confinement.uid, confinement.gid)
     process.drop_capabilities()
@@ -125,7 +128,11 @@ def confine(
 
 
 def _give_up_files(
-    confinement: Confinement, reads: Iterable[Path], writes: Iterable[Path], secrets: Sequence[Path]
+    confinement: Confinement,
+    reads: Iterable[Path],
+    writes: Iterable[Path],
+    secrets: Sequence[Path],
+    connects: Sequence[Path],
 ) -> None:
     if confinement.kind == "none" or landlock.abi() == 0:
         return
@@ -136,7 +143,8 @@ def _give_up_files(
             f"the interpreter {interpreter} lies in a folder with files that its program must not read: "
             "install it elsewhere"
         )
-    landlock.restrict(readable, without_secrets([*writes, *runtime_writes()], secrets))
+    writable = without_secrets([*writes, *runtime_writes()], secrets)
+    landlock.restrict(readable, writable, connects=connects)
 
 
 def openable(paths: Iterable[Path]) -> list[Path]:

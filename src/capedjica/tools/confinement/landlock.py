@@ -70,7 +70,9 @@ def rights_of_files(version: int) -> int:
     return sum(later, start=_FIRST_RIGHTS)
 
 
-def restrict(reads: Iterable[Path], writes: Iterable[Path], *, tcp: bool = True) -> None:
+def restrict(
+    reads: Iterable[Path], writes: Iterable[Path], *, connects: Iterable[Path] = (), tcp: bool = True
+) -> None:
     """Give up all files but some, for this thread and for all that it starts, for good.
 
     Parameters
@@ -79,14 +81,16 @@ def restrict(reads: Iterable[Path], writes: Iterable[Path], *, tcp: bool = True)
         Files, and folders with all that is beneath them, that can still be read and executed.
     writes : iterable of Path
         The same of what everything can be done with. Paths that do not exist are left out.
+    connects : iterable of Path
+        Folders of sockets that can still be connected to (ABI 9 and later forbid all others).
     tcp : bool
         Whether TCP can still be used (ABI 4 and later forbid it).
     """
     rights = rights_of_files(abi())
     ruleset = _made(_Ruleset(rights, 0 if tcp else _tcp_rights(), _scopes()))
     try:
-        for allowed, paths in ((_TO_READ, reads), (rights, writes)):
-            for path in paths:
+        for allowed, paths in ((_TO_READ, reads), (rights, writes), (_RESOLVE_UNIX, connects)):
+            for path in paths if allowed & rights else ():
                 _allow(ruleset, path, allowed & rights)
         _enforce(ruleset)
     finally:
