@@ -2,7 +2,7 @@
 
 A server and sites of their own processes, on this machine, over mutual TLS. The online part of a release is
 the time from the aggregator's question to the last answer, less the time that the slowest site computes. With
-``--against TREE``, a worktree of an earlier commit, both are measured in turn (:mod:`benchmarks.trees.against`).
+``--against TREE``, a worktree of an earlier commit, both are measured in turn (`benchmarks.trees`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def place(tmp_path):
 
 _BROKEN_WALL = """
 from capedjica.tools.confinement import landlock
-landlock.restrict = lambda *_: None
+landlock.restrict = lambda *_, **__: None
 from capedjica.flare.launch import main
 main()
 """
