@@ -137,7 +137,10 @@ class _Run:
 
     def _wait_for_sites(self, carrier: Carrier) -> None:
         """Wait until all sites are connected, or as long as agreed and then for as many as are needed."""
-        contract, until = self._study.contract, time.monotonic() + self._terms.wait
+        contract, terms = self._study.contract, self._terms
+        # In the middle of a run the others do not wait for one that may never be back.
+        patience = min(terms.wait, terms.patience.joining) if self._has_begun else terms.wait
+        until = time.monotonic() + patience
         needed = contract.roster.threshold if contract.mechanism == "cape" else 1
         while True:
             heard = carrier.order(Order("sites")).heard
