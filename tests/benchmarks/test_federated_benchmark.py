@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import against, federated
+from benchmarks import federated
 from benchmarks.federated import Size, Times
+from benchmarks.trees import against
 from tests.benchmarks.test_benchmarks import python
 
 

@@ -23,7 +23,7 @@ from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.mechanisms.messages import Answer, encode
 from capedjica.mechanisms.site.answering import Site
 from capedjica.privacy.ledger.memory import memory_ledger
-from capedjica.securesum.identity import SIGNATURE_BYTES, Identity
+from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import Roster
 from tests.faults.site_worker import NAME, POLICY, open_ledger
@@ -133,7 +133,7 @@ class World:
             recorded = {(sent.slot.block, sent.slot.slot): sent for sent in ledger.outbox()}
             entries, spent = ledger.entries(), ledger.spent(self.contract.hash)
         for place, data in left.items():
-            assert recorded[place].message == data[SIGNATURE_BYTES:]
+            assert recorded[place].message == data
         for sent in recorded.values():
             assert sent.mu2 >= msgspec.msgpack.decode(sent.message, type=Answer).mu ** 2 * (1 - 1e-15)
         assert entries[: len(seen)] == seen

@@ -3,7 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 
 import msgspec
@@ -110,7 +110,8 @@ class Agent:
         self.greetings.append(greeting)
         self._channels.append(channel)
         try:
-            answer_calls(channel, lambda data: data[::-1])
+            with suppress(LinkError):  # hung up by the test
+                answer_calls(channel, lambda data: data[::-1])
         finally:
             self._busy.release()
 

@@ -37,7 +37,7 @@ REFUSED = {"EACCES", "EPERM"}
 FRACTIONS = (0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 1e-3, 1e-5, 1e-7)
 
 
-@pytest.fixture(params=["landlock", "user"])
+@pytest.fixture(params=[pytest.param("landlock", marks=pytest.mark.full), "user"])
 def kind(request):
     if request.param == "landlock" and landlock.abi() < 6:
         pytest.skip("this system has no Landlock that keeps signals in")

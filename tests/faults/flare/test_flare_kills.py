@@ -41,6 +41,7 @@ def start_run(parties):
 # A carrier, which keeps nothing
 
 
+@pytest.mark.full
 def test_a_job_killed_at_one_site_is_taken_up_with_all(tmp_path):
     """Killed between charge and answer, the worst of moments: FLARE then ends the job at all sites."""
     with gated(tmp_path) as parties:
