@@ -950,7 +950,11 @@ DEFENCES = (
         "no way out by a link",
         "links that a carrier left in its folder lead its owner nowhere",
         "test_a_link_that_a_carrier_left_leads_its_owner_nowhere",
-        {"no-way-out-by-a-link": "flags = os.O_WRONLY | os.O_CREAT"},
+        {
+            "no-way-out-by-a-link": (
+                "descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags, dir_fd=folder)"
+            )
+        },
     ),
     Defence(
         "frames over the socket are limited",
@@ -961,7 +965,7 @@ DEFENCES = (
     Defence(
         "strict frames",
         "a frame that cannot be read ends the connection and nothing else",
-        "test_whatever_comes_the_listener_serves_the_next",
+        "test_a_frame_that_cannot_be_read_is_an_error_of_the_link",
         {"strict-frames": "except KeyError:"},
     ),
     Defence(

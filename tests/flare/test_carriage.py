@@ -223,7 +223,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("how", FORGERIES)
-@pytest.mark.parametrize("question", [HELLO, ASK])
+@pytest.mark.parametrize("question", [HELLO, ASK], ids=["hello", "ask"])
 def test_a_forged_reply_is_as_good_as_none_and_the_honest_site_stays(clock, caplog, how, question):
     """It is asked again, and the coordinator reads once that something is wrong."""
     honest, forged = Worker(clock), [0]

@@ -552,3 +552,12 @@ def test_a_channel_says_who_is_gone():
         channel.send(GREETING)
     with pytest.raises(LinkError, match="the other end is gone"):
         channel.receive()
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 900, b"\x93\xa4Call\x01", b"\xff" * 100])
+def test_a_frame_that_cannot_be_read_is_an_error_of_the_link(body):
+    own, other = socket.socketpair()
+    with own, other:
+        other.sendall(struct.pack(">I", len(body)) + body)
+        with pytest.raises(LinkError, match="cannot be read"):
+            answer_calls(Channel(own, LIMIT), lambda data: data)

@@ -127,11 +127,9 @@ def _keep_the_console_clean(home: SiteHome) -> None:
     """Print refusals without their reasons; what may name a person goes to the site's own log, or nowhere."""
     logging.basicConfig(format="%(message)s", level=logging.CRITICAL)
     _journal.setLevel(logging.INFO)
-    # A library may name the file of a scan in a warning.
-    logging.captureWarnings(True)
+    # A library may name the file of a scan in a warning; as a log of a low level it goes nowhere.
     # defence: no-warnings-on-the-console
-    logging.getLogger("py.warnings").propagate = False
-    logging.getLogger("py.warnings").addHandler(logging.NullHandler())
+    logging.captureWarnings(True)
 
     def log(failed: threading.ExceptHookArgs) -> None:
         caught = failed.exc_type, failed.exc_value or failed.exc_type(), failed.exc_traceback
