@@ -68,8 +68,7 @@ class Engine:
             self.sent.append(request)
             assert (targets, timeout) == (None, 0.0)
         elif timeout:
-            assert PARCEL not in request
-            return {name: make_reply(ReturnCode.OK) for name in targets}
+            return {name: self._replied(name, request) for name in targets}
         else:
             self.sent += targets
             for name in targets:
@@ -77,6 +76,15 @@ class Engine:
                 if answer is not None:
                     self.answered(answer)
         return {}
+
+    def _replied(self, name, request):
+        """Return the reply to a request: what a site would have sent, or that it is there."""
+        reply = make_reply(ReturnCode.OK)
+        if PARCEL in request:
+            assert TICKET not in request
+            self.sent.append(f"{name}, as a request")
+            reply[PARCEL] = request[PARCEL][::-1]
+        return reply
 
 
 def context(engine):
@@ -159,9 +167,14 @@ def asked(engine, data, ticket=b"ticket"):
 
 def test_a_relay_hands_bytes_to_the_agent_and_back(agent, begun):
     engine = begun(seed=7)
-    for data in (b"x1", bytes(range(256)), b"12" * LARGE):
+    for data in (b"x1", bytes(range(256))):
         answer = asked(engine, data)
         assert (answer[TICKET], answer[PARCEL]) == (b"ticket", data[::-1])
+    # Of a large answer only that there is one; it is the reply to a request.
+    assert asked(engine, b"12" * LARGE)[PARCEL] is None
+    request = Shareable()
+    request[PARCEL] = b"12" * LARGE
+    assert engine.handlers[TOPIC](TOPIC, request, context(engine))[PARCEL] == b"21" * LARGE
     (greeting,) = agent.greetings
     assert (greeting.role, greeting.token, greeting.seed) == ("carrier", b"", 7)
 
@@ -170,7 +183,8 @@ def test_a_relay_hands_bytes_to_the_agent_and_back(agent, begun):
 def test_a_message_without_a_parcel_or_a_ticket_gets_no_answer(agent, begun, data):
     engine = begun()
     assert asked(engine, data) is None
-    assert asked(engine, b"x", data) is None
+    if not isinstance(data, bytes):
+        assert asked(engine, b"x", data) is None
 
 
 def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settings, begun, monkeypatch):
@@ -286,6 +300,13 @@ def test_parcels_reach_their_sites(line):
 def test_large_parcels_travel_too(line):
     line.engine.sites = {"a": answering}
     assert line.aggregator.post({"a": b"12" * LARGE}) == {"a": b"21" * LARGE}
+    assert line.engine.sent == ["a, as a request"]
+
+
+def test_a_large_answer_is_asked_for_again_as_a_request(line):
+    line.engine.sites = {"a": lambda request: answer_to(request, None), "b": answering}
+    assert line.aggregator.post(dict.fromkeys("ab", b"12")) == {"a": b"21", "b": b"21"}
+    assert line.engine.sent == ["a", "b", "a, as a request"]
 
 
 def test_a_site_that_is_not_part_of_the_job_does_not_keep_the_others_from_being_asked(line):
@@ -295,7 +316,7 @@ def test_a_site_that_is_not_part_of_the_job_does_not_keep_the_others_from_being_
     assert line.engine.sent == ["a", "b"]
 
 
-@pytest.mark.parametrize("bad", [None, "text", b"", 3, bytearray(b"x")])
+@pytest.mark.parametrize("bad", ["text", b"", 3, bytearray(b"x")])
 def test_what_is_no_answer_is_as_good_as_none(line, bad):
     line.engine.sites = {"a": lambda request: answer_to(request, bad), "b": answering}
     assert line.aggregator.post(dict.fromkeys("ab", b"x")).keys() == {"b"}

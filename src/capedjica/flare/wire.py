@@ -12,3 +12,6 @@ PARCEL: Final = "parcel"
 TICKET: Final = "ticket"
 # In the folder ``local`` of a workspace of FLARE's: the path of a socket.
 SETTINGS: Final = "capedjica.json"
+# Bytes that go as a message without a reply: ten seconds' worth of a line of one megabit a second. What is
+# longer is asked for by a request, whose reply only has to make progress.
+LARGE: Final = 1 << 20

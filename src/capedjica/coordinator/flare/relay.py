@@ -23,7 +23,7 @@ from capedjica.coordinator.flare.posts import RELAY, Post, write_replies
 from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
 
 # How long the relay of an earlier job may still be connected.
 _PATIENCE: Final = 60.0
@@ -87,13 +87,16 @@ class _Desk:
     """Sends parcels to sites and collects what they return.
 
     Question and answer are messages without replies, by FLARE's documented timeout of 0: for a message that
-    is replied to, FLARE keeps a thread for a minute after, and many a second would be too many. What gets
-    lost is noticed by its absence.
+    is replied to, FLARE keeps a thread for a while after, and many a second would be too many. What gets
+    lost is noticed by its absence. What is large goes as a request and its reply, of which FLARE wants
+    progress within the time allowed, and not the end: a site that has a large answer says so, and is asked
+    for it again.
     """
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
-        self._waiting: dict[bytes, Future[bytes]] = {}
+        # None: the answer is large.
+        self._waiting: dict[bytes, Future[bytes | None]] = {}
         engine.register_aux_message_handler(ANSWERS, self._answered)
 
     def _answered(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -101,7 +104,7 @@ class _Desk:
         answer = self._waiting.pop(ticket, None) if isinstance(ticket, bytes) else None
         # One that nobody waits for any more came late.
         if answer is not None:
-            answer.set_result(parcel if isinstance(parcel, bytes) else b"")
+            answer.set_result(parcel if isinstance(parcel, bytes | None) else b"")
         return make_reply(ReturnCode.OK)
 
     def post(self, data: bytes) -> bytes:
@@ -116,9 +119,9 @@ class _Desk:
         return write_replies(_send(self, known, post.seconds))
 
     @contextmanager
-    def expecting(self, names: Iterable[str]) -> Iterator[dict[str, tuple[bytes, Future[bytes]]]]:
+    def expecting(self, names: Iterable[str]) -> Iterator[dict[str, tuple[bytes, Future[bytes | None]]]]:
         """Have a ticket and a place for the answer of each site; what comes later is dropped."""
-        places = {name: (secrets.token_bytes(16), Future[bytes]()) for name in names}
+        places = {name: (secrets.token_bytes(16), Future[bytes | None]()) for name in names}
         self._waiting.update(places.values())
         try:
             yield places
@@ -148,6 +151,17 @@ class _Desk:
 
 def _send(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
     """Send a parcel to each site and return what they returned in time."""
+    small = {name: parcel for name, parcel in parcels.items() if len(parcel) <= LARGE}
+    answers = _send_small(desk, small, seconds)
+    large = [name for name in parcels if name not in small or answers.get(name, b"") is None]
+    with ThreadPoolExecutor(max(1, len(large))) as together:
+        fetched = together.map(lambda name: _fetch(desk.engine, name, parcels[name], seconds), large)
+        whole = dict(zip(large, fetched, strict=True))
+    return {name: answer for name, answer in {**answers, **whole}.items() if answer}
+
+
+def _send_small(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes | None]:
+    """Send parcels as messages without replies; None for an answer that is large."""
     # A context of its own for each call: blocks of masks are made in a second thread.
     with desk.expecting(parcels) as places, desk.engine.new_context() as fl_ctx:
         for name, parcel in parcels.items():
@@ -155,7 +169,19 @@ def _send(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str
             request[PARCEL], request[TICKET] = parcel, places[name][0]
             desk.engine.send_aux_request([name], TOPIC, request, 0.0, fl_ctx, optional=True)
         wait([answer for _, answer in places.values()], seconds)
-        return {name: one.result() for name, (_, one) in places.items() if one.done() and one.result()}
+        return {name: one.result() for name, (_, one) in places.items() if one.done()}
+
+
+def _fetch(engine: Any, name: str, parcel: bytes, seconds: float) -> bytes:
+    """Return the reply to a parcel that is sent as a request; nothing where there is none."""
+    request = Shareable()
+    request[PARCEL] = parcel
+    with engine.new_context() as fl_ctx:
+        replies = engine.send_aux_request([name], TOPIC, request, seconds, fl_ctx, optional=True)
+    # FLARE returns nothing at all where it failed.
+    reply: Any = (replies or {}).get(name)
+    answer = reply.get(PARCEL) if _is_sound(reply) else None
+    return answer if isinstance(answer, bytes) else b""
 
 
 def _is_sound(reply: Any) -> bool:

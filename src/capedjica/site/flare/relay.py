@@ -18,7 +18,7 @@ from nvflare.apis.signal import Signal
 from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
 
 # Longer than the agent keeps anybody waiting.
 _SECONDS: Final = 30.0
@@ -70,13 +70,22 @@ class SiteRelay(Executor):  # type: ignore[misc]
 
     def _relay(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         parcel, ticket = request.get(PARCEL), request.get(TICKET)
+        reply = make_reply(ReturnCode.OK)
         # Without a parcel, the question is whether there is somebody.
-        if isinstance(parcel, bytes) and isinstance(ticket, bytes):
-            answer = Shareable()
-            answer[TICKET], answer[PARCEL] = ticket, self._asked(parcel, fl_ctx)
-            # A timeout of 0 is a message that is not replied to.
-            fl_ctx.get_engine().send_aux_request(None, ANSWERS, answer, 0.0, fl_ctx, optional=True)
-        return make_reply(ReturnCode.OK)
+        if isinstance(parcel, bytes):
+            answer = self._asked(parcel, fl_ctx)
+            if isinstance(ticket, bytes):
+                self._send(ticket, answer, fl_ctx)
+            else:
+                reply[PARCEL] = answer
+        return reply
+
+    def _send(self, ticket: bytes, answer: bytes, fl_ctx: FLContext) -> None:
+        """Send an answer as a message without a reply; of one that is large only that there is one."""
+        message = Shareable()
+        message[TICKET], message[PARCEL] = ticket, answer if len(answer) <= LARGE else None
+        # A timeout of 0 is a message that is not replied to.
+        fl_ctx.get_engine().send_aux_request(None, ANSWERS, message, 0.0, fl_ctx, optional=True)
 
     def _asked(self, parcel: bytes, fl_ctx: FLContext) -> bytes:
         try:
