@@ -52,10 +52,6 @@ AUTHORIZATION: Final = {
 COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
     "streaming_max_blob_size": MAX_FRAME,
-    # What got lost is asked for again by our own protocol; FLARE keeps a thread waiting as long as this for
-    # every message, thousands of them with its default of a minute.
-    "streaming_retry_wait": 0.5,
-    "streaming_retry_timeout": 2.5,
     # defence: certificates-on-the-machine-itself
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
 }
