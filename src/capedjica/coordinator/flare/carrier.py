@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from capedjica.coordinator.flare.federation import Federation
-from capedjica.coordinator.flare.posts import DISPATCHER, RELAY, Order, Post, Report, read_replies
+from capedjica.coordinator.flare.posts import DISPATCHER, MOST_BYTES, RELAY, Order, Post, Report, read_replies
 from capedjica.errors import InputError, ProtocolError
 from capedjica.flare import processes
 from capedjica.flare.launch import program_input, start_command
@@ -85,7 +85,9 @@ class Carrier:
         self.confinement = _confinement(federation)
         path = socket_path(federation.path, SERVER)
         uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
-        self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, _log.warning)
+        # What all sites return comes in one frame.
+        limit = min(MOST_BYTES, MAX_FRAME * (1 + len(federation.seal.sites)))
+        self._listener = Listener(path, limit, {uid}, self._admit, self._serve, _log.warning)
 
     @property
     def socket(self) -> Path:

@@ -12,6 +12,9 @@ from msgspec import Meta, Struct
 RELAY: Final = "relay"
 DISPATCHER: Final = "dispatcher"
 
+# Bytes of a frame in which a relay hands back what all sites returned, of however many there are.
+MOST_BYTES: Final = 1 << 31
+
 Name = Annotated[str, Meta(max_length=64)]
 
 

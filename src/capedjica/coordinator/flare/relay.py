@@ -19,10 +19,9 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from capedjica.coordinator.flare.posts import RELAY, Post, write_replies
+from capedjica.coordinator.flare.posts import MOST_BYTES, RELAY, Post, write_replies
 from capedjica.errors import CapedjicaError
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
-from capedjica.flare.size_limits import MAX_FRAME
 from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
 
 # How long the relay of an earlier job may still be connected.
@@ -65,7 +64,7 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
         while True:
             try:
                 path = Path(json.loads(settings.read_text())["socket"])
-                return connect(path, Greeting(VERSION, RELAY), MAX_FRAME)
+                return connect(path, Greeting(VERSION, RELAY), MOST_BYTES)
             except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
                 if time.monotonic() > until or abort_signal.triggered:
                     raise LinkError(str(error)) from None
