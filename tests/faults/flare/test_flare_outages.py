@@ -297,7 +297,7 @@ def another_day(days: int, folder: Path):
 
 def test_a_site_whose_clock_is_a_day_fast_takes_part(tmp_path):
     with gated(tmp_path, started=False) as parties:
-        with another_day(+1, tmp_path):
+        with another_day(+1, parties.kit("s2").workspace):
             parties.start("s2")
         parties.start(*OTHERS)
         parties.run()
@@ -307,7 +307,8 @@ def test_a_site_whose_clock_is_a_day_fast_takes_part(tmp_path):
 def test_a_site_whose_clock_is_a_day_slow_is_told_and_cannot_connect(tmp_path):
     """The certificates are not valid yet: if it is started all the same, the others go on without it."""
     with gated(tmp_path, started=False) as parties:
-        with another_day(-1, tmp_path):
+        # The confined carrier reads nothing else, also not the library that sets its calendar.
+        with another_day(-1, parties.kit("s2").workspace):
             told = command("site", "start", parties.home("s2").folder)
             parties.start("s2")
         assert told.returncode == 2
