@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from capedjica.mechanisms.contract import Stage
 from capedjica.mechanisms.statistics import Statistics
+from capedjica.tools.arrays import FloatArray, Scan
 
-FloatArray = NDArray[np.float64]
-Subject = NDArray[np.floating]
 Progress = Callable[[FloatArray, int], None]
 
 
@@ -62,7 +58,7 @@ class Method(Protocol):
     def stages(self) -> tuple[Stage, ...]:
         """Return everything that may be asked, in order."""
 
-    def site(self, subjects: Sequence[Subject]) -> Statistics:
+    def site(self, subjects: Sequence[Scan]) -> Statistics:
         """Return what a site computes, from subjects that are read one at a time."""
 
     def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:

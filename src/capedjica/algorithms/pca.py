@@ -14,13 +14,13 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.kernels import second_moments
 from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import CLIP_RANGE, Query
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray, Scan
 
 # sqrt(2), and room for the rounding of second moments in single precision: with T time points each of the two
 # matrices is off by less than T 2^-24 in norm, 2.0e-3 / 2 for T up to LONGEST.
@@ -37,9 +37,7 @@ def pca_query(n_features: int, clip: float = 1.0) -> Query:
     return Query("second moments (PCA)", svec_size(n_features), clip * clip, PSD_SPREAD)
 
 
-def subject_moments(
-    subjects: Iterable[NDArray[np.floating]], clip: float = 1.0
-) -> Iterator[NDArray[np.float64]]:
+def subject_moments(subjects: Iterable[Scan], clip: float = 1.0) -> Iterator[FloatArray]:
     """Return the svec of each subject's second moment, one row at a time.
 
     A `map` and not a generator: it goes on after a subject that fails, so that none changes another's part.
@@ -47,9 +45,7 @@ def subject_moments(
     return map(partial(_subject_row, clip=clip), subjects)
 
 
-def sample_moments(
-    subjects: Iterable[NDArray[np.floating]], clip: float = 1.0
-) -> Iterator[NDArray[np.float64]]:
+def sample_moments(subjects: Iterable[Scan], clip: float = 1.0) -> Iterator[FloatArray]:
     """Return the svec of x x' for every sample of every subject, a few rows at a time."""
     batches = (
         subject[start : start + _BATCH] for subject in subjects for start in range(0, len(subject), _BATCH)
@@ -57,31 +53,31 @@ def sample_moments(
     return map(partial(_sample_rows, clip=clip), batches)
 
 
-def leading_subspace(moments: NDArray[np.float64], n_components: int) -> NDArray[np.float64]:
+def leading_subspace(moments: FloatArray, n_components: int) -> FloatArray:
     """Return V_R, the (D, R) leading eigenvectors of the symmetric matrix whose svec is ``moments``."""
     _, vectors = np.linalg.eigh(unsvec(moments))
     return np.ascontiguousarray(vectors[:, ::-1][:, :n_components])
 
 
-def _subject_row(subject: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+def _subject_row(subject: Scan, clip: float) -> FloatArray:
     exact = len(subject) > LONGEST
     return svec(_exact_moments(subject, clip) if exact else second_moments(subject, clip))[np.newaxis]
 
 
-def _sample_rows(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+def _sample_rows(samples: Scan, clip: float) -> FloatArray:
     return np.stack([svec(np.outer(x, x)) for x in _clipped(samples, clip)])
 
 
-def _clipped(samples: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+def _clipped(samples: Scan, clip: float) -> FloatArray:
     """Shorten samples to ``clip``; what is not finite stays so, and then its unit counts as zero."""
     values = np.asarray(samples, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(values, axis=1, keepdims=True)
-        clipped: NDArray[np.float64] = values * (clip / np.maximum(norms, clip))
+        clipped: FloatArray = values * (clip / np.maximum(norms, clip))
     return clipped
 
 
-def _exact_moments(subject: NDArray[np.floating], clip: float) -> NDArray[np.float64]:
+def _exact_moments(subject: Scan, clip: float) -> FloatArray:
     """Return the second moment in double precision, a part of the subject at a time."""
     moments = np.zeros((subject.shape[1],) * 2)
     with np.errstate(invalid="ignore"):

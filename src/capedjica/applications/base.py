@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.arrays import FloatArray
 
 # A person's vectors at a public state.
 Vectors = Callable[[bytes], Iterable[FloatArray]]

@@ -18,12 +18,12 @@ from capedjica.algorithms.tables.histogram import (
     nearest_distribution,
     person_cells,
 )
-from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.applications.base import PrivateEstimator
 from capedjica.applications.inputs import read_people, read_tables
 from capedjica.errors import InputError
 from capedjica.estimators import Sites
 from capedjica.mechanisms.contract import Stage
+from capedjica.tools.arrays import FloatArray
 
 
 @dataclass(eq=False)

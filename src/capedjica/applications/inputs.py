@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.errors import InputError
 from capedjica.estimators import Sites, name_sites
+from capedjica.tools.arrays import FloatArray
 
 
 def read_tables(X: Sites, n_features: int | None = None) -> dict[str, FloatArray]:

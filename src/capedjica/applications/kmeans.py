@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from capedjica.algorithms.tables.kmeans import Lloyd, cluster_query, distances, person_clusters
-from capedjica.algorithms.tables.rows import FloatArray, clip_rows
+from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.applications.base import PrivateEstimator
 from capedjica.applications.inputs import read_people, read_tables
 from capedjica.estimators import Sites
 from capedjica.mechanisms.contract import Stage
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray
 
 
 @dataclass(eq=False)

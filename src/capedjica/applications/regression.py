@@ -18,12 +18,12 @@ from capedjica.algorithms.tables.regression import (
     person_gradients,
     probability,
 )
-from capedjica.algorithms.tables.rows import FloatArray
 from capedjica.applications.base import PrivateEstimator
 from capedjica.applications.inputs import read_labels, read_people, read_tables
 from capedjica.estimators import Sites
 from capedjica.mechanisms.contract import Stage
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray
 
 
 @dataclass(eq=False)

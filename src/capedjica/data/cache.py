@@ -22,8 +22,9 @@ from typing import Final
 
 import numpy as np
 
-from capedjica.data.scans import Features, Recording, Scan
+from capedjica.data.scans import Features, Recording
 from capedjica.errors import InputError
+from capedjica.tools.arrays import Scan
 
 _ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\.part-.*\.npy")
 _DRAFT: Final = ".part-"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capedjica.data.scans import FloatArray, Problem, Recording, Scan
+from capedjica.data.scans import Problem, Recording
 from capedjica.data.timeseries import read_scan, scan_problems
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

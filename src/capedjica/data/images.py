@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from capedjica.algorithms.ica.basis import low_pass_within
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.layouts import entity_of
-from capedjica.data.scans import FloatArray, Problem, Recording, Scan
+from capedjica.data.scans import Problem, Recording
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

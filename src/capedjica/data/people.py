@@ -18,9 +18,10 @@ import numpy as np
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.cache import SeriesCache
-from capedjica.data.scans import Features, Person, Problem, Recording, Scan
+from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import value_problems
 from capedjica.privacy import validate
+from capedjica.tools.arrays import Scan
 
 
 class People(Sequence[Scan]):

@@ -6,14 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
-
-FloatArray = NDArray[np.float64]
-Scan = NDArray[np.floating]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
-from capedjica.data.scans import Problem, Scan
+from capedjica.data.scans import Problem
+from capedjica.tools.arrays import Scan
 
 Shape = tuple[int, ...]
 Row = tuple[int, list[str]]  # number of the line, cells

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from capedjica.algorithms.method import Released
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.errors import InputError
@@ -26,6 +23,7 @@ from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import Roster
+from capedjica.tools.arrays import FloatArray
 
 
 class EmbeddedStudy:
@@ -139,7 +137,7 @@ class EmbeddedStudy:
         policy = SitePolicy(allow_unprotected=True)
         return Site(contract, name, identity, ledger, statistics, self._noise(name), policy)
 
-    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query over all subjects of the participants."""
         value = self.aggregator.mean(stage, state)
         self.released.append(Released(stage, value, self.aggregator.releases[-1].noise))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
@@ -27,7 +26,7 @@ from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.base import Estimator
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
-from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
+from capedjica.estimators.inputs import OnBad, Sites, read_sites
 from capedjica.estimators.reporting import Record, estimator_report
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
 from capedjica.mechanisms.statistics import Statistics
@@ -37,11 +36,11 @@ from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 Method = Literal["subject", "paper", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
@@ -258,7 +257,7 @@ class CapeDJICA(Estimator):
             )
         return np.linalg.qr(basis.T)[0].T
 
-    def _method(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> AnyMethod:
+    def _method(self, sites: Mapping[str, Sequence[Scan]], n_features: int) -> AnyMethod:
         """Return the private analysis asked for."""
         if self.method == "paper":
             return PaperMethod(
@@ -289,7 +288,7 @@ class CapeDJICA(Estimator):
         mu = gaussian_mu(validate.positive("epsilon", epsilon), self.delta)
         return mean_noise(mu, subjects, n_colluding, self.mechanism, self._hiding)
 
-    def _fit_private(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> None:
+    def _fit_private(self, sites: Mapping[str, Sequence[Scan]], n_features: int) -> None:
         method = self._method(sites, n_features)
         study = self._study(sites, {name: method.site(data) for name, data in sites.items()}, method.stages())
 
@@ -325,7 +324,7 @@ class CapeDJICA(Estimator):
         if not 0 < self.pca_share < 1:
             raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
 
-    def _fit_baseline(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
+    def _fit_baseline(self, sites: Mapping[str, Sequence[Scan]], n_features: int, max_iter: int) -> None:
         """Reduce the data by capePCA, then run djICA or dp-djICA on what is left.
 
         Of epsilon, dp-djICA's PCA gets ``pca_share`` (with delta), its descent the rest in equal parts
@@ -372,7 +371,7 @@ class CapeDJICA(Estimator):
 
     def _study(
         self,
-        sites: Mapping[str, Sequence[Subject]],
+        sites: Mapping[str, Sequence[Scan]],
         statistics: Mapping[str, Statistics],
         stages: Sequence[Stage],
         epsilon: float | Mapping[str, float] | None = None,

@@ -23,10 +23,11 @@ from capedjica.data.features import (
 )
 from capedjica.data.images import ImageFeatures, UnusableError
 from capedjica.data.people import joined
-from capedjica.data.scans import FloatArray, Recording, Scan
+from capedjica.data.scans import Recording
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, name_sites
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

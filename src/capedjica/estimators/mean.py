@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
@@ -16,6 +16,7 @@ from capedjica.mechanisms.contract import MaskName, MechanismName, Query, Stage
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.arrays import FloatArray
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class PrivateMean:
         The guarantee.
     """
 
-    value: NDArray[np.float64]
+    value: FloatArray
     noise: float
     privacy: PrivacyStatement
 
@@ -113,13 +114,11 @@ def private_mean(
     return PrivateMean(value, study.aggregator.releases[-1].noise, study.privacy)
 
 
-def _all_at_once(
-    rows: NDArray[np.float64], stage: int, published: bytes, state: bytes
-) -> list[NDArray[np.float64]]:
+def _all_at_once(rows: FloatArray, stage: int, published: bytes, state: bytes) -> list[FloatArray]:
     return [rows]
 
 
-def _stack_sites(X: Sites) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+def _stack_sites(X: Sites) -> tuple[dict[str, FloatArray], tuple[int, ...]]:
     """Return one array (subjects, numbers) per site, and the shape of one subject."""
     named = name_sites(X)
     first_name, first = next(iter(named.items()))
@@ -127,7 +126,7 @@ def _stack_sites(X: Sites) -> tuple[dict[str, NDArray[np.float64]], tuple[int, .
     return {name: _stack(name, site, shape, first_name) for name, site in named.items()}, shape
 
 
-def _stack(name: str, site: Sequence[ArrayLike], shape: tuple[int, ...], first: str) -> NDArray[np.float64]:
+def _stack(name: str, site: Sequence[ArrayLike], shape: tuple[int, ...], first: str) -> FloatArray:
     rows = np.empty((len(site), int(np.prod(shape))))
     for number, subject in enumerate(site):
         try:

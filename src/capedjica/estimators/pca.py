@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.pca import leading_subspace, pca_query, sample_moments, subject_moments
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
 from capedjica.estimators.base import Estimator
-from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
+from capedjica.estimators.inputs import OnBad, Sites, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.arrays import FloatArray, Scan
 
 
 class CapePCA(Estimator):
@@ -82,7 +82,7 @@ class CapePCA(Estimator):
         self.n_colluding, self.mask, self.random_state = n_colluding, mask, random_state
         self.on_bad, self.insecure_noise_seed, self.budget = on_bad, insecure_noise_seed, budget
 
-    components_: NDArray[np.float64]
+    components_: FloatArray
     privacy_: PrivacyStatement
 
     def fit(self, X: Sites, y: Any = None) -> Self:
@@ -125,7 +125,7 @@ class CapePCA(Estimator):
         self.privacy_ = study.privacy
         return self
 
-    def _n_units(self, subjects: Sequence[Subject]) -> int:
+    def _n_units(self, subjects: Sequence[Scan]) -> int:
         return len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
 
     def transform(self, X: Any) -> Any:
@@ -138,7 +138,7 @@ class CapePCA(Estimator):
         return np.asarray(X) @ self.components_.T
 
 
-def _longest(sites: Mapping[str, Sequence[Subject]]) -> int:
+def _longest(sites: Mapping[str, Sequence[Scan]]) -> int:
     """Return the number of samples of the longest subject, which is public where samples are protected."""
     return max(len(subject) for subjects in sites.values() for subject in subjects)
 
@@ -146,9 +146,9 @@ def _longest(sites: Mapping[str, Sequence[Subject]]) -> int:
 class _Moments:
     """What a site computes: the second moment of each of its units."""
 
-    def __init__(self, subjects: Sequence[Subject], neighbour: str, clip: float) -> None:
+    def __init__(self, subjects: Sequence[Scan], neighbour: str, clip: float) -> None:
         self._subjects, self._clip = subjects, clip
         self._moments = subject_moments if neighbour == "subject" else sample_moments
 
-    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterator[NDArray[np.float64]]:
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterator[FloatArray]:
         return self._moments(self._subjects, self._clip)

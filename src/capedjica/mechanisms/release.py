@@ -34,10 +34,10 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.privacy import Cape, calibrate
 from capedjica.privacy.reserved_delta import check_reserve
-from capedjica.privacy.validate import FloatArray
 from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.noise import MAX_SIGMA, total_variation_bound, word_variation_bound
 from capedjica.securesum.ring import SUM_LIMIT
+from capedjica.tools.arrays import FloatArray
 
 # The most numbers of all slots of a block together.
 MAX_BLOCK_WORDS: Final = 1 << 24

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import numpy as np
-from numpy.typing import NDArray
+from capedjica.tools.arrays import Scan
 
 # One row per subject, a few subjects at a time.
-Vectors = NDArray[np.floating]
+Vectors = Scan
 # ``statistics(stage, published, state)`` yields the subjects' vectors.
 Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]

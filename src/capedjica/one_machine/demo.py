@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticStudy
@@ -22,6 +21,7 @@ from capedjica.estimators.djica import Method
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
 
 SITES: Final = 4
@@ -157,7 +157,7 @@ def write_demo(demo: Demo, folder: Path) -> None:
     draft.replace(folder / "result.json")
 
 
-def _matched_maps(study: SyntheticStudy, run: Run) -> NDArray[np.float64]:
+def _matched_maps(study: SyntheticStudy, run: Run) -> FloatArray:
     """Return a run's maps in the order and with the signs of the true ones."""
     matching = match_components(run.estimator.components_, study.mixing.T)
     maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import label, map_coordinates
 
 from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 
 # A cluster is what is at least this high, the largest absolute value of a map being 1.
 CLUSTER_HEIGHT: Final = 0.5

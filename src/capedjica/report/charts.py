@@ -13,11 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from capedjica.report.figures import COLOURS
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 # Stand for colours that the page decides on.
 _INK: Final = "#010203"
 _ACCENT: Final = "#010204"

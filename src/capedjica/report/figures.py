@@ -9,11 +9,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.reliability import STABLE
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 # Okabe and Ito 2008.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.one_person import standardise
 from capedjica.report import charts, slices
 from capedjica.report.downloads import Figure, png, table
 from capedjica.report.page import render
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 # A person further from the others than this, in standard deviations told from medians, is unusual.
 UNUSUAL: Final = 3.5
 # Standardised time courses are shown up to this.

@@ -9,18 +9,17 @@ from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.report import charts, slices
 from capedjica.report.brain import SLICES, Peak
 from capedjica.report.downloads import MOST_BYTES, Download, Figure, address, png, table
 from capedjica.report.viewer import volumes
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 _FEATURES_LISTED: Final = 10
 _PEAKS_LISTED: Final = 6
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 
 from capedjica.report.brain import SLICES
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 
 # The box of the MNI152 template, in mm: left to right, back to front, bottom to top.

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
@@ -20,6 +19,7 @@ from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import Scan
 from capedjica.tools.log_files import logged
 
 
@@ -94,7 +94,7 @@ def _log_unreadable(site: str, people: People) -> None:
         )
 
 
-class _Watched(Sequence[Subject]):
+class _Watched(Sequence[Scan]):
     """Subjects that tell when one of them is read."""
 
     def __init__(self, subjects: People, reading: Callable[[], None]) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.errors import InputError
+from capedjica.tools.arrays import FloatArray
 
 
-def read_matrix(path: Path) -> NDArray[np.float64]:
+def read_matrix(path: Path) -> FloatArray:
     """Return a matrix of finite numbers from a ``.npy`` file; InputError says what else was found."""
     try:
         with path.open("rb") as file:

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate, descend
 from capedjica.algorithms.ica.scan_length import check_scan_length
@@ -56,8 +56,8 @@ from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.securesum.noise import NoiseSource
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 _CHUNK: Final = 512  # samples at a time, so that what is made of them stays in the cache
 _SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could come out too small
 

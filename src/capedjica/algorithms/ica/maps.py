@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 
 def pseudo_inverse(matrix: FloatArray) -> FloatArray:

@@ -28,13 +28,13 @@ from capedjica.algorithms.ica.scan_length import (
     reserve,
 )
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.method import Means, Progress, Released, Subject
+from capedjica.algorithms.method import Means, Progress, Released
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
+from capedjica.tools.arrays import FloatArray, Scan
 
-FloatArray = NDArray[np.float64]
 PCA: Final = 0
 DESCENT: Final = 1
 PCA_SHARE: Final = 0.3
@@ -82,7 +82,7 @@ class PaperMethod:
             Stage(gradient_query(self.n_components), self.max_iter, 1 - self.pca_share),
         )
 
-    def site(self, subjects: Sequence[Subject]) -> PaperSite:
+    def site(self, subjects: Sequence[Scan]) -> PaperSite:
         """Return what a site computes."""
         longest = longest_scan(self.scan_length)
         return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
@@ -115,7 +115,7 @@ class PaperSite:
 
     def __init__(
         self,
-        subjects: Sequence[Subject],
+        subjects: Sequence[Scan],
         n_components: int,
         clip_g: float = B_G,
         clip_h: float = B_H,
@@ -148,7 +148,7 @@ class PaperSite:
         return self._packed
 
 
-def within_unit_ball(subject: Subject) -> NDArray[np.float32]:
+def within_unit_ball(subject: Scan) -> NDArray[np.float32]:
     """Centre a subject's features over time and scale its longest sample to norm 1."""
     if not len(subject):
         return np.empty(subject.shape, dtype=np.float32)
@@ -159,7 +159,7 @@ def within_unit_ball(subject: Subject) -> NDArray[np.float32]:
     return scaled
 
 
-def reduce(subject: Subject, V: NDArray[np.float32]) -> NDArray[np.float32]:
+def reduce(subject: Scan, V: NDArray[np.float32]) -> NDArray[np.float32]:
     """Project a subject onto R directions and scale it to a mean squared norm of R."""
     with np.errstate(all="ignore"):
         reduced = within_unit_ball(subject) @ V

@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.maps import peak_order, pseudo_inverse
 from capedjica.algorithms.method import Method, Released
 from capedjica.algorithms.parallel import one_thread
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 # Maps below this are not to be presented as networks.
 STABLE: Final = 0.8

@@ -44,16 +44,15 @@ from capedjica.algorithms.ica.scan_length import (
 )
 from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
-from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
+from capedjica.algorithms.method import Means, Progress, Released, Replay
 from capedjica.algorithms.parallel import InParallel, compiled, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
+from capedjica.tools.arrays import FloatArray, Scan
 
-FloatArray = NDArray[np.float64]
-Real = NDArray[np.floating]
 SUBSPACE: Final = 0
 COARSE: Final = 1
 FINE: Final = 2
@@ -204,7 +203,7 @@ class SubjectMethod:
         counts = (1, 1, 1, self.n_rotations)
         return tuple(Stage(*stage) for stage in zip(queries, counts, self.shares, strict=True))
 
-    def site(self, subjects: Sequence[Subject]) -> SubjectSite:
+    def site(self, subjects: Sequence[Scan]) -> SubjectSite:
         """Return what a site computes."""
         return SubjectSite(subjects, self.n_components, self.basis, longest_scan(self.scan_length))
 
@@ -369,7 +368,7 @@ class SubjectSite:
 
     def __init__(
         self,
-        subjects: Sequence[Subject],
+        subjects: Sequence[Scan],
         n_components: int,
         basis: FloatArray | None = None,
         longest: int = longest_scan(TYPICAL_SCAN),
@@ -411,7 +410,7 @@ class SubjectSite:
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
 
-    def _projector(self, subject: Subject) -> FloatArray:
+    def _projector(self, subject: Scan) -> FloatArray:
         with np.errstate(all="ignore"):
             features = centred(subject) if self._basis is None else centred(subject) @ self._basis
             return svec(projector(features, self._n_components))[np.newaxis]
@@ -456,21 +455,21 @@ def second_moments(packed: PackedSubjects) -> FloatArray:
     return moments
 
 
-def centred(subject: Subject) -> NDArray[np.float32]:
+def centred(subject: Scan) -> NDArray[np.float32]:
     """Return a subject less its mean over time, divided by a power of two if single precision needs it.
 
     NaN and infinity stay what they are. All that follows is the same for a subject in other units.
     """
     # A scan in single precision is read as it is: in double precision the work would double.
     exact = np.promote_types(subject.dtype, np.float32) == np.float32
-    values: Subject = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
+    values: Scan = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
     single = np.empty(values.shape, dtype=np.float32)
     _centre(values, single)
     return single
 
 
 @compiled
-def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
+def _centre(subject: Scan, single: NDArray[np.float32]) -> None:
     """Subtract means in the precision of the scan: in two passes, a third of the time NumPy takes."""
     length, size = subject.shape
     means, largest = np.zeros(size), np.zeros(size)
@@ -491,7 +490,7 @@ def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
             single[t, d] = np.float64(subject[t, d] - own[d]) * factor
 
 
-def _projected(subject: Subject, directions: NDArray[np.float32]) -> FloatArray:
+def _projected(subject: Scan, directions: NDArray[np.float32]) -> FloatArray:
     with np.errstate(all="ignore"):
         return unit_power((centred(subject) @ directions).astype(np.float64))
 
@@ -526,7 +525,7 @@ def _leading_directions(features: NDArray[np.float32], n_components: int) -> Flo
     return np.linalg.qr(directions)[0]
 
 
-def leading_eigenvectors(gram: Real, n_components: int) -> tuple[Real, Real]:
+def leading_eigenvectors(gram: Scan, n_components: int) -> tuple[Scan, Scan]:
     """Return the largest eigenvalues, ascending, and their vectors: exactly, or of a large matrix nearly.
 
     Nearly means by two steps of subspace iteration from a fixed public matrix with `OVERSAMPLED` columns more

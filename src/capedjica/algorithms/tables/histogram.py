@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.tables.rows import FloatArray, batches
+from capedjica.algorithms.tables.rows import batches
 from capedjica.mechanisms.contract import Query
+from capedjica.tools.arrays import FloatArray
 
 
 def grid_shape(edges: Sequence[FloatArray]) -> tuple[int, ...]:

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
+from capedjica.algorithms.tables.rows import batches, clip_rows, public_array
 from capedjica.mechanisms.contract import Query
+from capedjica.tools.arrays import FloatArray
 
 # sqrt(2), and room for the rounding of clipped points in double precision.
 SPREAD: Final = 1.41422

@@ -25,8 +25,9 @@ import numpy as np
 from scipy.special import expit
 
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
+from capedjica.algorithms.tables.rows import batches, clip_rows, public_array
 from capedjica.mechanisms.contract import Query
+from capedjica.tools.arrays import FloatArray
 
 
 def largest_gradient(feature_bound: float) -> float:

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.state import read_arrays
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 _BATCH_NUMBERS: Final = 1 << 20
 

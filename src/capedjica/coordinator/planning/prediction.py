@@ -34,7 +34,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
@@ -45,8 +44,8 @@ from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
 from capedjica.study.planned_releases import participants, planned_releases
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 CAVEAT: Final = (
     "Predicted on simulated data of compact, independent networks, as the paper's. Real data are harder: on "
     "ABIDE (1,017 people, 20 components) the gain index against a pooled analysis was about 0.15 at epsilon "

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.matrices import read_matrix
 from capedjica.tools.toml import listed
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

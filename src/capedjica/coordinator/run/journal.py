@@ -17,13 +17,13 @@ from typing import Final, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.method import Released
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.history import Release
 from capedjica.mechanisms.contract import Contract
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import sync_folder
 
 _MAGIC: Final = b"capedjica releases 1\n"
@@ -119,20 +119,20 @@ class JournaledMeans:
         """Hand public data to all sites, once there is something to ask them."""
         self._unpublished = data
 
-    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query."""
         value = self._replay(stage) if self._earlier else self._make(stage, state)
         self._report(stage)
         return value
 
-    def _replay(self, stage: int) -> NDArray[np.float64]:
+    def _replay(self, stage: int) -> FloatArray:
         record = self._earlier.pop(0)
         size = self._aggregator.contract.stages[stage].query.size
         if record.stage != stage or len(record.value) != 8 * size:
             raise InputError("the journal of this run does not fit the analysis: it cannot be resumed")
         return np.frombuffer(record.value, dtype="<f8").astype(np.float64)
 
-    def _make(self, stage: int, state: bytes) -> NDArray[np.float64]:
+    def _make(self, stage: int, state: bytes) -> FloatArray:
         if self._unpublished is not None:
             self._aggregator.publish(self._unpublished)
             self._unpublished = None

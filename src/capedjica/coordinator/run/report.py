@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.method import Released
@@ -34,9 +33,9 @@ from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.matrices import read_matrix
 
-FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.ica.reliability import STABLE
@@ -25,12 +24,12 @@ from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, sli
 from capedjica.report.figures import draw, maps_figure
 from capedjica.study.public_files import public_files
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 SCALE: Final = "largest absolute value 1, positive; in the order of the features at which they peak"
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec", "nibabel", "nilearn")
 BUNDLE: Final = "results.zip"

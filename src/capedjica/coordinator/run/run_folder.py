@@ -15,12 +15,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.errors import InputError
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, StudyFile, changes, write_study
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import sync_folder
 from capedjica.tools.locks import locked
 from capedjica.tools.matrices import read_matrix
@@ -181,7 +181,7 @@ class RunFolder:
         finally:
             draft.unlink(missing_ok=True)
 
-    def write_array(self, name: str, array: NDArray[np.float64]) -> None:
+    def write_array(self, name: str, array: FloatArray) -> None:
         """Write an array as ``.npy``."""
         buffer = BytesIO()
         np.save(buffer, array, allow_pickle=False)
@@ -191,7 +191,7 @@ class RunFolder:
         """Write indented JSON."""
         self.write(name, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
-    def read_array(self, name: str) -> NDArray[np.float64]:
+    def read_array(self, name: str) -> FloatArray:
         """Return a matrix of the results."""
         return read_matrix(self.path / name)
 

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.mechanisms.aggregator.block_making import BlockMaking, OpenBlock
@@ -44,6 +43,7 @@ from capedjica.mechanisms.messages import (
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
+from capedjica.tools.arrays import FloatArray
 
 __all__ = ["Aggregator", "Exchange"]
 
@@ -126,7 +126,7 @@ class Aggregator:
         if self._block is not None and not self._knows_what_is_published(self._block):
             self._block = None
 
-    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query over all subjects of the participants.
 
         Parameters
@@ -327,7 +327,7 @@ class Aggregator:
 
     # Releases
 
-    def _ask(self, block: OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
+    def _ask(self, block: OpenBlock, stage: int, state: bytes) -> FloatArray | None:
         """Ask for one release; None, with what was sent charged, if a participant did not answer."""
         slot = block.take(stage)
         plan = block.plan(slot)
@@ -385,9 +385,7 @@ class Aggregator:
             return False
         return True
 
-    def _combine(
-        self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]
-    ) -> NDArray[np.float64]:
+    def _combine(self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]) -> FloatArray:
         """Add up, take the masks off, and return to real numbers."""
         total = np.zeros(plan.query.size, dtype=np.uint64)
         for part in parts:

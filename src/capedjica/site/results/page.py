@@ -9,7 +9,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.maps import mixing_of
 from capedjica.errors import InputError
@@ -18,9 +17,9 @@ from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
 from capedjica.site.results.per_person import write_local_results
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.matrices import read_matrix
 
-FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"
 
 

@@ -27,18 +27,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.one_person import SEGMENT, SingleSubject, analyse_subject, power_spectra
-from capedjica.data.scans import Person, Scan
+from capedjica.data.scans import Person
 from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll, measure
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray, Scan
 from capedjica.tools.matrices import read_matrix
 
-FloatArray = NDArray[np.float64]
 _README: Final = """\
 About single people: never to leave this site. Made by `capedjica site results` from the maps of
 '{title}'; `capedjica site purge --results` removes it.
