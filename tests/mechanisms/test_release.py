@@ -81,7 +81,7 @@ def random_case(chance):
         ),
         epsilon=tuple(chance.choice((same, chance.uniform(0.1, 20))) for _ in range(n_sites)),
         delta=1e-5,
-        mask=chance.choice(("uniform", "paper")),
+        masking=chance.choice(("uniform", "paper")),
         weights=tuple((weights / weights.sum()).tolist()) if chance.random() < 0.5 else (),
     )
     invited = tuple(sorted(chance.sample(NAMES[:n_sites], chance.randint(threshold, n_sites))))

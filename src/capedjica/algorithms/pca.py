@@ -9,17 +9,23 @@ at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only add
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import Means, Progress, Result
+from capedjica.algorithms.ica.scan_length import CutScans
 from capedjica.algorithms.kernels import second_moments
 from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError
-from capedjica.mechanisms.contract import CLIP_RANGE, Query
+from capedjica.mechanisms.contract import CLIP_RANGE, Query, Stage
+from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy import validate
+from capedjica.privacy.neighbour import Neighbour
 from capedjica.tools.arrays import FloatArray, Scan
 
 # sqrt(2), and room for the rounding of second moments in single precision: with T time points each of the two
@@ -51,6 +57,17 @@ def sample_moments(subjects: Iterable[Scan], clip: float = 1.0) -> Iterator[Floa
         subject[start : start + _BATCH] for subject in subjects for start in range(0, len(subject), _BATCH)
     )
     return map(partial(_sample_rows, clip=clip), batches)
+
+
+def within_unit_ball(subject: Scan) -> NDArray[np.float32]:
+    """Centre a subject's features over time and scale its longest sample to norm 1."""
+    if not len(subject):
+        return np.empty(subject.shape, dtype=np.float32)
+    with np.errstate(all="ignore"):
+        centred = subject - subject.mean(axis=0, dtype=np.float64)
+        longest = np.sqrt(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
+        scaled: NDArray[np.float32] = (centred / longest if longest != 0 else centred).astype(np.float32)
+    return scaled
 
 
 def leading_subspace(moments: FloatArray, n_components: int) -> FloatArray:
@@ -85,3 +102,72 @@ def _exact_moments(subject: Scan, clip: float) -> FloatArray:
             values = _clipped(subject[start : start + LONGEST], clip)
             moments += values.T @ values
         return moments / len(subject)
+
+
+@dataclass(frozen=True, eq=False)
+class Components(Result):
+    """Orthonormal rows (R, D), the leading one first, each with its largest entry positive."""
+
+    components: FloatArray
+
+    @property
+    def maps(self) -> FloatArray:
+        """The components."""
+        return self.components
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return the components."""
+        return {"components": self.components}
+
+
+@dataclass(frozen=True)
+class PrincipalComponents:
+    """capePCA of scans.
+
+    Parameters
+    ----------
+    n_features, n_components : int
+        D and R.
+    clip : float, optional
+        Largest norm of one sample, which is used as it is; without it every scan is centred and scaled to a
+        largest norm of 1.
+    neighbour : {"subject", "sample"}
+        Whether a subject or a time point is a unit.
+    longest : int, optional
+        How many time points of a scan take part; all of them by default.
+    """
+
+    n_features: int
+    n_components: int
+    clip: float | None = None
+    neighbour: Neighbour = "subject"
+    longest: int | None = None
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one question."""
+        return (Stage(pca_query(self.n_features, 1.0 if self.clip is None else self.clip)),)
+
+    def site(self, subjects: Sequence[Scan]) -> Statistics:
+        """Return the second moment of everybody, or of every sample."""
+        moments = subject_moments if self.neighbour == "subject" else sample_moments
+        scans = subjects if self.longest is None else CutScans(subjects, self.longest)
+        return partial(_moments, moments, scans, self.clip)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Components:
+        """Ask for the moments."""
+        basis = leading_subspace(means.mean(0), self.n_components)
+        signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])
+        return Components((basis * signs).T)
+
+
+def _moments(
+    moments: Callable[[Iterable[Scan], float], Iterator[FloatArray]],
+    subjects: Sequence[Scan],
+    clip: float | None,
+    stage: int,
+    published: bytes,
+    state: bytes,
+) -> Iterator[FloatArray]:
+    if clip is None:
+        return moments(map(within_unit_ball, subjects), 1.0)
+    return moments(subjects, clip)

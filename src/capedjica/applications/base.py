@@ -65,7 +65,7 @@ class PrivateEstimator:
             epsilon=self.epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
-            mask=self.mask,
+            masking=self.mask,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
             budget=self.budget,

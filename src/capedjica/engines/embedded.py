@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import Released
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
-from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.guarantee import privacy_statement
-from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
+from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.statistics import Statistics
-from capedjica.privacy import validate
+from capedjica.mechanisms.terms import NO_RESERVE, Terms
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
@@ -22,7 +21,6 @@ from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
-from capedjica.securesum.parameters import Roster
 from capedjica.tools.arrays import FloatArray
 
 
@@ -43,7 +41,7 @@ class EmbeddedStudy:
         Total budget, for all sites or by name; None for ``mechanism="none"``.
     delta : float
         Of the total guarantee.
-    mechanism, mask, n_colluding, weights, reserve, neighbour, units_per_subject
+    mechanism, masking, n_colluding, weights, reserve, neighbour, units_per_subject
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
         Reproducible noise that protects nobody; the result says so.
@@ -67,10 +65,10 @@ class EmbeddedStudy:
         epsilon: float | Mapping[str, float] | None,
         delta: float,
         mechanism: MechanismName = "cape",
-        mask: MaskName = "uniform",
+        masking: MaskName = "uniform",
         n_colluding: int | str = "third",
         weights: Mapping[str, float] | None = None,
-        reserve: float = 0.0,
+        reserve: float = NO_RESERVE,
         insecure_noise_seed: int | None = None,
         neighbour: Neighbour = "subject",
         units_per_subject: int = 1,
@@ -81,18 +79,21 @@ class EmbeddedStudy:
         check_budget(budget, mechanism, insecure_noise_seed is not None)
         names = list(subjects)
         identities = {name: Identity.generate() for name in names}
-        self.contract = Contract(
-            title=title,
-            roster=_roster(identities, n_colluding),
-            subjects=tuple(subjects[name] for name in names),
-            stages=tuple(stages),
-            epsilon=_budgets(epsilon, names, mechanism),
+        terms = Terms(
+            epsilon=epsilon,
             delta=delta,
             mechanism=mechanism,
-            mask=mask,
-            weights=tuple(weights[name] for name in names) if weights else (),
+            masking=masking,
+            n_colluding=n_colluding,
             reserve=reserve,
             insecure_noise=insecure_noise_seed is not None,
+        )
+        self.contract = terms.contract(
+            title,
+            [identities[name].public(name) for name in names],
+            list(subjects.values()),
+            stages,
+            weights=tuple(weights[name] for name in names) if weights else (),
             neighbour=neighbour,
             units_per_subject=units_per_subject,
         )
@@ -140,7 +141,9 @@ class EmbeddedStudy:
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query over all subjects of the participants."""
         value = self.aggregator.mean(stage, state)
-        self.released.append(Released(stage, value, self.aggregator.releases[-1].noise))
+        last = self.aggregator.releases[-1]
+        n_people = sum(self.contract.enrolled[name] for name in last.participants)
+        self.released.append(Released(stage, value, last.noise, n_people))
         return value
 
     def publish(self, data: bytes) -> None:
@@ -151,30 +154,3 @@ class EmbeddedStudy:
     def privacy(self) -> PrivacyStatement:
         """What was guaranteed and what was spent so far."""
         return privacy_statement(self.contract, self.aggregator.releases)
-
-
-def _roster(identities: Mapping[str, Identity], n_colluding: int | str) -> Roster:
-    n_sites = len(identities)
-    if n_sites < 2:
-        raise InputError(f"a study across sites needs at least two sites, got {n_sites}")
-    colluding = validate.colluding(n_colluding, n_sites)
-    threshold = max(2 * n_sites // 3 + 1, (n_sites + colluding) // 2 + 1)
-    return Roster(tuple(identities[name].public(name) for name in identities), threshold, colluding)
-
-
-def _budgets(
-    epsilon: float | Mapping[str, float] | None, names: Sequence[str], mechanism: str
-) -> tuple[float, ...]:
-    if mechanism == "none":
-        if epsilon is not None:
-            raise InputError(f"mechanism 'none' gives no privacy: epsilon must not be given, got {epsilon}")
-        return ()
-    if epsilon is None:
-        raise InputError(f"epsilon must be given for mechanism '{mechanism}'")
-    if isinstance(epsilon, Mapping):
-        if set(epsilon) != set(names):
-            raise InputError(
-                f"epsilon must name the sites {', '.join(names)}; got {', '.join(map(str, epsilon))}"
-            )
-        return tuple(validate.positive(f"epsilon of site {name}", epsilon[name]) for name in names)
-    return (validate.positive("epsilon", epsilon),) * len(names)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
 
+from capedjica.algorithms.analysis import Method as AnyMethod
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
@@ -20,7 +21,6 @@ from capedjica.algorithms.ica.paper_method import PCA, PCA_SHARE, PaperMethod, P
 from capedjica.algorithms.ica.reliability import stability
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import SubjectMethod
-from capedjica.algorithms.method import Method as AnyMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
 from capedjica.engines.embedded import EmbeddedStudy
 from capedjica.errors import InputError
@@ -385,7 +385,7 @@ class CapeDJICA(Estimator):
             epsilon=self.epsilon if epsilon is None else epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
-            mask=self._hiding,
+            masking=self._hiding,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
             budget=self.budget,

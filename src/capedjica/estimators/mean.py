@@ -104,7 +104,7 @@ def private_mean(
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
-        mask=mask,
+        masking=mask,
         n_colluding=n_colluding,
         weights=_named_weights(weights, list(sites)),
         insecure_noise_seed=insecure_noise_seed,

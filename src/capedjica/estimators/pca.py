@@ -112,7 +112,7 @@ class CapePCA(Estimator):
             epsilon=self.epsilon,
             delta=self.delta,
             mechanism=self.mechanism,
-            mask=self.mask,
+            masking=self.mask,
             n_colluding=self.n_colluding,
             insecure_noise_seed=self.insecure_noise_seed,
             neighbour=self.neighbour,

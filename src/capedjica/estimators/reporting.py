@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import Released
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
 from capedjica.report.group import Findings, group_page

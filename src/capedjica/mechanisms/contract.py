@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
@@ -23,12 +23,6 @@ MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
-
-# The fields that are in the hash whatever their values are.
-_FIRST_FIELDS: Final = (
-    *("title", "subjects", "stages", "epsilon", "delta", "mechanism", "mask", "weights", "local_site"),
-    *("reserve", "insecure_noise", "agreement"),
-)
 
 # Norms in this range, and their squares, are far from where double precision ends.
 CLIP_RANGE: Final = (1e-140, 1e140)
@@ -83,6 +77,21 @@ class Stage:
         validate.positive(f"share of '{self.query.label}'", self.share)
 
 
+class _HashedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query as hashes have it: these words in this order, whatever becomes of the class."""
+
+    label: str
+    size: int
+    clip: float
+    spread: float
+
+
+class _HashedStage(msgspec.Struct, frozen=True, kw_only=True):
+    query: _HashedQuery
+    count: int
+    share: float
+
+
 @dataclass(frozen=True)
 class Contract:
     """The public values of a study.
@@ -104,7 +113,7 @@ class Contract:
         Of each site's total guarantee.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
         How a mean is made private.
-    mask : {"uniform", "paper"}
+    masking : {"uniform", "paper"}
         Masks as wide as the ring, or the paper's Gaussian ones.
     weights : tuple of float, optional
         Weights of the sites; by default their share of the subjects.
@@ -130,7 +139,7 @@ class Contract:
     epsilon: tuple[float, ...]
     delta: float
     mechanism: MechanismName = "cape"
-    mask: MaskName = "uniform"
+    masking: MaskName = "uniform"
     weights: tuple[float, ...] = ()
     local_site: str = ""
     reserve: float = 0.0
@@ -142,8 +151,8 @@ class Contract:
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise InputError(f"mechanism must be one of {', '.join(MECHANISMS)}; got {self.mechanism!r}")
-        if self.mask not in MASKS:
-            raise InputError(f"mask must be 'uniform' or 'paper', got {self.mask!r}")
+        if self.masking not in MASKS:
+            raise InputError(f"masking must be 'uniform' or 'paper', got {self.masking!r}")
         ProtectedUnit(self.neighbour, self.units_per_subject)
         self._check_sites()
         self._check_stages()
@@ -189,17 +198,44 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of everything above.
+        """SHA-256 of everything above, in an encoding whose words are not those of this class.
 
-        A field that came later is left out while it has its default, so that what was agreed on before there
-        was such a field keeps its hash. Names are part of what is hashed, so no two contracts share one.
+        What came later is left out while it has its default, so that what was agreed on before there was such
+        a thing keeps its hash. Words are part of what is hashed, so no two contracts share one.
         """
-        plain = {
-            field.name: value
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default or field.name in _FIRST_FIELDS
+        stages = [
+            _HashedStage(
+                query=_HashedQuery(
+                    label=stage.query.label,
+                    size=stage.query.size,
+                    clip=stage.query.clip,
+                    spread=stage.query.spread,
+                ),
+                count=stage.count,
+                share=stage.share,
+            )
+            for stage in self.stages
+        ]
+        plain: dict[str, object] = {
+            "title": self.title,
+            "roster": self.roster.hash,
+            "subjects": self.subjects,
+            "stages": stages,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "mechanism": self.mechanism,
+            "mask": self.masking,
+            "weights": self.weights,
+            "local_site": self.local_site,
+            "reserve": self.reserve,
+            "insecure_noise": self.insecure_noise,
+            "agreement": self.agreement,
         }
-        content = msgspec.msgpack.encode({**plain, "roster": self.roster.hash}, order="deterministic")
+        if self.neighbour != "subject":
+            plain["neighbour"] = self.neighbour
+        if self.units_per_subject != 1:
+            plain["units_per_subject"] = self.units_per_subject
+        content = msgspec.msgpack.encode(plain, order="deterministic")
         return hashlib.sha256(b"capedjica/contract/1" + content).digest()
 
     @cached_property

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from capedjica.algorithms.analysis import Released
 from capedjica.algorithms.ica.reliability import STABLE
-from capedjica.algorithms.method import Released
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement, round_up
 from capedjica.report import accounts, charts
@@ -174,7 +174,7 @@ def _privacy(findings: Findings) -> dict[str, Any]:
         "accountants": totals,
         "numbers": table("accountants.csv", ["accountant", "epsilon"], list(totals.items())),
         "paper": {accounts.PAPER_NAMES[name]: value for name, value in by_paper.items()},
-        "paper_masks": contract.mask == "paper",
+        "paper_masks": contract.masking == "paper",
     }
 
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from capedjica.algorithms.analysis import Analysis, Result
 from capedjica.algorithms.ica.basis import KEPT, low_pass
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.algorithms.ica.subject_level import SubjectMethod
-from capedjica.algorithms.method import Method
 from capedjica.data.features import FeatureTable, feature_problems, open_features
 from capedjica.data.scans import Features
 from capedjica.errors import CapedjicaError, InputError
@@ -174,7 +174,7 @@ class Study:
         return other
 
     @cached_property
-    def method(self) -> Method:
+    def method(self) -> Analysis[Result]:
         """The analysis."""
         table = self.content.analysis
         if table.method == "paper":
@@ -213,7 +213,7 @@ class Study:
             epsilon=self._budgets(),
             delta=privacy.delta,
             mechanism=privacy.mechanism,
-            mask=privacy.mask,
+            masking=privacy.mask,
             reserve=privacy.reserve,
             insecure_noise=privacy.insecure_noise,
             agreement=self.hash,

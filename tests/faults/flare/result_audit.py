@@ -21,7 +21,7 @@ from scipy.stats import chi2
 
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.ica.reliability import stability
-from capedjica.algorithms.method import Released, Replay
+from capedjica.algorithms.analysis import Released, Replay
 from capedjica.coordinator.run.journal import read_journal
 from capedjica.coordinator.run.results import BUNDLE, reliability_json, result_names
 from capedjica.coordinator.run.run_folder import RunFolder

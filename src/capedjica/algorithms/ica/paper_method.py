@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import Means, Progress
 from capedjica.algorithms.ica.infomax import (
     B_G,
     B_H,
@@ -20,6 +21,7 @@ from capedjica.algorithms.ica.infomax import (
     gradient_query,
     subject_gradients,
 )
+from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -28,8 +30,7 @@ from capedjica.algorithms.ica.scan_length import (
     reserve,
 )
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.method import Means, Progress, Released
-from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
+from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments, within_unit_ball
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
@@ -87,8 +88,11 @@ class PaperMethod:
         longest = longest_scan(self.scan_length)
         return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
 
-    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
-        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations."""
+    def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
+        """Run the method; ``progress(unmixing, iteration)`` is called after each step of the descent.
+
+        How stable the maps are is not told: where noise leads a descent with its stopping rule is not known.
+        """
         rate = self.learning_rate or default_learning_rate(self.n_components)
         infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
         V = leading_subspace(means.mean(PCA), self.n_components)
@@ -99,10 +103,7 @@ class PaperMethod:
                 progress(infomax.W @ V.T, iteration)
 
         n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
-        return infomax.W @ V.T, n_iter
-
-    def draws(self, released: Sequence[Released]) -> None:
-        """Return nothing: where the noise of a descent with its own stopping rule leads is not simulated."""
+        return Networks(infomax.W @ V.T, n_iter=n_iter)
 
 
 class PaperSite:
@@ -146,17 +147,6 @@ class PaperSite:
             self._packed = PackedSubjects.computed(project, self._subjects, self._memory)
             self._projection = published
         return self._packed
-
-
-def within_unit_ball(subject: Scan) -> NDArray[np.float32]:
-    """Centre a subject's features over time and scale its longest sample to norm 1."""
-    if not len(subject):
-        return np.empty(subject.shape, dtype=np.float32)
-    with np.errstate(all="ignore"):
-        centred = subject - subject.mean(axis=0, dtype=np.float64)
-        longest = np.sqrt(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
-        scaled: NDArray[np.float32] = (centred / longest if longest != 0 else centred).astype(np.float32)
-    return scaled
 
 
 def reduce(subject: Scan, V: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,6 +1,7 @@
 r"""How stable each map is, told from what was published and the known noise alone, so that it costs nothing.
 
-Results are drawn as they might have come out with other noise (:meth:`Method.draws`). The stability of a map
+Results are drawn as they might have come out with other noise
+(:meth:`capedjica.algorithms.ica.subject_level.SubjectMethod.draws`). The stability of a map
 is the median, over the draws, of its correlation with itself: near 1 where another run would show the same
 map, near 0 where the noise has swallowed it. In simulations it is close to the correlation with the true map
 (``python -m benchmarks.utility reliability``). It speaks of the noise only: a map can be stable and mean
@@ -9,13 +10,12 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from capedjica.algorithms.ica.maps import peak_order, pseudo_inverse
-from capedjica.algorithms.method import Method, Released
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
 
@@ -23,25 +23,16 @@ from capedjica.tools.arrays import FloatArray
 STABLE: Final = 0.8
 
 
-def stability(method: Method, unmixing: FloatArray, released: Sequence[Released]) -> FloatArray | None:
+def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
     """Return the stability of each map of :func:`capedjica.algorithms.ica.maps.mixing_of`, between 0 and 1.
 
     Parameters
     ----------
-    method : Method
-        The analysis.
     unmixing : array (R, D)
-        What it found.
-    released : sequence of Released
-        From what.
-
-    Returns
-    -------
-    array (R,), or None if the method cannot say.
+        What was found.
+    draws : iterable of arrays (D, R)
+        Mixing matrices as they might have come out with other noise, in the order of the unmixing matrix.
     """
-    draws = method.draws(released)
-    if draws is None:
-        return None
     with one_thread():
         mixing = pseudo_inverse(unmixing)
         own = _unit(mixing)

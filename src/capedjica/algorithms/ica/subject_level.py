@@ -35,6 +35,8 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
+from capedjica.algorithms.analysis import Means, Progress, Released, Replay
+from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -44,7 +46,6 @@ from capedjica.algorithms.ica.scan_length import (
 )
 from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
-from capedjica.algorithms.method import Means, Progress, Released, Replay
 from capedjica.algorithms.parallel import InParallel, compiled, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
@@ -207,11 +208,8 @@ class SubjectMethod:
         """Return what a site computes."""
         return SubjectSite(subjects, self.n_components, self.basis, longest_scan(self.scan_length))
 
-    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
-        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
-
-        ``progress(unmixing, iteration)`` is called after each rotation.
-        """
+    def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
+        """Run the method; ``progress(unmixing, iteration)`` is called after each rotation."""
         with one_thread():
             V, sphering = self._whitening(means)
             means.publish(pack(V=V, sphering=sphering))
@@ -221,7 +219,7 @@ class SubjectMethod:
                 unmixing = W @ maps.T
                 if progress is not None:
                     progress(unmixing, iteration)
-        return unmixing, iteration
+        return Networks(unmixing, lambda: self.draws(means.released), n_iter=iteration)
 
     def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
         r"""Return (D, R) mixing matrices as they might have come out with other noise.

@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
+from capedjica.algorithms.analysis import Analysis, Result
 from capedjica.algorithms.ica.paper_method import DESCENT, PaperMethod
-from capedjica.algorithms.method import Method
 from capedjica.coordinator.planning.paper_accounts import paper_noise, paper_says
 from capedjica.coordinator.planning.what_if import (
     colluding,
@@ -151,7 +151,7 @@ def _setting(analysis: AnalysisTable, contract: Contract) -> dict[str, Any]:
         "subjects": contract.subjects,
         "delta": contract.delta,
         "mechanism": contract.mechanism,
-        "mask": contract.mask,
+        "masking": contract.masking,
         "n_colluding": contract.roster.n_colluding,
         "threshold": contract.roster.threshold,
         "reserve": contract.reserve,
@@ -205,7 +205,7 @@ def plan_paper_noise(study: Study, epsilon_per_iteration: float) -> Plan:
     return _plan(study.content.analysis, method, contract)
 
 
-def _plan(analysis: AnalysisTable, method: Method, contract: Contract) -> Plan:
+def _plan(analysis: AnalysisTable, method: Analysis[Result], contract: Contract) -> Plan:
     releases = planned_releases(contract)
     stages = [
         _stage_plan(contract, stage, plan) for stage, plan in zip(contract.stages, releases, strict=True)

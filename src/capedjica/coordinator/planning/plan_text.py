@@ -54,7 +54,7 @@ def _show_setting(plan: Plan, console: Console) -> None:
     )
     if not contract.private:
         return
-    masks = f" ({contract.mask} masks)" if contract.mechanism == "cape" else ""
+    masks = f" ({contract.masking} masks)" if contract.mechanism == "cape" else ""
     console.print(
         Text.assemble(
             f"Each {contract.unit.named()} is protected with ",

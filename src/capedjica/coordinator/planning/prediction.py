@@ -36,8 +36,9 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
+from capedjica.algorithms.analysis import Released
 from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
@@ -241,10 +242,10 @@ class SimulatedSubjects:
         """Return gain index and map correlation of one analysis; the worst if noise makes it break down."""
         try:
             with np.errstate(divide="raise", over="raise", invalid="raise"):
-                unmixing, _ = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
+                found = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
         except (FloatingPointError, np.linalg.LinAlgError):
             return NOTHING_FOUND
-        mixing, truth = mixing_of(unmixing), self.data.mixing
+        mixing, truth = found.mixing, self.data.mixing
         gain_index = normalized_gain_index(pseudo_inverse(mixing) @ truth)
         return gain_index, matched_map_correlation(mixing.T, truth.T)
 
@@ -255,6 +256,7 @@ class NoisyMeans:
     def __init__(self, subjects: SimulatedSubjects, noise: tuple[float, ...], seed: int) -> None:
         self._subjects, self._noise = subjects, noise
         self._rng, self._published = np.random.default_rng(seed), b""
+        self.released: list[Released] = []
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the noisy mean of a stage's query."""

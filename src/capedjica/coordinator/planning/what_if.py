@@ -17,7 +17,7 @@ from capedjica.mechanisms.contract import Contract, MaskName, MechanismName
 from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import gaussian_epsilon, gaussian_mu, validate
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.securesum.parameters import Roster, default_threshold
+from capedjica.securesum.parameters import Roster, default_threshold, least_threshold, suitable_threshold
 from capedjica.study.planned_releases import fractions, participants, spendable_delta
 
 MECHANISMS: Final[dict[str, tuple[MechanismName, MaskName]]] = {
@@ -60,7 +60,7 @@ def comparison(contract: Contract) -> dict[str, dict[str, float]]:
     """Each mechanism at the planned epsilon (how noisy) and at the planned noise (what epsilon)."""
     rows = {}
     for name, (mechanism, mask) in MECHANISMS.items():
-        noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, mask=mask))
+        noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, masking=mask))
         rows[name] = {"variance_at_equal_epsilon": noise**2, "epsilon_at_equal_noise": epsilon}
     return rows
 
@@ -89,20 +89,15 @@ def colluding(contract: Contract) -> list[dict[str, Any]]:
             {
                 "n_colluding": c,
                 "epsilon": _against(contract, replace(contract, roster=roster))[1],
-                "default_threshold_allows": _least_threshold(s, c) <= default_threshold(s),
-                "least_threshold": _least_threshold(s, c),
+                "default_threshold_allows": least_threshold(s, c) <= default_threshold(s),
+                "least_threshold": least_threshold(s, c),
             }
         )
     return rows
 
 
-def _least_threshold(n_sites: int, n_colluding: int) -> int:
-    return (n_sites + n_colluding) // 2 + 1  # 2t > S + S_C
-
-
 def _roster(sites: tuple[PublicIdentity, ...], n_colluding: int) -> Roster:
-    threshold = max(default_threshold(len(sites)), _least_threshold(len(sites), n_colluding))
-    return Roster(sites, threshold, n_colluding)
+    return Roster(sites, suitable_threshold(len(sites), n_colluding), n_colluding)
 
 
 def one_more_site(contract: Contract) -> dict[str, float]:

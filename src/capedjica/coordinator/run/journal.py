@@ -18,7 +18,7 @@ from typing import Final, Self
 import msgspec
 import numpy as np
 
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import Released
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.history import Release
@@ -42,8 +42,8 @@ class MeanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
 class Journal:
     """The records of one run; one that was cut off by a crash is dropped, the others are sound or refused."""
 
-    def __init__(self, path: Path, file: FileIO, records: list[MeanRecord]) -> None:
-        self._path, self._file, self.records = path, file, records
+    def __init__(self, path: Path, file: FileIO, records: list[MeanRecord], contract: Contract) -> None:
+        self._path, self._file, self.records, self._contract = path, file, records, contract
 
     @classmethod
     def open(cls, path: Path, contract: Contract) -> Self:
@@ -62,7 +62,7 @@ class Journal:
             file.truncate(end)
             file.seek(end)
             sync_folder(path.parent)
-        return cls(path, file, records)
+        return cls(path, file, records, contract)
 
     def append(self, record: MeanRecord) -> None:
         """Write a record and wait until it is on disk."""
@@ -90,7 +90,7 @@ class Journal:
     @property
     def released(self) -> list[Released]:
         """All means in order, each with the noise of the release that made it."""
-        return _released(self.records)
+        return _released(self.records, self._contract)
 
     def n_done(self, n_stages: int) -> list[int]:
         """Return how many means of each stage were completed."""
@@ -114,6 +114,12 @@ class JournaledMeans:
         self._journal, self._aggregator, self._report = journal, aggregator, report
         self._earlier = list(journal.records)
         self._unpublished: bytes | None = None
+
+    @property
+    def released(self) -> list[Released]:
+        """The means that were asked for so far."""
+        made = self._journal.released
+        return made[: len(made) - len(self._earlier)]
 
     def publish(self, data: bytes) -> None:
         """Hand public data to all sites, once there is something to ask them."""
@@ -152,12 +158,17 @@ def read_journal(path: Path, contract: Contract) -> list[Released]:
     header = _MAGIC + contract.hash
     if not content.startswith(header):
         raise InputError(f"{path} is not the journal of this study")
-    return _released(_read(content, len(header), path)[0])
+    return _released(_read(content, len(header), path)[0], contract)
 
 
-def _released(records: list[MeanRecord]) -> list[Released]:
+def _released(records: list[MeanRecord], contract: Contract) -> list[Released]:
     return [
-        Released(record.stage, np.frombuffer(record.value, dtype="<f8"), record.releases[-1].noise)
+        Released(
+            record.stage,
+            np.frombuffer(record.value, dtype="<f8"),
+            record.releases[-1].noise,
+            sum(contract.enrolled[name] for name in record.releases[-1].participants),
+        )
         for record in records
     ]
 

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from capedjica.algorithms.analysis import Released
 from capedjica.algorithms.ica.paper_method import PaperMethod
-from capedjica.algorithms.method import Released
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
 from capedjica.coordinator.run.comparison import ComparedRun, compare_runs

@@ -446,7 +446,7 @@ class _Block:
     def _make_masks(self, invited: tuple[str, ...]) -> NDArray[np.uint64]:
         """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
         site = self._site
-        if site.contract.mask == "uniform":
+        if site.contract.masking == "uniform":
             # defence: uniform-masks
             return site._mask_source.uniform(self._layout.n_words)
         plans = [self._layout.plan(slot, invited) for slot in range(len(self.begin.slots))]
