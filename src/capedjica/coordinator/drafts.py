@@ -10,8 +10,8 @@ import msgspec
 
 from capedjica.errors import InputError
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.study.study_file import SCHEMA, SiteTable, Study, StudyFile, site_block, study_path
-from capedjica.tools.toml import listed, read_toml
+from capedjica.study.study_file import SiteTable, Study, StudyFile, read_study_file, site_block, study_path
+from capedjica.tools.toml import listed
 
 
 def sealed_path(study: str | os.PathLike[str]) -> Path:
@@ -26,7 +26,7 @@ def add_site(path: str | os.PathLike[str], site: SiteTable) -> Study:
     what was written reads back as the study with this site in it does it take the place of the file.
     """
     file = study_path(path)
-    content = read_toml(file, StudyFile, SCHEMA)
+    content = read_study_file(file)
     if sealed_path(file).exists():
         raise InputError(f"{file} was sealed ({sealed_path(file)}); a changed study is a new study")
     _check_newcomer(file, content, site)
@@ -70,6 +70,6 @@ def _joined(text: bytes, block: bytes) -> bytes:
 
 def _reads_as(file: Path, expected: StudyFile) -> bool:
     try:
-        return read_toml(file, StudyFile, SCHEMA) == expected
+        return read_study_file(file) == expected
     except InputError:
         return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.columns import Columns
 from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
 from capedjica.data.scans import Features
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 Side = Annotated[float, msgspec.Meta(ge=1, le=50)]
 Width = Annotated[float, msgspec.Meta(gt=0, le=100)]
 Frequency = Annotated[float, msgspec.Meta(gt=0, le=100)]
+# No study has more of anything that is counted.
+MOST: Final = 10**9
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 # A brain in voxels of 3 mm has 70,000, and the smooth maps of the basis need no finer ones.
 MOST_VOXELS: Final = 100_000
 
@@ -68,6 +72,12 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
         In Hz; they need the repetition time of every recording.
     confounds : list of str
         Strategies of :func:`nilearn.interfaces.fmriprep.load_confounds`.
+    n_features : int, optional
+        How many features there are: columns, regions or voxels.
+    scan_length : int, optional
+        Time points of a typical scan, as planned.
+    image_shape : pair of int, optional
+        Height and width, where columns are the pixels of an image.
     """
 
     kind: Literal["columns", "atlas", "voxels"] = "columns"
@@ -83,6 +93,9 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     low_pass: Frequency | None = None
     high_pass: Frequency | None = None
     confounds: tuple[str, ...] = ()
+    n_features: Count | None = None
+    scan_length: Annotated[int, msgspec.Meta(ge=2, le=LONGEST_SCAN)] | None = None
+    image_shape: tuple[Count, Count] | None = None
 
 
 def feature_problems(table: FeatureTable) -> list[str]:
@@ -144,7 +157,7 @@ def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_feature
     features = _open_images(table, Path(folder))
     if n_features not in (None, features.n_features):
         made = {"atlas": "atlas has {} regions", "voxels": "mask has {} voxels"}[table.kind]
-        raise InputError(f"analysis.n_features is {n_features}; the {made.format(features.n_features)}")
+        raise InputError(f"features.n_features is {n_features}; the {made.format(features.n_features)}")
     return features
 
 
@@ -171,6 +184,8 @@ def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicI
 def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> bytes:
     """Return a hash of the settings and of the content of the public files, wherever these are."""
     plain = msgspec.to_builtins(table)
+    for name in ("n_features", "scan_length", "image_shape"):
+        del plain[name]
     for name, public in (("atlas", atlas), ("mask", mask)):
         plain |= {name: None, f"{name}_sha256": None if public is None else public.sha256}
     content = msgspec.msgpack.encode([plain, version("nilearn")], order="deterministic")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from capedjica.coordinator.run.conducting import check_seed, conduct
-from capedjica.coordinator.run.results import result_names
+from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
@@ -36,7 +36,7 @@ def run_study(
     check_seed(study, insecure_noise_seed)
     folder = RunFolder(out)
     state = folder.check(study)
-    if state is not None and state.complete and folder.holds(result_names(study)):
+    if state is not None and state.complete and is_whole(folder):
         return state
     _check_sites(study, homes, watcher, begun=state is not None)
     with ExitStack() as held:

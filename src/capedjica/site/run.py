@@ -63,7 +63,7 @@ def attending(
                 home,
                 ledger,
                 open_people(home, study),
-                lambda people: study.method.site(_Watched(people, partial(reading, name))),
+                lambda people: study.analysis.site(_Watched(people, partial(reading, name))),
             )
             try:
                 site = open_site(home, study, ledger, statistics, noise, carrier)

@@ -10,33 +10,17 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from capedjica.data.features import FeatureTable
 from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.neighbour import ProtectedUnit
 from capedjica.privacy.statement import round_up
+from capedjica.study.analyses import provider
 from capedjica.study.planned_releases import participants
-from capedjica.study.study_file import AnalysisTable, Study
+from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
 
-METHODS: Final = {
-    "subject": "The default method (one short vector per person and release)",
-    "paper": "The paper's method (capePCA, then capeDJICA)",
-}
-_METHOD_WORDS: Final = {
-    "subject": "The method is 'subject', the default: each person enters every step with one short vector.",
-    "paper": "The method is 'paper': capePCA, which finds the directions in which scans vary, and capeDJICA, "
-    "which finds the networks in them, as their authors published them.",
-}
-# What a release holds, by the label of its query.
-MEANINGS: Final = {
-    "subspace": "in which directions the scans vary most, every person counted alike",
-    "log-covariance": "how strongly the scans vary along these directions, and which vary together",
-    "log-covariance, whitened": "the same once more, after what all have in common was taken out",
-    "rotation": "in which way to turn the networks so that they become more independent of each other",
-    "second moments (PCA)": "how strongly the features vary, and which vary together",
-    "gradients of W and b": "in which way to change the networks so that they become more independent",
-}
 _SUMS: Final = (
     "Scans never leave. Releases go to the aggregator, the computer that adds up what the sites send. A "
     "release is a sum over the people of the site: each person's numbers, shortened to a fixed length, so "
@@ -64,19 +48,26 @@ _GREETINGS: Final = (
 
 def describe(study: Study) -> dict[str, Any]:
     """Return everything that :func:`show_study` says, for programs."""
-    contract = study.contract
+    contract, features = study.contract, study.content.features
     return {
         "title": study.content.title,
         "hash": study.hash.hex(),
         "sites": _sites(contract),
         "people": study.n_subjects,
-        "analysis": {
-            field: getattr(study.content.analysis, field) for field in AnalysisTable.__struct_fields__
-        },
-        "features": msgspec.to_builtins(study.content.features),
-        "releases": _releases(contract),
+        "analyses": [_analysis(step) for step in study.steps],
+        "features": msgspec.to_builtins(features) | {"words": feature_words(features)},
+        "releases": _releases(study),
         "privacy": _privacy(contract),
         "lost_sites": _lost_sites(contract),
+    }
+
+
+def _analysis(step: StudyStep) -> dict[str, Any]:
+    return msgspec.to_builtins(step.table) | {
+        "name": step.name,
+        "provider": provider(step.table.kind),
+        "summary": step.table.summary(step.setting),
+        "words": step.table.words(step.setting),
     }
 
 
@@ -93,15 +84,17 @@ def _sites(contract: Contract) -> list[dict[str, Any]]:
     ]
 
 
-def _releases(contract: Contract) -> list[dict[str, Any]]:
+def _releases(study: Study) -> list[dict[str, Any]]:
+    stages = study.contract.stages
     return [
         {
-            "what": stage.query.label,
-            "meaning": MEANINGS.get(stage.query.label, ""),
-            "times": stage.count,
-            "numbers": stage.query.size,
+            "what": stages[number].query.label,
+            "meaning": step.table.meanings.get(stage.query.label, ""),
+            "times": stages[number].count,
+            "numbers": stages[number].query.size,
         }
-        for stage in contract.stages
+        for step in study.steps
+        for number, stage in zip(step.stages, step.analysis.stages(), strict=True)
     ]
 
 
@@ -204,47 +197,53 @@ def _show_sites(facts: dict[str, Any], console: Console) -> None:
 
 
 def _show_analysis(facts: dict[str, Any], console: Console) -> None:
-    analysis = facts["analysis"]
-    show_paragraph(
-        f"{analysis['n_components']} brain networks (components: parts of the brain whose activity rises and "
-        "falls together), found in all scans at once by independent component analysis, which looks for "
-        "signals as independent of each other as can be. A scan is a table: "
-        f"{analysis['n_features']:,} numbers (voxels or regions) at each of about "
-        f"{analysis['scan_length']:,} time points.",
-        console,
-    )
-    for paragraph in feature_words(facts["features"], analysis["n_features"]):
-        show_paragraph(paragraph, console)
-    if analysis["image_shape"] is not None:
-        height, width = analysis["image_shape"]
+    analyses = facts["analyses"]
+    if len(analyses) > 1:
         show_paragraph(
-            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
-            "used; that choice looks at nobody's data.",
+            f"{len(analyses)} analyses one after the other. What one publishes, later ones may use; all of "
+            "them together cost what is said below.",
             console,
         )
-    show_paragraph(_METHOD_WORDS[analysis["method"]], console)
+    for analysis in analyses:
+        if len(analyses) > 1:
+            show_paragraph(f"{analysis['name']}:", console, "bold")
+        for paragraph in analysis["words"]:
+            show_paragraph(paragraph, console)
+        if analysis["provider"]:
+            show_paragraph(
+                f"Computed by {analysis['provider']}, which is not part of capedjica: whoever approves "
+                "should know it. What it may release is bounded all the same, as is said below.",
+                console,
+            )
+    for paragraph in facts["features"]["words"]:
+        show_paragraph(paragraph, console)
 
 
-def feature_words(features: dict[str, Any], n_features: int) -> list[str]:
+def feature_words(features: FeatureTable) -> list[str]:
     """Return in words what every site makes of a scan."""
+    n_features, table = features.n_features or 0, msgspec.to_builtins(features)
+    mask = "the brain of the MNI152 template" if features.mask is None else f"the mask {features.mask!r}"
+    wide = "" if features.voxel_size is None else f", {features.voxel_size:g} mm wide"
     made = {
         "columns": "A site's scans are tables, and the numbers are their columns, as they are.",
         "atlas": f"A scan is a series of images, of which the numbers are the {n_features:,} regions of the "
-        f"atlas {features['atlas']!r}.",
+        f"atlas {features.atlas!r}.",
         "voxels": f"A scan is a series of images, of which the numbers are the {n_features:,} voxels of "
-        + (
-            "the brain of the MNI152 template"
-            if features["mask"] is None
-            else f"the mask {features['mask']!r}"
-        )
-        + ("" if features["voxel_size"] is None else f", {features['voxel_size']:g} mm wide")
-        + ", and of these only the smooth part is used; that choice looks at nobody's data.",
+        f"{mask}{wide}, and of these only the smooth part is used; that choice looks at nobody's data.",
+        "table": "A site holds one table with a row per person, of which these columns are used: "
+        f"{', '.join(table.get('columns', ()))}.",
     }
-    words = [made[features["kind"]], *_cleaning_words(features)]
-    hashes = {features[key]: features[f"{key}_sha256"] for key in ("atlas", "mask") if features[key]}
+    words = [made[features.kind], *_cleaning_words(table)]
+    hashes = {table[key]: table[f"{key}_sha256"] for key in ("atlas", "mask") if table[key]}
     if hashes:
         listed = "; ".join(f"{name!r} has the SHA-256 {digest}" for name, digest in hashes.items())
         words.append(f"Every site uses the same file, and refuses another: {listed}.")
+    if features.image_shape is not None:
+        height, width = features.image_shape
+        words.append(
+            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
+            "used; that choice looks at nobody's data."
+        )
     return words
 
 

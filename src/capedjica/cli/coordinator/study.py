@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -92,7 +93,8 @@ def new(
     """
     from capedjica.coordinator.new_study import beside, n_features_of, read_site_file, read_sites
     from capedjica.one_machine.site_folders import site_of_folder
-    from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
+    from capedjica.study.analyses import IcaTable
+    from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
     if file.exists():
@@ -127,13 +129,13 @@ def new(
     )
     content = StudyFile(
         title=answers["--title"],
-        analysis=AnalysisTable(
-            n_components=answers["--components"],
+        analyses=(IcaTable(n_components=answers["--components"]),),
+        features=msgspec.structs.replace(
+            table,
             n_features=answers["--features"],
             scan_length=answers["--timepoints"],
             image_shape=shape,
         ),
-        features=table,
         privacy=PrivacyTable(epsilon=answers["--epsilon"], delta=delta),
         sites=tuple(sites),
     )

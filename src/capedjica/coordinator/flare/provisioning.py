@@ -161,10 +161,11 @@ def _is_value(name: str) -> bool:
 
 def check_sizes(study: Study) -> None:
     """Refuse a study with messages too large to be carried, before anything is charged."""
-    table = study.content.analysis
-    # What is published is a matrix of features by components, and a square one.
-    public = 8 * (table.n_features + table.n_components) * table.n_components
-    size = largest_message(study.contract, public)
+    n_components = max((getattr(step.table, "n_components", 0) for step in study.steps), default=0)
+    # What is published is a matrix of features by components, and a square one; or one as large as a mean.
+    public = 8 * (study.steps[0].setting.n_features + n_components) * n_components
+    largest_mean = 8 * max(stage.query.size for stage in study.contract.stages)
+    size = largest_message(study.contract, max(public, largest_mean))
     if size > MAX_MESSAGE:
         largest = max((stage.query for stage in study.contract.stages), key=lambda query: query.size)
         raise InputError(

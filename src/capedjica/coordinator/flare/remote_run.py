@@ -16,7 +16,7 @@ from capedjica.coordinator.flare.posts import Order
 from capedjica.coordinator.flare.progress import Progress, Reporter
 from capedjica.coordinator.flare.provisioning import check_sizes, settle
 from capedjica.coordinator.run.conducting import check_seed, conduct
-from capedjica.coordinator.run.results import result_names
+from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.errors import CapedjicaError, ProtocolError
 from capedjica.flare.certificates import check_certificates
@@ -75,7 +75,7 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
     federation = Federation.beside(study)
     folder = RunFolder(out)
     state = folder.check(study)
-    if state is not None and state.complete and folder.holds(result_names(study)):
+    if state is not None and state.complete and is_whole(folder):
         return state
     check_certificates(federation.server_kit)
     with locked(federation.run_lock, f"'{study.content.title}' is being run by another process"):

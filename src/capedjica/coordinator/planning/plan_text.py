@@ -11,7 +11,6 @@ from rich.text import Text
 from capedjica.coordinator.planning.plan import Plan
 from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
 from capedjica.privacy.statement import round_up
-from capedjica.study.approval_text import METHODS
 from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
 
 ACCOUNTANTS: Final = {
@@ -44,13 +43,14 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 
 def _show_setting(plan: Plan, console: Console) -> None:
-    contract, analysis = plan.contract, plan.analysis
+    contract = plan.contract
     n_releases = sum(stage.n_releases for stage in plan.stages)
     console.print(Text(printable(contract.title), style="bold"))
+    for step in plan.study.steps:
+        console.print(f"{step.table.summary(step.setting)}.")
     console.print(
-        f"{METHODS[analysis.method]}: {len(contract.subjects)} sites, {sum(contract.subjects):,} "
-        f"{contract.unit.plural()}, {analysis.n_features:,} features to {analysis.n_components} components, "
-        f"scans of about {analysis.scan_length:,} time points; at most {n_releases:,} releases."
+        f"{len(contract.subjects)} sites, {sum(contract.subjects):,} {contract.unit.plural()}; at most "
+        f"{n_releases:,} releases."
     )
     if not contract.private:
         return

@@ -35,10 +35,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from capedjica.algorithms.analysis import Released
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
-from capedjica.algorithms.analysis import Released
 from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
@@ -144,15 +144,15 @@ class Setup:
     @classmethod
     def of(cls, study: Study) -> Setup:
         """Choose the numbers for a study; refuse one whose simulation would take too long."""
-        method, table = _subject_method(study), study.content.analysis
+        method = _subject_method(study)
         for key, most in {"n_components": MOST_COMPONENTS, "scan_length": LONGEST_SIMULATED}.items():
-            if getattr(table, key) > most:
-                raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(table, key)}")
+            if getattr(method, key) > most:
+                raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(method, key)}")
         side = image_side(method)
         n_planned = sum(study.contract.enrolled[name] for name in participants(study.contract))
-        affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * table.scan_length))
+        affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * method.scan_length))
         n_subjects = min(n_planned, MOST_SUBJECTS, affordable)
-        return cls(n_subjects, table.n_components, table.scan_length, side, n_planned)
+        return cls(n_subjects, method.n_components, method.scan_length, side, n_planned)
 
     def data(self, seed: int) -> SyntheticStudy:
         """Make maps and subjects."""
@@ -173,11 +173,10 @@ class Setup:
 
 
 def _subject_method(study: Study) -> SubjectMethod:
-    if not isinstance(study.method, SubjectMethod):
-        raise InputError(
-            f"only method 'subject' can be predicted, the plan has '{study.content.analysis.method}'"
-        )
-    return study.method
+    if not isinstance(study.analysis, SubjectMethod):
+        kinds = ", ".join(getattr(step.table, "method", step.table.kind) for step in study.steps)
+        raise InputError(f"only method 'subject' alone can be predicted, the plan has '{kinds}'")
+    return study.analysis
 
 
 def image_side(method: SubjectMethod) -> int:

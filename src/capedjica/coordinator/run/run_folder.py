@@ -19,13 +19,12 @@ import numpy as np
 from capedjica.errors import InputError
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.study.public_files import copy_files, hash_of
-from capedjica.study.study_file import Study, StudyFile, changes, write_study
+from capedjica.study.study_file import Study, changes, read_study_file, write_study
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import sync_folder
 from capedjica.tools.locks import locked
 from capedjica.tools.matrices import read_matrix
 from capedjica.tools.text import printable
-from capedjica.tools.toml import read_toml
 from capedjica.tools.version import __version__
 
 SCHEMA: Final = 1
@@ -112,7 +111,7 @@ class RunFolder:
     def _difference(self, study: Study) -> str:
         """Return in words what was changed about the study of this folder, if that can be told."""
         try:
-            earlier = read_toml(self.path / "study.toml", StudyFile)
+            earlier = read_study_file(self.path / "study.toml")
         except InputError:
             return ""
         return f", changed: {'; '.join(changes(earlier, study.content))}"
@@ -169,13 +168,15 @@ class RunFolder:
 
     def produce(self, name: str, make: Callable[[Path], object]) -> None:
         """Let ``make(path)`` write a file; it gets its name when it is complete and on disk."""
-        draft = self.path / f".{name}.part"
+        target = self.path / name
+        draft = target.with_name(f".{target.name}.part")
         try:
+            target.parent.mkdir(exist_ok=True)
             make(draft)
             with open(draft, "rb") as file:
                 os.fsync(file.fileno())
-            draft.replace(self.path / name)
-            sync_folder(self.path)
+            draft.replace(target)
+            sync_folder(target.parent)
         except OSError as error:
             raise InputError(f"{self.path / name} cannot be written: {error.strerror}") from None
         finally:

@@ -28,10 +28,9 @@ from capedjica.site.people.approved_scans import (
 )
 from capedjica.site.people.enrolment import Enrolment, read_enrolment
 from capedjica.site.people.roll import Roll, Tick, call_roll, look
-from capedjica.study.study_file import Study, StudyFile, changes, write_study
+from capedjica.study.study_file import Study, StudyFile, changes, read_study_file, write_study
 from capedjica.tools.locks import locked
 from capedjica.tools.text import printable
-from capedjica.tools.toml import read_toml
 
 _UNLESS_BEGUN: Final = ". If it has begun, it goes on with those for whom it was approved"
 
@@ -280,7 +279,7 @@ def approved(home: SiteHome) -> Iterator[StudyFile]:
     copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
     for copy in reversed(copies):
         with suppress(InputError):
-            yield read_toml(copy, StudyFile)
+            yield read_study_file(copy)
 
 
 def _data_problems(home: SiteHome, study: Study, tick: Tick) -> list[str]:

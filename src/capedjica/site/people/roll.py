@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from capedjica.algorithms.ica.scan_length import longest_scan
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN, longest_scan
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.layouts import Found, check_folder, find_people, is_image
@@ -141,8 +141,9 @@ def look(
         found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
         return [problem for problem in found if problem.fatal]
     readable = consenting(home, people, study.features, standing(home))
-    analysis = study.content.analysis
-    return readable.check(analysis.n_components, tick, longest_scan(analysis.scan_length))
+    length = study.content.features.scan_length
+    longest = LONGEST_SCAN if length is None else longest_scan(length)
+    return readable.check(study.fewest_timepoints, tick, longest)
 
 
 def _plain_features(people: list[Person]) -> Features:

@@ -94,13 +94,14 @@ def purge_results(home: SiteHome) -> int:
 
 def _unmixing(run: Path, study: Study) -> FloatArray:
     """Return the unmixing matrix of a run, if it is that of the study."""
-    unmixing = read_matrix(run / "unmixing.npy")
-    table = study.content.analysis
-    if unmixing.shape != (table.n_components, table.n_features):
-        raise InputError(
-            f"{run / 'unmixing.npy'} has shape {unmixing.shape}, that of its study would be "
-            f"{(table.n_components, table.n_features)}"
-        )
+    step, table = study.networks, study.content.networks
+    if step is None or table is None:
+        raise InputError(f"'{study.content.title}' has no analysis of kind 'ica': there are no networks")
+    file = run / study.results_folder(step) / "unmixing.npy"
+    unmixing = read_matrix(file)
+    expected = (table.n_components, step.setting.n_features)
+    if unmixing.shape != expected:
+        raise InputError(f"{file} has shape {unmixing.shape}, that of its study would be {expected}")
     return unmixing
 
 

@@ -1,0 +1,59 @@
+"""``kind = "pca"``: principal components of scans."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from capedjica.algorithms.analysis import Analysis
+from capedjica.algorithms.ica.scan_length import longest_scan
+from capedjica.algorithms.pca import PrincipalComponents
+from capedjica.data.features import Count
+from capedjica.study.analyses.base import AnalysisTable, Positive, Setting, Words
+
+
+class PcaTable(AnalysisTable, frozen=True, kw_only=True):
+    """Principal components: the directions in which scans, or rows, vary most."""
+
+    kind: Literal["pca"] = "pca"
+    n_components: Count
+    clip: Positive | None = None
+
+    meanings: ClassVar[Words] = {
+        "second moments (PCA)": "how strongly the features vary, and which vary together"
+    }
+    comments: ClassVar[Words] = {
+        "n_components": "Directions to find.",
+        "clip": "Longest vector of one time point; without it each scan is centred and scaled by itself.",
+    }
+
+    def problems(self, setting: Setting) -> list[str]:
+        """Return what keeps components from being found."""
+        found = []
+        if setting.n_features and self.n_components > setting.n_features:
+            found.append(
+                f"analysis.n_components must be at most n_features, {setting.n_features}; got "
+                f"{self.n_components}"
+            )
+        if setting.features.kind == "table" and self.clip is None:
+            found.append("analysis.clip is missing: the longest that a row of the table may be")
+        return found
+
+    def open(self, setting: Setting) -> Analysis[Any]:
+        """Return capePCA."""
+        longest = longest_scan(setting.scan_length)
+        return PrincipalComponents(setting.n_features, self.n_components, self.clip, longest=longest)
+
+    def summary(self, setting: Setting) -> str:
+        """Return in few words what is computed."""
+        return f"{self.n_components} principal components of {setting.n_features:,} features (capePCA)"
+
+    def words(self, setting: Setting) -> list[str]:
+        """Return what is computed in sentences."""
+        return [
+            f"{self.n_components} principal components: the directions, among {setting.n_features:,} "
+            "features, in which the scans of all sites vary most, every person counted alike."
+        ]
+
+    def article(self, setting: Setting) -> str:
+        """Return it as part of a sentence."""
+        return f"{self.n_components} principal components were estimated"
