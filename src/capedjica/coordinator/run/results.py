@@ -20,6 +20,7 @@ from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.privacy.wording import NOT_PRIVATE
 from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, slices_figure, write_peaks
 from capedjica.report.figures import draw, maps_figure
 from capedjica.study.public_files import public_files
@@ -110,7 +111,7 @@ def write_results(
     folder.write_array("unmixing.npy", pseudo_inverse(mixing))
     folder.write_array("maps.npy", np.ascontiguousarray(mixing.T))
     folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
-    title = study.content.title if privacy.private else f"{study.content.title} (NOT PRIVATE)"
+    title = study.content.title if privacy.private else f"{study.content.title} ({NOT_PRIVATE})"
     _write_pictures(folder, study, mixing.T, title, stability)
     folder.write_json("reliability.json", reliability_json(stability))
     folder.write_json("privacy.json", privacy_json(privacy) | sites.json())
@@ -210,6 +211,7 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
         "against": whom.against,
         "not_against": whom.not_against,
         "curious_site_epsilon": privacy.curious_site_epsilon,
+        "guarantee": privacy.guarantee.as_dict(),
         "not_covered": list(privacy.not_covered),
         "mechanism": privacy.mechanism,
         "n_sites": privacy.n_sites,
