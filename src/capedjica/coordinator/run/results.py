@@ -21,8 +21,8 @@ from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.privacy.wording import NOT_PRIVATE
-from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, slices_figure, write_peaks
-from capedjica.report.figures import draw, maps_figure
+from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, write_peaks
+from capedjica.report.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import public_files
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
