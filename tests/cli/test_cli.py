@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 
 
 def run(*arguments, **options):

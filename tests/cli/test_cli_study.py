@@ -11,7 +11,7 @@ import pytest
 from capedjica.coordinator.new_study import read_site, read_site_file
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.one_machine.site_folders import site_of_folder
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study, write_study

@@ -22,7 +22,7 @@ from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.neighbour import RESERVED_DELTA
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study
 from tests.support.drafts import draft
 from tests.support.small_study import make_study
@@ -319,7 +319,7 @@ def test_a_plan_without_colluding_sites_is_warned_of_curious_ones():
 
 def test_plans_that_protect_nobody_say_so():
     plan = plan_study(sketched(mechanism="none", epsilon=None))
-    assert plan.warnings == ["Not private. The study does NOT protect from anybody: no noise is added."]
+    assert plan.warnings == ["NOT PRIVATE: no noise is added, so nobody is protected."]
     assert plan.budget == math.inf
     assert [stage.noise for stage in plan.stages] == [0.0] * len(plan.stages)
     assert plan.comparison == plan.one_more_site == {}
@@ -344,7 +344,7 @@ def test_a_plan_names_what_is_protected():
     out = io.StringIO()
     show_plan(plan, Console(file=out, width=200, color_system=None))
     assert "Each single time point is protected with epsilon 2 " in out.getvalue()
-    shown = re.search(r"a whole subject, up to 100 time points, only with epsilon (\d+)", out.getvalue())[1]
+    shown = re.search(r"a whole person, up to 100 time points, only with epsilon (\d+)", out.getvalue())[1]
     assert plan.subject_epsilon <= float(shown)
     assert plan.as_dict()["setting"]["neighbour"] == "sample"
 
@@ -372,6 +372,7 @@ def test_the_dictionary_is_plain_json():
         "units_per_subject": 1,
         "against": plan.contract.adversary.against,
         "not_against": plan.contract.adversary.not_against,
+        "guarantee": plan.contract.guarantee().as_dict(),
     }
     assert result["budget"] == result["subject_epsilon"]
     assert result["budget"] == 2.0

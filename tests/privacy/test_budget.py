@@ -36,7 +36,7 @@ def test_a_new_budget_is_whole():
     assert (budget.epsilon, budget.delta) == (2.0, 1e-5)
     assert budget.mu == pytest.approx(cost(2.0), rel=1e-12)
     assert (budget.spent_mu, budget.spent_epsilon, budget.left_epsilon) == (0.0, 0.0, 2.0)
-    assert str(budget) == "epsilon 0 of 2 spent at delta 1e-05, by 0 calls; one more may ask for 2"
+    assert str(budget) == "epsilon 0 of 2 spent at delta 1e-5, by 0 calls; one more may ask for 2"
 
 
 def test_a_call_may_take_all_of_it_and_then_nothing_is_left():

@@ -24,7 +24,7 @@ from capedjica.coordinator.run.comparison import compare_runs
 from capedjica.coordinator.run.report import comparison_report, run_findings, run_report
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.report.group import group_page
 from capedjica.report.local import PersonResults, Spectrum, qualities
 from capedjica.report.maps import MapSet
@@ -213,7 +213,7 @@ def test_the_same_search_finds_people_on_the_page_of_their_site(pages):
 def test_what_is_not_private_says_so_and_shows_no_guarantee(kind, why, tables, tmp_path):
     run_report(tables / kind).save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
-    assert "Not private." in shown
+    assert "NOT PRIVATE" in shown
     assert why in shown
     assert "ε ≤" not in shown
     assert "protected with" not in shown
@@ -395,7 +395,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
         assert "<h1>Networks of 12 people at 3 sites</h1>" in page
     assert "Releases with Gaussian noise (1) were accounted for exactly" in page
     assert "those with Laplace noise (2)" in page
-    assert re.search(r"would have epsilon [\d.]+ in place of 9\.", page), "of all that was released"
+    assert re.search(r"at two, epsilon [\d.]+ and not 9\.", page), "of all that was released"
     assert "NOT COVERED: the Laplace noise" in page
 
 
@@ -464,7 +464,7 @@ def test_runs_side_by_side_have_the_numbers_of_the_terminal(tables, pages, brain
     rows = compare_runs([tables / "pixels", tables / "none"], tables / "truth" / "mixing.npy")
     page = Page(pages["compared"])
     for row in rows:
-        epsilon = "not private" if row.epsilon is None else round_up(row.epsilon)
+        epsilon = "NOT PRIVATE" if row.epsilon is None else round_up(row.epsilon)
         assert (
             f"{row.run} {row.method} {row.mechanism} {epsilon} {row.gain_index:.3f} "
             f"{row.map_correlation:.3f} {row.worst_map:.3f}" in page.text

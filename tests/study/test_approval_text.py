@@ -14,7 +14,7 @@ from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.coordinator.planning.plan_text import show_plan
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.study.approval_text import MEANINGS, describe, show_facts, show_study
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable, show_table
@@ -46,7 +46,7 @@ def test_all_that_matters_is_there():
         "12 numbers (voxels or regions) at each of about 60 time points",
         "an image, 1 by 12",
         f"({numbers:,} in all)",
-        "epsilon 0.7 at delta 1e-05",
+        "epsilon 0.7 at delta 1e-5",
         "a factor of more than 2.02",
         "1 in 100,000 (delta)",
         "together with any 1 of the 3 other sites",
@@ -124,13 +124,15 @@ def test_limits_of_their_own_are_shown_at_the_sites():
 
 
 def test_a_site_is_told_its_own_limit():
-    facts = describe(Study(draft(site_2=0.5)))
-    own = {"name": "site-2", "epsilon": 0.5, "words": ["It has spent nothing."]}
+    study = Study(draft(site_2=0.5))
+    facts = describe(study)
+    guarantee = study.contract.guarantee("site-2").as_dict()
+    own = {"name": "site-2", "guarantee": guarantee, "words": ["It has spent nothing."]}
     text = " ".join(shown(facts | {"own": own}, show=show_facts).split())
     assert "site-2 (this site): 30 people, at most epsilon 0.5" in text
     assert text.count("(this site)") == 1
     assert (
-        "is protected with epsilon 0.5 at delta 1e-05, for everything together. Other sites have limits of"
+        "is protected with epsilon 0.5 at delta 1e-5, for everything together. Other sites have limits of"
         in text
     )
     assert "a factor of more than 1.65" in text

@@ -17,6 +17,7 @@ from capedjica.privacy.adversary import Adversary, adversary
 from capedjica.privacy.charges import Cap
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.reserved_delta import RESERVED_DELTA
+from capedjica.privacy.wording import Guarantee
 from capedjica.securesum.parameters import Roster
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
@@ -285,6 +286,22 @@ class Contract:
         roster = self.roster
         return adversary(
             self.mechanism, len(roster.names), roster.n_colluding, self.alone, not self.insecure_noise
+        )
+
+    def guarantee(self, site: str | None = None) -> Guarantee:
+        """Return what is guaranteed, in words too: at a site, or at the one that may give most."""
+        mu = max(self.total_mu.values()) if site is None else self.total_mu[site]
+        budgets = dict(zip(self.roster.names, self.epsilon, strict=True)) if self.epsilon else self.total_mu
+        return Guarantee(
+            nominal_epsilon=max(budgets.values()) if site is None else budgets[site],
+            delta=self.delta,
+            nominal_mu=mu,
+            mechanism=self.mechanism,
+            n_sites=len(self.roster.names),
+            n_colluding=self.roster.n_colluding,
+            unit=self.unit,
+            secure=not self.insecure_noise,
+            alone=self.alone,
         )
 
     @property

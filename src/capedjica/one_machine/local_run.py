@@ -12,7 +12,7 @@ from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.site.approval.participation import problems, taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending

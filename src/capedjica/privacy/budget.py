@@ -42,7 +42,7 @@ from capedjica.privacy.ledger import Ledger, Policy, StorageError, Summary
 from capedjica.privacy.ledger.keys import verifies
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.reserved_delta import RESERVED_DELTA, check_reserve
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up, short
 
 _STUDY: Final = hashlib.sha256(b"capedjica budget 1").digest()
 _TITLE: Final = "budget of several calls"
@@ -85,7 +85,7 @@ class PrivacyBudget:
     >>> first = private_mean(hospitals, clip=2.0, epsilon=1.0, budget=budget)
     >>> second = private_mean(hospitals, clip=2.0, epsilon=1.0, budget=budget)
     >>> print(budget)
-    epsilon 1.47 of 2 spent at delta 1e-05, by 2 calls; one more may ask for 1.25
+    epsilon 1.47 of 2 spent at delta 1e-5, by 2 calls; one more may ask for 1.25
     """
 
     def __init__(self, epsilon: float, delta: float = 1e-5) -> None:
@@ -185,8 +185,8 @@ class PrivacyBudget:
         except BudgetExceededError:
             asked = epsilon_of(mu * mu, self._cap.delta)
             raise BudgetExceededError(
-                f"{what} asks for epsilon {round_up(asked)} at delta {self.delta:g}, but of the budget of "
-                f"{self.epsilon:g} one more call may ask for {_round_down(self.left_epsilon)} at most; "
+                f"{what} asks for epsilon {round_up(asked)} at delta {short(self.delta)}, but of the budget "
+                f"of {self.epsilon:g} one more call may ask for {_round_down(self.left_epsilon)} at most; "
                 "nothing was computed or charged"
             ) from None
 
@@ -232,8 +232,8 @@ class PrivacyBudget:
         n_calls = self._ledger.totals().overall.n_releases
         calls = f"{n_calls} call{'s' * (n_calls != 1)}"
         return (
-            f"epsilon {round_up(self.spent_epsilon, 3)} of {self.epsilon:g} spent at delta {self.delta:g}, "
-            f"by {calls}; one more may ask for {_round_down(self.left_epsilon)}"
+            f"epsilon {round_up(self.spent_epsilon, 3)} of {self.epsilon:g} spent at delta "
+            f"{short(self.delta)}, by {calls}; one more may ask for {_round_down(self.left_epsilon)}"
         )
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from capedjica.algorithms.analysis import Released
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.mechanisms.contract import Contract
-from capedjica.privacy.statement import PrivacyStatement, round_up
+from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts, charts
 from capedjica.report.downloads import Figure, table
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
@@ -150,9 +150,9 @@ def _convergence(findings: Findings) -> Figure | None:
 
 
 def _privacy(findings: Findings) -> dict[str, Any]:
-    contract, privacy, whom = findings.contract, findings.privacy, findings.privacy.adversary
+    contract, privacy = findings.contract, findings.privacy
     if not findings.private:
-        return {"private": False, "statement": str(privacy).splitlines()[0]}
+        return {"private": False, "guarantee": privacy.guarantee}
     totals = _accountants(findings)
     by_paper = accounts.by_the_paper(contract, privacy)
     return {
@@ -160,17 +160,8 @@ def _privacy(findings: Findings) -> dict[str, Any]:
         "statement": str(privacy),
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
-        "mu": privacy.mu,
         "spent": privacy.spent_epsilon,
-        "unit": privacy.unit,
-        "subject_epsilon": privacy.subject_epsilon,
-        "against": whom.against,
-        "not_against": whom.not_against,
-        "curious_site": privacy.curious_site_epsilon,
-        "not_covered": privacy.caveats,
-        "assumptions": accounts.assumptions(contract, privacy),
-        "odds": accounts.odds(privacy.epsilon, privacy.delta, privacy.unit),
-        "guess": round_up(100 * accounts.best_guess(privacy.mu, privacy.delta), 3),
+        "guarantee": privacy.guarantee,
         "accountants": totals,
         "numbers": table("accountants.csv", ["accountant", "epsilon"], list(totals.items())),
         "paper": {accounts.PAPER_NAMES[name]: value for name, value in by_paper.items()},

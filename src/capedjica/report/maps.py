@@ -12,8 +12,9 @@ import numpy as np
 
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.report import charts, slices
-from capedjica.report.brain import SLICES, Peak
+from capedjica.report.brain import Peak
 from capedjica.report.downloads import MOST_BYTES, Download, Figure, address, png, table
+from capedjica.report.slices import SLICES
 from capedjica.report.viewer import volumes
 from capedjica.tools.arrays import FloatArray
 

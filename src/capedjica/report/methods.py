@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from capedjica.algorithms.ica.reliability import STABLE
-from capedjica.privacy.statement import PrivacyStatement, round_up
-from capedjica.report.page import short
+from capedjica.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:
     from capedjica.report.group import Findings
@@ -143,7 +142,7 @@ NILEARN: Final = Reference(
     ),
 )
 _METHODS: Final = {
-    "subject": "each participant entered every step with one short vector of bounded length",
+    "subject": "each person entered every step with one short vector of bounded length",
     "paper": "the scans were reduced by capePCA and unmixed by capeDJICA ({imtiaz})",
     "djica": "the scans were reduced by PCA and unmixed by decentralized joint ICA ({baker})",
     "dp-djica": "the scans were reduced by PCA and unmixed by DP-djICA, with Laplace noise on the gradients",
@@ -154,7 +153,7 @@ _MECHANISMS: Final = {
     "conventional": "Each site added Gaussian noise of its own to its sums, enough without others' help.",
     "local": "One site alone was used, which added Gaussian noise to its sums.",
     "pooled": "A trusted aggregator received the sums of all sites and added Gaussian noise to the means.",
-    "none": "No noise was added: the analysis is not differentially private.",
+    "none": "No noise was added to the sums.",
 }
 
 
@@ -187,7 +186,7 @@ def _analysis(findings: Findings) -> str:
     contract = findings.contract
     how = _METHODS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
     return (
-        f"Brain networks were estimated from {sum(contract.subjects):,} participants at "
+        f"Brain networks were estimated from {sum(contract.subjects):,} people at "
         f"{len(contract.subjects)} sites by one independent component analysis with {len(findings.maps)} "
         f"components over all of them, without any scan leaving its site (capedjica {findings.version}): "
         f"{how}."
@@ -199,21 +198,8 @@ def _noise(findings: Findings) -> str:
 
 
 def _cost(findings: Findings) -> str:
-    privacy, contract = findings.privacy, findings.contract
-    if not findings.private:
-        return "" if contract.mechanism == "none" else "The noise came from a seed and protects nobody."
-    unit = privacy.unit
-    differ = "one participant's scans"
-    if not unit.is_subject:
-        differ = (
-            f"one time point ({unit.holding('participant')} is protected with ε = "
-            f"{round_up(privacy.subject_epsilon)} only)"
-        )
-    return (
-        "All releases together satisfy (ε, δ)-differential privacy at the level of "
-        f"{unit.plural('participants')} with ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} "
-        f"{privacy.adversary}; neighbouring data sets differ in {differ}. {_accounting(privacy)}"
-    )
+    guarantee = findings.privacy.guarantee.article
+    return f"{guarantee} {_accounting(findings.privacy)}" if findings.private else guarantee
 
 
 def _accounting(privacy: PrivacyStatement) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capedjica.errors import InputError
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import NOT_PRIVATE, round_up, short
 
 
 class HtmlReport:
@@ -77,11 +77,6 @@ def render(template: str, scripts: tuple[str, ...] = (), **content: Any) -> str:
     )
 
 
-def short(value: float) -> str:
-    """Return a number as people write it: 1e-5."""
-    return f"{value:g}".replace("e-0", "e-")
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -91,6 +86,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["NOT_PRIVATE"] = NOT_PRIVATE
     environment.filters["up"] = round_up
     environment.filters["short"] = short
     return environment

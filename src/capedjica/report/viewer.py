@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from capedjica.report.slices import BOX, NEGATIVE, POSITIVE, SHOWN_FROM, along, sample, template
+from capedjica.report.slices import BOX, GREYS, along, coloured, sample, template
 from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def volumes(image: Nifti1Image, names: Sequence[str]) -> dict[str, Any]:
         "shape": maps.shape[1:],
         "levels": _LEVELS,
         "least": _LEAST,
-        "shown_from": SHOWN_FROM,
-        "colours": [POSITIVE, NEGATIVE],
+        "greys": GREYS,
+        "colours": coloured(np.arange(-_LEVELS, _LEVELS + 1) / _LEVELS)[:, :3].tolist(),
         "maps": [
             {"name": name, "start": _peak(values, places), "data": _packed(_cut(values), np.int8)}
             for name, values in zip(names, maps, strict=True)

@@ -22,7 +22,7 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.charges import epsilon_of
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR, round_up, short
 from capedjica.site.approval.participation import (
     budget_problems,
     changed_since_approval,
@@ -36,7 +36,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.enrolment import Enrolment
 from capedjica.site.people.roll import Roll, Tick, call_roll, look, measure
-from capedjica.study.approval_text import describe, more_words, show_facts, show_releases, unit_of
+from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable, show_heading, show_paragraph
 
@@ -213,8 +213,8 @@ def _finite(value: float) -> float | None:
 def show_terms(home: SiteHome, study: Study, console: Console) -> None:
     """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
     facts, name = _cost(home, study), home.settings.name
-    epsilon = next(site["epsilon"] for site in facts["study"]["sites"] if site["name"] == name)
-    own = {"name": name, "epsilon": epsilon, "words": list(_limit_words(facts))}
+    guarantee = study.contract.guarantee(name).as_dict()
+    own = {"name": name, "guarantee": guarantee, "words": list(_limit_words(facts))}
     show_facts(facts["study"] | {"own": own}, console)
 
 
@@ -302,7 +302,8 @@ def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
     if facts["study"] is None:
         yield "Give a study with --study to see what it would cost."
     elif facts["study"]["own_epsilon"] is not None:
-        yield more_words(facts["study"]["privacy"])
+        said = facts["study"]["privacy"]["guarantee"]
+        yield from filter(None, (said["whole_person"], said["enrolled_once"]))
     yield "Nothing was spent by looking."
 
 
@@ -312,17 +313,18 @@ def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
     spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
     yield (
         f"This site allows epsilon {limits['study_epsilon']:g} to any one study and "
-        f"{limits['total_epsilon']:g} to all together, at delta {limits['delta']:g}. Spent so far: {spent}."
+        f"{limits['total_epsilon']:g} to all together, at delta {short(limits['delta'])}. Spent so "
+        f"far: {spent}."
     )
     if study is None:
         return
     if study["own_epsilon"] is None:
-        yield "NOT PRIVATE: this study protects nobody from the aggregator; the ledger counts it unlimited."
+        yield f"{NOT_FROM_THE_AGGREGATOR} The ledger counts this study as unlimited."
         return
     after = study["epsilon_afterwards"]
     together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
     yield (
-        f"This study may cost each {unit_of(study['privacy']).named('person')} here at most epsilon "
+        f"This study may cost each {study['privacy']['unit']} here at most epsilon "
         f"{round_up(study['own_epsilon'])}. All together would then be {together}. "
         f"{_left_words(study['epsilon_left'])}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,9 +12,7 @@ from rich.text import Text
 from capedjica.data.features import FeatureTable
 from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
-from capedjica.privacy import gaussian_epsilon
-from capedjica.privacy.neighbour import ProtectedUnit
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.study.analyses import provider
 from capedjica.study.planned_releases import participants
 from capedjica.study.study_file import Study, StudyStep
@@ -99,42 +96,25 @@ def _releases(study: Study) -> list[dict[str, Any]]:
 
 
 def _privacy(contract: Contract) -> dict[str, Any]:
-    whom, unit = contract.adversary, contract.unit
+    guarantee = contract.guarantee()
+    whom, unit = guarantee.adversary, guarantee.unit
     return {
         "mechanism": contract.mechanism,
-        "epsilon": max(contract.epsilon) if contract.private else None,
+        "epsilon": guarantee.epsilon if guarantee.private else None,
         "delta": contract.delta,
         "neighbour": unit.neighbour,
         "units_per_subject": unit.per_subject,
-        "subject_epsilon": _subject_epsilon(contract),
+        "unit": unit.named(),
+        "subject_epsilon": guarantee.person_epsilon if guarantee.private else None,
         "against": whom.against,
         "not_against": whom.not_against,
         "private": contract.private,
-        "epsilon_at_two_sites": _epsilon_at_two_sites(contract),
+        "epsilon_at_two_sites": guarantee.two_sites_epsilon,
+        "guarantee": guarantee.as_dict(),
         "protects": contract.protects,
         "n_colluding": contract.roster.n_colluding if contract.mechanism == "cape" else None,
         "releasing_sites": list(participants(contract)),
     }
-
-
-def _epsilon_at_two_sites(contract: Contract) -> float | None:
-    """Return what the guarantee is worth to somebody who is enrolled twice: mu is twice as large.
-
-    None where nobody is protected, and where a time point is, which is there only once.
-    """
-    if not contract.private or not contract.unit.is_subject:
-        return None
-    cap = max((contract.cap(name) for name in contract.roster.names), key=lambda cap: cap.mu2)
-    return gaussian_epsilon(2 * math.sqrt(cap.mu2), cap.delta)
-
-
-def _subject_epsilon(contract: Contract) -> float | None:
-    """Return what the guarantee is worth to a whole subject; None where nobody is protected."""
-    if not contract.private:
-        return None
-    if contract.unit.is_subject:
-        return max(contract.epsilon)
-    return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
 
 
 def _lost_sites(contract: Contract) -> dict[str, Any]:
@@ -160,8 +140,8 @@ def show_study(study: Study, console: Console) -> None:
 def show_facts(facts: dict[str, Any], console: Console) -> None:
     """Explain what :func:`describe` returned.
 
-    With ``own`` among the facts, to the site of that ``name``: its ``epsilon`` is the one that is told, and
-    its ``words`` about the cost follow.
+    With ``own`` among the facts, to the site of that ``name``: its ``guarantee`` is the one that is told,
+    and its ``words`` about the cost follow.
     """
     console.print(Text(printable(facts["title"]), style="bold"))
     sections: dict[str, Callable[[dict[str, Any], Console], None]] = {
@@ -288,12 +268,8 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
 
 
 def _show_privacy(facts: dict[str, Any], console: Console) -> None:
-    privacy = facts["privacy"]
-    if privacy["private"]:
-        _show_guarantee(facts, console)
-    else:
-        why = "no noise is added" if privacy["mechanism"] == "none" else "the noise comes from a seed"
-        show_paragraph(f"NOT PRIVATE: {why}. Nobody is protected.", console, "bold")
+    privacy, own = facts["privacy"], facts.get("own", {})
+    _show_guarantee(own.get("guarantee", privacy["guarantee"]), _other_limits(facts), console)
     if privacy["protects"]:
         show_paragraph(
             "Each site counts what it spends in a ledger of its own, before anything leaves, and refuses "
@@ -306,66 +282,34 @@ def _show_privacy(facts: dict[str, Any], console: Console) -> None:
             "ledger counts every release as unlimited.",
             console,
         )
-    for words in facts.get("own", {}).get("words", ()):
+    for words in own.get("words", ()):
         show_paragraph(words, console)
 
 
-def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
-    privacy, epsilon, other = facts["privacy"], facts["privacy"]["epsilon"], ""
-    unit = unit_of(privacy)
-    if _budgets_differ(facts):
-        other = " Some sites have a lower limit, given above."
+def _show_guarantee(said: dict[str, Any], other_limits: str, console: Console) -> None:
+    show_paragraph(f"{said['protected']}{other_limits}", console, "bold")
+    if not said["holds"]:
+        return
+    for words in (said["whole_person"], said["odds"], said["bet"], said["holds"], said["does_not_hold"]):
+        if words:
+            show_paragraph(words, console)
+    show_paragraph("This holds as long as:", console)
+    for words in said["rests_on"]:
+        show_paragraph(f"- {words}", console)
+    for words in said["caveats"]:
+        show_paragraph(words, console)
+
+
+def _other_limits(facts: dict[str, Any]) -> str:
+    if not _budgets_differ(facts):
+        return ""
     if "own" in facts:
-        epsilon, other = (
-            facts["own"]["epsilon"],
-            other and " Other sites have limits of their own, given above.",
-        )
-    show_paragraph(
-        f"Each {unit.named('person')} is protected with epsilon {round_up(epsilon)} at delta "
-        f"{privacy['delta']:g}, for everything together.{other}",
-        console,
-        "bold",
-    )
-    show_paragraph(f"That is: {_odds(epsilon, privacy['delta'], unit)}", console)
-    show_paragraph(f"It holds against {privacy['against']}.", console)
-    show_paragraph(f"It does NOT hold against {privacy['not_against']}.", console)
-    show_paragraph("It rests on today's ciphers (X25519, AES) staying unbroken.", console)
-    show_paragraph(more_words(privacy), console)
-
-
-def more_words(privacy: dict[str, Any]) -> str:
-    """Return what one person may lose beyond the guarantee: enrolled twice, or with all their time points."""
-    unit = unit_of(privacy)
-    if not unit.is_subject:
-        return f"But {unit.holding('person')} only with epsilon {round_up(privacy['subject_epsilon'])}."
-    return (
-        "It is for people who are enrolled at one site. The same person at k sites has k times the mu: at "
-        f"two, epsilon {round_up(privacy['epsilon_at_two_sites'])} and not {round_up(privacy['epsilon'])}. "
-        "No site can see that; ask people before they are enrolled."
-    )
+        return " Other sites have limits of their own, given above."
+    return " Some sites have a lower limit, given above."
 
 
 def _budgets_differ(facts: dict[str, Any]) -> bool:
     return len({site["epsilon"] for site in facts["sites"]}) > 1
-
-
-def unit_of(privacy: dict[str, Any]) -> ProtectedUnit:
-    """Return what is protected."""
-    return ProtectedUnit(privacy["neighbour"], privacy["units_per_subject"])
-
-
-def _odds(epsilon: float, delta: float, unit: ProtectedUnit) -> str:
-    """Return in words what a guarantee says."""
-    chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
-    factor = "a million, which protects next to nobody"
-    if epsilon < math.log(1e6):
-        factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
-    replaced = "one person's scan" if unit.is_subject else "one time point of one person"
-    return (
-        f"if {replaced} were replaced by any other, no outcome, and nothing that anybody concludes "
-        f"from it, would become more likely by a factor of more than {factor} (e to the power of epsilon), "
-        f"but for a remainder of probability {chance} (delta)."
-    )
 
 
 def _show_lost_sites(facts: dict[str, Any], console: Console) -> None:

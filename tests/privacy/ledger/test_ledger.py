@@ -30,7 +30,7 @@ from capedjica.privacy.ledger import (
     WrongKeyError,
 )
 from capedjica.privacy.neighbour import ProtectedUnit
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.securesum.identity import Identity
 from tests.privacy.ledger.ledger_site import (
     DELTA,

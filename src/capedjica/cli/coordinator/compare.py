@@ -31,7 +31,7 @@ def compare(
     ones; without, the correlation with the maps of the first run.
     """
     from capedjica.coordinator.run.comparison import compare_runs
-    from capedjica.privacy.statement import round_up
+    from capedjica.privacy.wording import NOT_PRIVATE, round_up
     from capedjica.tools.text import show_paragraph, show_table
 
     rows = compare_runs(runs, truth)
@@ -48,7 +48,7 @@ def compare(
             row.run,
             row.method,
             row.mechanism,
-            "not private" if row.epsilon is None or not row.private else round_up(row.epsilon),
+            NOT_PRIVATE if row.epsilon is None or not row.private else round_up(row.epsilon),
             f"{row.map_correlation:.3f}",
             f"{row.worst_map:.3f}",
             f"{row.seconds:.0f} s",

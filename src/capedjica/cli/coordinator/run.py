@@ -141,7 +141,7 @@ def _run_on_flare(
 
 def _watcher(progress: Progress, study: Study) -> Watcher:
     from capedjica.coordinator.run.watcher import Step, Watcher
-    from capedjica.privacy.statement import round_up
+    from capedjica.privacy.wording import NOT_PRIVATE, round_up
 
     total = sum(stage.count for stage in study.contract.stages)
 
@@ -164,7 +164,7 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
 
         def step(self, step: Step) -> None:
             spent = step.privacy.spent_epsilon
-            cost = f"epsilon {round_up(spent)} so far" if step.privacy.private else "NOT PRIVATE"
+            cost = f"epsilon {round_up(spent)} so far" if step.privacy.private else NOT_PRIVATE
             progress.start_task(self.releases)
             progress.update(
                 self.releases,

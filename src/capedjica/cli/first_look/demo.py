@@ -26,6 +26,7 @@ def demo(
     """Watch four hospitals find brain networks together without sharing a scan, on data with known truth."""
     from capedjica.one_machine.demo import WAYS, prepare_folder, run_demo, write_demo
     from capedjica.privacy import validate
+    from capedjica.privacy.wording import NOT_PRIVATE
 
     validate.positive("epsilon", epsilon)
     prepare_folder(out)
@@ -50,7 +51,7 @@ def demo(
                 for earlier in list(tasks)[: list(tasks).index(name)]:
                     progress.update(tasks[earlier], total=1, completed=1)
                 progress.start_task(tasks[name])
-            cost = "no privacy" if name == "none" else f"epsilon {spent:.2f}"
+            cost = NOT_PRIVATE if name == "none" else f"epsilon {spent:.2f}"
             progress.update(tasks[name], status=f"{cost}, gain index {gain_index:.3f}")
 
         result = run_demo(subjects, components, epsilon, seed, report)
@@ -61,7 +62,7 @@ def demo(
 
 def _show(demo: Demo, out: Path, console: Console) -> None:
     from capedjica.one_machine.demo import WAYS
-    from capedjica.privacy.statement import round_up
+    from capedjica.privacy.wording import NOT_PRIVATE, round_up
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]
@@ -75,10 +76,7 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
         f"[bold]How well:[/] gain index {private.gain_index[-1]:.3f} (0 is perfect, below 0.1 is usable: "
         f"{usable}); the maps correlate {private.map_correlation:.2f} with the true ones."
     )
-    console.print(
-        f"[bold]What it cost each {privacy.unit.named('person')}:[/] epsilon {round_up(privacy.epsilon)} at "
-        f"delta {privacy.delta:g} for everything together, {privacy.adversary}."
-    )
+    console.print(f"[bold]What it cost:[/] {' '.join(privacy.guarantee.summary)}")
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
     for index, column in enumerate(("", "gain index", "map correlation", "epsilon")):
         table.add_column(column, justify="left" if index == 0 else "right")
@@ -87,7 +85,7 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
             WAYS[run.name].title,
             f"{run.gain_index[-1]:.3f}",
             f"{run.map_correlation:.2f}",
-            "no privacy" if run.name == "none" else round_up(demo.epsilon),
+            NOT_PRIVATE if run.name == "none" else round_up(demo.epsilon),
             style="bold" if run is private else "",
         )
     console.print("\n[bold]What else could have been done:[/]")

@@ -82,6 +82,7 @@ def approve(
     they are, so that you are told if they change before the study begins; then approve it again. Exit code 1
     where the answer was no: nothing changed.
     """
+    from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
     from capedjica.site.check import show_terms
     from capedjica.site.flare.kits import coordinator_of, received
@@ -106,9 +107,9 @@ def approve(
             with _looking(home) as tick:
                 participation.approve(home, given, tick)
         keep()
-    cap, unit = given.contract.cap(home.settings.name), given.contract.unit.named("person")
-    cost = f"{cap} for each {unit}" if given.contract.protects else "NO privacy"
-    typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
+    cap, unit = given.contract.cap(home.settings.name), given.contract.unit.named()
+    cost = f" for {cap} for each {unit}." if given.contract.protects else f". {NOT_FROM_THE_AGGREGATOR}"
+    typer.echo(f"Site {home.settings.name} approved '{given.content.title}'{cost}")
     if renewed:
         typer.echo("It has begun: it goes on as it was approved, with this kit.")
     elif not home.settings.policy.auto_approve:

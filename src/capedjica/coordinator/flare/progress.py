@@ -14,7 +14,7 @@ import msgspec
 from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.history import Event
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import NOT_PRIVATE, round_up
 from capedjica.study.study_file import Study
 
 _NAME: Final = "progress.json"
@@ -125,7 +125,7 @@ class Reporter(Watcher):
             self.write()
 
     def _words(self, step: Step) -> str:
-        return round_up(step.privacy.spent_epsilon) if step.privacy.private else "NOT PRIVATE"
+        return round_up(step.privacy.spent_epsilon) if step.privacy.private else NOT_PRIVATE
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> str:
         """Write how it ended, and return it; where it was stopped, also why sites were given up."""

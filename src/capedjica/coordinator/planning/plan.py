@@ -38,7 +38,6 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Stage
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, validate
-from capedjica.privacy.adversary import curious_site_epsilon
 from capedjica.study.analyses import AnalysisTable
 from capedjica.study.planned_releases import planned_releases, spendable_delta
 from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile
@@ -112,18 +111,12 @@ class Plan:
     @property
     def subject_epsilon(self) -> float:
         """The same for a whole subject, which may hold several protected units."""
-        contract = self.contract
-        if contract.unit.is_subject or not contract.private:
-            return self.budget
-        return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
+        return self.contract.guarantee().person_epsilon
 
     @property
     def curious_site_epsilon(self) -> float | None:
         """Epsilon against one curious site, where no site is covered; None elsewhere."""
-        contract = self.contract
-        if contract.mechanism != "cape" or contract.roster.n_colluding or not contract.private:
-            return None
-        return curious_site_epsilon(max(contract.total_mu.values()), len(contract.subjects), contract.delta)
+        return self.contract.guarantee().curious_site_epsilon
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON; null where one is infinite or does not exist."""
@@ -166,6 +159,7 @@ def _setting(study: Study, contract: Contract) -> dict[str, Any]:
         "units_per_subject": contract.units_per_subject,
         "against": contract.adversary.against,
         "not_against": contract.adversary.not_against,
+        "guarantee": contract.guarantee().as_dict(),
     }
 
 
@@ -283,13 +277,13 @@ def _totals(stages: list[StagePlan], delta: float) -> dict[str, float]:
 
 
 def _warnings(contract: Contract) -> list[str]:
-    whom = contract.adversary
+    whom, guarantee = contract.adversary, contract.guarantee()
     if not contract.private:
-        return [f"Not private. The study does NOT protect from {whom.not_against}."]
+        return [guarantee.protected]
     warnings = []
     if not whom.aggregator or not whom.n_sites:
         advice = "" if whom.n_sites else " Plan for at least 1 colluding site: any site may be curious."
-        warnings.append(f"The guarantee does NOT hold against {whom.not_against}.{advice}")
+        warnings.append(f"{guarantee.does_not_hold}{advice}")
     if contract.mechanism == "cape" and whom.n_sites == len(contract.subjects) - 1:
         warnings.append(
             "All sites but one may collude: each site adds as much noise as if it published alone, "

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from capedjica.coordinator.planning.plan import Plan
 from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
 
 ACCOUNTANTS: Final = {
@@ -54,18 +54,12 @@ def _show_setting(plan: Plan, console: Console) -> None:
     )
     if not contract.private:
         return
-    masks = f" ({contract.masking} masks)" if contract.mechanism == "cape" else ""
-    console.print(
-        Text.assemble(
-            f"Each {contract.unit.named()} is protected with ",
-            (f"epsilon {round_up(plan.budget)}", "bold"),
-            f" at delta {contract.delta:g} for all stages together{masks}, {contract.adversary}.",
-        )
-    )
-    if not contract.unit.is_subject:
-        console.print(f"But {contract.unit.holding()} only with epsilon {round_up(plan.subject_epsilon)}.")
-    if plan.curious_site_epsilon is not None:
-        console.print(f"Against one curious site: epsilon {round_up(plan.curious_site_epsilon)}.")
+    masks = f", {contract.masking} masks" if contract.mechanism == "cape" else ""
+    console.print(f"Mechanism: {contract.mechanism}{masks}.")
+    protected, *more = contract.guarantee().summary
+    console.print(Text(protected, style="bold"))
+    for words in more:
+        console.print(Text(words))
 
 
 def _show_stages(plan: Plan, console: Console) -> None:
@@ -104,7 +98,7 @@ def _show_sites(plan: Plan, console: Console) -> None:
         for site in plan.sites
     ]
     show_heading("What each site spends", console)
-    show_table(["site", "subjects", "budget (epsilon)", "planned"], rows, console)
+    show_table(["site", "people", "budget (epsilon)", "planned"], rows, console)
 
 
 def _show_totals(plan: Plan, console: Console) -> None:
@@ -150,16 +144,16 @@ def _show_comparison(plan: Plan, console: Console) -> None:
 
 
 def _show_questions(plan: Plan, console: Console) -> None:
-    show_heading("How many subjects, at this noise?", console)
+    show_heading("How many people, at this noise?", console)
     rows = [[f"{row['epsilon']:g}", f"{row['subjects']:,}"] for row in plan.subjects_needed]
-    show_table(["total epsilon", "subjects"], rows, console)
+    show_table(["total epsilon", "people"], rows, console)
     if plan.colluding:
         _show_colluding(plan, console)
     if plan.one_more_site:
         more = plan.one_more_site
         show_heading("What does one more site buy?", console)
         show_paragraph(
-            f"With {more['subjects_added']:,} more subjects: epsilon "
+            f"With {more['subjects_added']:,} more people: epsilon "
             f"{round_up(more['epsilon_at_equal_noise'])} at this noise, or "
             f"{more['noise_at_equal_epsilon']:.4g}x the noise at this epsilon.",
             console,
@@ -224,7 +218,7 @@ def _how(prediction: Prediction) -> str:
         f"Gain index (0 is perfect) and correlation of the maps with the true ones: medians of "
         f"{prediction.repetitions} simulations, with the least and the greatest gain index, which tells how "
         f"well networks are told apart; what noise their pictures have shows in the maps alone. Simulated: "
-        f"{prediction.simulated_subjects:,} subjects with the noise planned for {prediction.subjects:,}"
+        f"{prediction.simulated_subjects:,} people with the noise planned for {prediction.subjects:,}"
     )
     if prediction.simulated_subjects < prediction.subjects:
         text += ", their larger sampling error taken off the gain index"

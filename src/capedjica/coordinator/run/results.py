@@ -21,9 +21,10 @@ from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
-from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, slices_figure, write_peaks
+from capedjica.privacy.wording import NOT_PRIVATE
+from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, write_peaks
 from capedjica.report.downloads import csv_text
-from capedjica.report.figures import draw, maps_figure
+from capedjica.report.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import public_files
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
@@ -112,7 +113,7 @@ def write_results(
     Several analyses have a folder each, named as they are; one alone leaves its files on top.
     """
     results = found.by_name if isinstance(found, Results) else {study.steps[0].name: found}
-    title = study.content.title if privacy.private else f"{study.content.title} (NOT PRIVATE)"
+    title = study.content.title if privacy.private else f"{study.content.title} ({NOT_PRIVATE})"
     files = [
         name
         for step in study.steps
@@ -242,6 +243,7 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
         "against": whom.against,
         "not_against": whom.not_against,
         "curious_site_epsilon": privacy.curious_site_epsilon,
+        "guarantee": privacy.guarantee.as_dict(),
         "not_covered": list(privacy.not_covered),
         "mechanism": privacy.mechanism,
         "n_sites": privacy.n_sites,

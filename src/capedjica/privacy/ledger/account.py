@@ -15,7 +15,7 @@ from capedjica.privacy.ledger.books import Books, Slot, Study
 from capedjica.privacy.ledger.entry import COLUMNS, Entry, Release
 from capedjica.privacy.ledger.policy import Policy
 from capedjica.privacy.neighbour import Neighbour
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 
 
 @dataclass(frozen=True, slots=True)

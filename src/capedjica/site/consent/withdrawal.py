@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy.ledger import Spent
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.site.approval.participation import approved
 from capedjica.site.consent.consents import (
     add_withdrawn,
