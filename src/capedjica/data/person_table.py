@@ -12,6 +12,7 @@ would take time in the square of their number.
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from capedjica.data.scans import Problem, Recording
@@ -71,7 +73,7 @@ class PersonTable:
 
     def cells(self, person: str) -> list[list[str]]:
         """Return the cells of each row of a person."""
-        return [_cells(text, self.delimiter) for _, text in self.rows.get(person_of(person), ())]
+        return [_cells(text, self.delimiter) for _, text in self.rows.get(person, ())]
 
     def repeated(self, person: str) -> str:
         """Return in words where the rows of a person are who has several; nothing for others."""
@@ -82,6 +84,14 @@ class PersonTable:
 def person_of(participant: str) -> str:
     """Return the name of the person whom a ``participant_id`` means: ``01`` is ``sub-01``."""
     return f"sub-{participant.strip().removeprefix('sub-')}"
+
+
+def row_digest(recording: Recording) -> str:
+    """Return the SHA-256 of somebody's row and of the names of its columns; refuse a table that is none."""
+    assert recording.row is not None
+    table = read_person_table(recording.path)
+    content = msgspec.json.encode([table.columns, table.cells(person_of(recording.row))])
+    return hashlib.sha256(content).hexdigest()
 
 
 def is_person_table(path: Path) -> bool:

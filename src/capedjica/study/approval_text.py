@@ -239,6 +239,8 @@ def feature_words(features: dict[str, Any], n_features: int) -> list[str]:
         )
         + ("" if features["voxel_size"] is None else f", {features['voxel_size']:g} mm wide")
         + ", and of these only the smooth part is used; that choice looks at nobody's data.",
+        "table": "A site has one table with a row per person, and the numbers are the columns "
+        f"{', '.join(map(repr, features['columns']))}.",
     }
     words = [made[features["kind"]], *_cleaning_words(features)]
     hashes = {features[key]: features[f"{key}_sha256"] for key in ("atlas", "mask") if features[key]}
