@@ -14,6 +14,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
+import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,16 +99,18 @@ def row_digest(recording: Recording) -> str:
 def is_person_table(path: Path) -> bool:
     """Tell whether a file begins as a table of people does."""
     try:
-        return path.suffix.lower() in TABLE_SUFFIXES and PARTICIPANT in _header(path, _records(path))
+        if path.suffix.lower() not in TABLE_SUFFIXES or not path.is_file():
+            return False
+        return PARTICIPANT in _header(path, _records(path))
     except (OSError, ValueError, csv.Error, BadTableError):
         return False
 
 
 # Reading --------------------------------------------------------------------------------------------------
 
-_Stamp = tuple[int, int]
-# What became of the latest version of each file: one that cannot be used is not read again for everybody.
-_kept: dict[Path, tuple[_Stamp, PersonTable | BadTableError]] = {}
+# The latest version of each file by size and time of change, or why it cannot be used: one that cannot is not
+# read again for everybody.
+_kept: dict[Path, tuple[tuple[int, int], PersonTable | Problem]] = {}
 _one_at_a_time = Lock()
 
 
@@ -118,28 +122,29 @@ def read_person_table(path: Path) -> PersonTable:
             status = path.stat()
         except OSError as error:
             raise BadTableError(_unreadable(path, error)) from None
-        stamp = (status.st_size, status.st_mtime_ns)
+        version = (status.st_size, status.st_mtime_ns)
         known = _kept.get(path)
-        if known is None or known[0] != stamp:
-            known = _kept[path] = (stamp, _outcome(path, status.st_size))
-    if isinstance(known[1], BadTableError):
-        raise BadTableError(known[1].problem)
+        if known is None or known[0] != version:
+            known = _kept[path] = (version, _outcome(path, status))
+    if isinstance(known[1], Problem):
+        raise BadTableError(known[1])
     return known[1]
 
 
-def _outcome(path: Path, size: int) -> PersonTable | BadTableError:
-    if size > _LARGEST_FILE:
-        return BadTableError(Problem(path, f"{size:,} bytes", f"a table of at most {_LARGEST_FILE:,}"))
+def _outcome(path: Path, status: os.stat_result) -> PersonTable | Problem:
+    """Return the table of a file, or why there is none."""
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_FILE:
+        return Problem(path, f"{status.st_size:,} bytes", f"a file of at most {_LARGEST_FILE:,}")
     try:
         return _read(path)
     except BadTableError as error:
-        return error
+        return error.problem
     except OSError as error:
-        return BadTableError(_unreadable(path, error))
+        return _unreadable(path, error)
     except csv.Error as error:
-        return BadTableError(Problem(path, f"rows that cannot be told apart ({error})", "a table"))
+        return Problem(path, f"rows that cannot be told apart ({error})", "a table with a row per person")
     except ValueError:
-        return BadTableError(Problem(path, "not text in UTF-8", "a table with a row per person"))
+        return Problem(path, "not text in UTF-8", "a table with a row per person")
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:
