@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -16,6 +17,7 @@ import numpy as np
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.columns import Columns
 from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
+from capedjica.data.person_table import PARTICIPANT, PersonRows
 from capedjica.data.scans import Features
 from capedjica.errors import InputError
 from capedjica.privacy import validate
@@ -46,6 +48,8 @@ _COMPUTED_MASKS: Final = ("background", "epi", "whole-brain-template", "gm-templ
 _IMAGES_ONLY: Final = (
     "atlas", "mask", "voxel_size", "space", "smoothing_fwhm", "low_pass", "high_pass", "confounds",
 )  # fmt: skip
+# A row has no course of time.
+_SCANS_ONLY: Final = (*_IMAGES_ONLY, "detrend", "standardize")
 
 
 class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -53,8 +57,9 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
 
     Attributes
     ----------
-    kind : {"columns", "atlas", "voxels"}
-        The columns of tables as they are; regions of an atlas; voxels of a mask.
+    kind : {"columns", "atlas", "voxels", "table"}
+        The columns of tables as they are; regions of an atlas; voxels of a mask; columns of one table that
+        has a row per person.
     atlas, atlas_sha256 : str, optional
         The image of the regions, labels (3-D) or maps (4-D), in a path relative to the study.toml, and its
         hash.
@@ -78,9 +83,11 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
         Time points of a typical scan, as planned.
     image_shape : pair of int, optional
         Height and width, where columns are the pixels of an image.
+    columns : list of str
+        Names of the columns, in order, for kind "table".
     """
 
-    kind: Literal["columns", "atlas", "voxels"] = "columns"
+    kind: Literal["columns", "atlas", "voxels", "table"] = "columns"
     atlas: str | None = None
     atlas_sha256: str | None = None
     mask: str | None = None
@@ -96,14 +103,34 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     n_features: Count | None = None
     scan_length: Annotated[int, msgspec.Meta(ge=2, le=LONGEST_SCAN)] | None = None
     image_shape: tuple[Count, Count] | None = None
+    columns: tuple[str, ...] = ()
 
 
 def feature_problems(table: FeatureTable) -> list[str]:
     """Return which settings do not go together; no file is looked at."""
+    if table.kind == "table":
+        return [*_row_problems(table)]
     return [*_kind_problems(table), *_mask_problems(table), *_cleaning_problems(table)]
 
 
+def _row_problems(table: FeatureTable) -> Iterator[str]:
+    for name in _SCANS_ONLY:
+        if getattr(table, name):
+            yield f"features.{name} is for scans; features.kind is 'table'"
+    if not table.columns:
+        yield "features.columns must name the columns that are analysed, since features.kind is 'table'"
+    for name, times in Counter(table.columns).items():
+        if not name.strip() or name != name.strip() or not name.isprintable():
+            yield f"features.columns must be names in one printed line, got {name!r}"
+        elif name == PARTICIPANT:
+            yield f"features.columns must be columns of numbers; {PARTICIPANT} says who somebody is"
+        elif times > 1:
+            yield f"features.columns must name each column once, got {name!r} {times} times"
+
+
 def _kind_problems(table: FeatureTable) -> Iterator[str]:
+    if table.columns:
+        yield f"features.columns is for kind 'table'; features.kind is {table.kind!r}"
     if table.kind == "columns":
         for name in _IMAGES_ONLY:
             if getattr(table, name):
@@ -154,15 +181,20 @@ def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_feature
         if n_features is None:
             raise InputError("n_features must be given: columns of tables are counted by nothing else")
         return Columns(validate.count("n_features", n_features), table.detrend, table.standardize)
-    features = _open_images(table, Path(folder))
+    rows = table.kind == "table"
+    features = PersonRows(table.columns) if rows else _open_images(table, Path(folder))
     if n_features not in (None, features.n_features):
-        made = {"atlas": "atlas has {} regions", "voxels": "mask has {} voxels"}[table.kind]
-        raise InputError(f"features.n_features is {n_features}; the {made.format(features.n_features)}")
+        made = {
+            "atlas": "the atlas has {} regions",
+            "voxels": "the mask has {} voxels",
+            "table": "features.columns names {}",
+        }[table.kind]
+        raise InputError(f"features.n_features is {n_features}; {made.format(features.n_features)}")
     return features
 
 
 def count_features(table: FeatureTable, folder: str | os.PathLike[str]) -> int:
-    """Return how many features the atlas or the mask of a study makes."""
+    """Return how many features the atlas, the mask or the named columns of a study make."""
     return open_features(table, folder, None).n_features
 
 

@@ -7,6 +7,7 @@
               ``*_desc-confounds_timeseries.tsv`` beside them and ``participants.tsv`` on top
 ``abide``     nilearn's copy of ABIDE, as ``nilearn.datasets.fetch_abide_pcp`` leaves it:
               ``ABIDE_pcp/cpac/nofilt_noglobal/*_rois_cc200.1D`` and ``Phenotypic_V1_0b_preprocessed1.csv``
+``table``     one table with a row per person (:mod:`capedjica.data.person_table`), which has to be opened
 ============  ===========================================================================================
 
 Privacy is that of people, so all recordings of one person must be found to be theirs. A file belongs to the
@@ -26,11 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
 
+from capedjica.data.person_table import TABLE_SUFFIXES, is_person_table, read_person_table, table_problems
 from capedjica.data.scans import Person, Problem, Recording, stem
 from capedjica.data.timeseries import SUFFIXES, is_table
 from capedjica.errors import InputError
 
-DataKind = Literal["auto", "files", "nifti", "bids", "abide"]
+DataKind = Literal["auto", "files", "nifti", "bids", "abide", "table"]
 IMAGE_SUFFIXES: Final = (".nii", ".nii.gz")
 PHENOTYPES: Final = "Phenotypic_V1_0b_preprocessed1.csv"
 # Whatever follows: to take two people for one costs a little noise, to take one for two their protection.
@@ -64,7 +66,7 @@ class Found:
     people : tuple of Person
         In the order of their names.
     problems : tuple of Problem
-        What is wrong already, before any file is opened.
+        What is wrong already, before any scan is opened.
     """
 
     kind: DataKind
@@ -87,7 +89,7 @@ def find_people(
 
     Parameters
     ----------
-    kind : {"auto", "files", "nifti", "bids", "abide"}
+    kind : {"auto", "files", "nifti", "bids", "abide", "table"}
         What the folder holds; "auto" is what it looks like.
     folder : path
         The folder.
@@ -108,6 +110,8 @@ def find_people(
         recordings, problems = _bids(home, pattern, task, space)
     elif kind == "abide":
         recordings, problems = _abide(home, pattern, abide_site), []
+    elif kind == "table":
+        recordings, problems = _rows_by_person(home, pattern)
     else:
         recordings, problems = _plain(home, pattern, kind)
     chosen = _chosen(_people(recordings), participants, home)
@@ -151,7 +155,10 @@ def _guess(home: Path, pattern: str) -> DataKind:
         return "abide"
     if next(_func_images(home), None) is not None:
         return "bids"
-    return "nifti" if any(map(is_image, _matching(home, pattern, deep=True))) else "files"
+    if any(map(is_image, _matching(home, pattern, deep=True))):
+        return "nifti"
+    tables = [path for path in _matching(home, pattern, deep=False) if is_table(path)]
+    return "table" if len(tables) == 1 and is_person_table(tables[0]) else "files"
 
 
 def is_image(path: Path) -> bool:
@@ -290,6 +297,25 @@ def _confound_tables(path: Path) -> list[Path]:
     """Return where that table may be."""
     run = _run_name(path).removesuffix("_bold")
     return [path.with_name(run + ending) for ending in _CONFOUNDS]
+
+
+# A table with a row per person ----------------------------------------------------------------------------
+
+
+def _rows_by_person(home: Path, pattern: str) -> tuple[dict[str, list[Recording]], list[Problem]]:
+    """Return everybody's row in the one table of a folder."""
+    matching = _matching(home, pattern, deep=False)
+    paths = [path for path in matching if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()]
+    if not paths:
+        raise InputError(f"{home} holds no {', '.join(TABLE_SUFFIXES)} file that matches {pattern!r}")
+    if len(paths) > 1:
+        others = ", ".join(str(path.relative_to(home)) for path in paths)
+        raise InputError(f"{home} holds several tables ({others}): name that of the people by the pattern")
+    table = read_person_table(paths[0])
+    if not table.rows:
+        raise InputError(f"{paths[0]} has a row of nobody; expected a row per person")
+    recordings = {name: [Recording(paths[0], row=name)] for name in table.rows}
+    return recordings, list(table_problems(paths[0], table))
 
 
 # BIDS derivatives -----------------------------------------------------------------------------------------

@@ -110,7 +110,8 @@ class People(Sequence[Scan]):
         Parameters
         ----------
         n_components : int
-            Time points that everybody must have at least, in all recordings together.
+            Time points that everybody must have at least, in all recordings together; a row of a table of
+            people is one, and need not be more.
         progress : callable, optional
             Called after each person.
         longest : int
@@ -143,7 +144,8 @@ class People(Sequence[Scan]):
                 continue
             n_timepoints += len(series)
             found += value_problems(recording.path, series)
-        if n_timepoints < n_components and not any(problem.fatal for problem in found):
+        of_scans = all(recording.row is None for recording in person.recordings)
+        if of_scans and n_timepoints < n_components and not any(problem.fatal for problem in found):
             expected = f"at least the {n_components} of the components"
             found.append(Problem(person.recordings[0].path, f"{n_timepoints} time points", expected))
         if n_timepoints > longest:

@@ -45,18 +45,21 @@ class Problem:
 
 @dataclass(frozen=True)
 class Recording:
-    """One run of the scanner.
+    """One run of the scanner, or somebody's row in the table of all people.
 
     Attributes
     ----------
     path : Path
-        A 4-D image, or a table or array (time, features).
+        A 4-D image, or a table or array (time, features); or the table that has a row per person.
     confounds : Path, optional
         fMRIPrep's table of confounds that belongs to it.
+    row : str, optional
+        Whose row of the table it is; the file then serves everybody.
     """
 
     path: Path = field(repr=False)
     confounds: Path | None = field(default=None, repr=False)
+    row: str | None = field(default=None, repr=False)
 
     @property
     def sidecar(self) -> Path:
@@ -66,6 +69,8 @@ class Recording:
     @property
     def sources(self) -> tuple[Path, ...]:
         """Every file that has a say in the series, whether it is there or not."""
+        if self.row is not None:
+            return (self.path,)
         if self.confounds is None:
             return (self.path, self.sidecar)
         return (self.path, self.sidecar, self.confounds, self.confounds.with_suffix(".json"))

@@ -45,6 +45,7 @@ KINDS: Final = {
     "nifti": "4-D images",
     "bids": "BIDS derivatives, as fMRIPrep writes them",
     "abide": "nilearn's copy of ABIDE",
+    "table": "one table with a row per person",
 }
 # No study can do anything with less.
 _NEXT_TO_NOTHING: Final = 0.01
@@ -66,7 +67,7 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
         obstacles += facts["approval"]["changed"]
     try:
         roll = call_roll(home, study)
-        problems = [*roll.problems, *look(home, roll.found, study, tick)]
+        problems = list(dict.fromkeys([*roll.problems, *look(home, roll.found, study, tick)]))
     except InputError as error:
         unread = _unread(home, study, error)
         noted = [] if unread else [{"person": "", "what": str(error), "fatal": False}]
@@ -247,6 +248,10 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
 
 def _data_words(facts: dict[str, Any]) -> Iterator[str]:
     data = facts["data"]
+    if data["kind"] == "table":
+        columns = "".join(f", {width} in each row" for width in data["grids"])
+        yield f"{facts['folder']}: {KINDS['table']}. {data['people']:,} people{columns}."
+        return
     count = f"{data['people']:,} people, {data['recordings']:,} recordings"
     yield f"{facts['folder']}: {KINDS[data['kind']]}. {count}."
     if data["people_with_several"]:
@@ -291,10 +296,11 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _show_problems(problems: list[dict[str, Any]], console: Console) -> None:
-    for problem in problems:
-        kind = "cannot be used" if problem["fatal"] else "note"
+    kinds = {problem["what"]: "cannot be used" if problem["fatal"] else "note" for problem in problems}
+    # Once: a column that a table of people lacks is everybody's problem.
+    for what, kind in kinds.items():
         # Not wrapped: a path in two pieces cannot be copied.
-        console.print(Text(f"  {kind}: {problem['what']}"), soft_wrap=True)
+        console.print(Text(f"  {kind}: {what}"), soft_wrap=True)
 
 
 def _cost_words(facts: dict[str, Any]) -> Iterator[str]:

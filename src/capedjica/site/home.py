@@ -38,9 +38,10 @@ head = {head}
 path = {data}
 # What is in it. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per person, with a row per time
 # point. "nifti": 4-D images, one or more per person. "bids": derivatives as fMRIPrep writes them. "abide":
-# nilearn's copy of ABIDE. "auto": what it looks like.
+# nilearn's copy of ABIDE. "table": one table (.tsv, .csv) with a row per person, named in its participant_id.
+# "auto": what it looks like.
 kind = {data_kind}
-# Which of its files, for "files" and "nifti".
+# Which of its files, for "files", "nifti" and "table".
 pattern = "*"
 # Which task, which template space and which people, for "bids"; all of them when not given.
 # task = "rest"

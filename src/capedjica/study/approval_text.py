@@ -210,8 +210,8 @@ def feature_words(features: FeatureTable) -> list[str]:
         f"atlas {features.atlas!r}.",
         "voxels": f"A scan is a series of images, of which the numbers are the {n_features:,} voxels of "
         f"{mask}{wide}, and of these only the smooth part is used; that choice looks at nobody's data.",
-        "table": "A site holds one table with a row per person, of which these columns are used: "
-        f"{', '.join(table.get('columns', ()))}.",
+        "table": "A site has one table with a row per person, and the numbers are the columns "
+        f"{', '.join(map(repr, features.columns))}.",
     }
     words = [made[features.kind], *_cleaning_words(table)]
     hashes = {table[key]: table[f"{key}_sha256"] for key in ("atlas", "mask") if table[key]}

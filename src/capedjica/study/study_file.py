@@ -55,6 +55,7 @@ _FEATURE_COMMENTS: Final = {
     "low_pass": "Faster changes are taken out of every scan, in Hz.",
     "high_pass": "Slower changes are taken out of every scan, in Hz.",
     "confounds": "What fMRIPrep found to be noise is taken out of every scan, by nilearn's strategies.",
+    "columns": "The columns of the table that has a row per person, by their names.",
 }
 # The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
 _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)

@@ -43,7 +43,8 @@ def init(
         Path | None, typer.Option(help="The folder of the scans; by default 'data' in the site's folder.")
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="What is in it: files, nifti, bids, abide, or auto for what it looks like.")
+        str,
+        typer.Option(help="What is in it: files, nifti, bids, abide, table, or auto for what it looks like."),
     ] = "auto",
     abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
 ) -> None:

@@ -16,6 +16,7 @@ from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.layouts import Found, check_folder, find_people, is_image
 from capedjica.data.people import People
+from capedjica.data.person_table import PersonRows, read_person_table
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan
 from capedjica.errors import InputError
@@ -53,7 +54,7 @@ class Roll:
     people : tuple of Person
         In order. Somebody who is enrolled but cannot be found has no recordings.
     problems : tuple of Problem
-        What is wrong already, before any file is opened.
+        What is wrong already, before any scan is opened.
     enrolment : Enrolment or None
         None where all that are found take part.
     withdrawn : frozenset of str
@@ -148,7 +149,10 @@ def look(
 
 def _plain_features(people: list[Person]) -> Features:
     """Return features that suit the recordings where no study says what to make of them."""
-    paths = [recording.path for person in people for recording in person.recordings]
+    recordings = [recording for person in people for recording in person.recordings]
+    if any(recording.row is not None for recording in recordings):
+        return PersonRows(())
+    paths = [recording.path for recording in recordings]
     if any(map(is_image, paths)):
         return open_features(_PLAIN_IMAGES, Path(), None)
     return open_features(FeatureTable(), Path(), next(filter(None, map(_n_columns, paths)), 1))
@@ -172,6 +176,8 @@ class Measures:
 
 def measure(recording: Recording) -> Measures:
     """Measure a recording; raise whatever comes when it cannot be read."""
+    if recording.row is not None:
+        return Measures(1, None, f"{read_person_table(recording.path).width} columns")
     if not is_image(recording.path):
         length, width = read_scan(recording.path).shape
         return Measures(length, None, f"{width} columns")
@@ -202,7 +208,7 @@ def enrol(
             "--again replaces the list"
         )
     found = find(home, data, study)
-    problems = [*found.problems, *look(home, list(found.people), study, tick)]
+    problems = list(dict.fromkeys([*found.problems, *look(home, list(found.people), study, tick)]))
     reasons = _reasons(problems)
     enrolled = [person.name for person in found.people if person.name not in reasons]
     if not enrolled:

@@ -71,6 +71,10 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
     ``tick`` is called after each person.
     """
     study = Study.load(run)
+    if study.content.features.kind == "table":
+        raise InputError(
+            f"'{study.content.title}' analysed rows of a table: single people have no brain networks in it"
+        )
     unmixing = _unmixing(run, study)
     people = call_roll(home, study).people
     folder = _own_folder(home, study, unmixing)

@@ -46,8 +46,7 @@ class Setting:
     @property
     def n_features(self) -> int:
         """D; a row of a table has as many as columns are named."""
-        columns = getattr(self.features, "columns", ())
-        return len(columns) or self.features.n_features or 0
+        return len(self.features.columns) or self.features.n_features or 0
 
     @property
     def scan_length(self) -> int:
@@ -57,8 +56,7 @@ class Setting:
     @property
     def names(self) -> list[str]:
         """What the features are called."""
-        columns: tuple[str, ...] = getattr(self.features, "columns", ())
-        return list(columns) or [f"feature {number}" for number in range(1, self.n_features + 1)]
+        return list(self.features.columns) or [f"feature {number}" for number in range(1, self.n_features + 1)]
 
 
 class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
