@@ -1,8 +1,7 @@
 """Whether a site may take part in a study: one list of reasons against it, for every command that asks.
 
-``site check``, ``site approve``, ``site start``, a run in one process and the agent all take their reasons from
-:func:`why_not`; what they differ in is how closely they look at the scans, and whether a run is asked for or
-an approval. What the protocol refuses besides is in :mod:`capedjica.mechanisms.site.answering`.
+``site check``, ``site approve``, ``site start``, a run in one process and the agent differ only in how
+closely they look at the scans, and in whether an approval or a run is in question.
 """
 
 from __future__ import annotations
@@ -27,27 +26,17 @@ from capedjica.site.people.roll import Roll, Tick, call_roll, look
 from capedjica.study.study_file import Study, StudyFile, changes
 from capedjica.tools.toml import read_toml
 
-Kind = Literal[
-    "membership", "ledger", "key", "policy", "enrolment", "approval", "budget", "consent", "record", "scans"
-]
+Kind = Literal["membership", "approval", "key", "policy", "enrolment", "budget", "consent", "record", "scans"]
 # What it is about, whether it is of the terms, and what says in words why not.
 _Demand = tuple[Kind, bool, Callable[[], Iterable[str]]]
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a site cannot take part.
+    """Why a site cannot take part, in words for its own people.
 
-    Attributes
-    ----------
-    kind : str
-        What it is about. A ``record`` is what the approval was given for.
-    words : str
-        For the site's own people.
-    of_terms : bool
-        Whether the site cannot approve the study either; else only a run is in question.
-    cause : CapedjicaError or None
-        What was raised, where there was no answer to be had.
+    If it is ``of_terms``, the site cannot approve the study either. ``cause`` is what was raised where a
+    demand had no answer. A ``record`` is what the approval was given for.
     """
 
     kind: Kind
@@ -57,27 +46,18 @@ class Reason:
 
     @property
     def is_public(self) -> bool:
-        """Whether the words are made of the study and of cards alone; all others stay with the site.
+        """Whether the words are made of the study and of cards alone.
 
-        Others may name a patient, a file, or what other studies have spent. (The agent tells nobody any.)
+        All others may name a patient, a file, or what was spent. The agent keeps even these to itself.
         """
         return self.kind in ("membership", "key") and self.cause is None
 
 
 @dataclass(frozen=True)
 class Scans:
-    """The scans of a site as a study would find them: looked at once, and only if it matters.
+    """The scans of a site as a study would find them: looked at once, and only if somebody asks.
 
-    Attributes
-    ----------
-    home : SiteHome
-        The site.
-    study : Study or None
-        Without one, what no study could use is wrong.
-    read : bool
-        Whether every scan is read; else people and files are only counted.
-    tick : callable
-        Called after each person whose scans were read.
+    Unless each is to be ``read``, people and files are only counted; ``tick`` is called after each person.
     """
 
     home: SiteHome
@@ -112,39 +92,38 @@ def why_not(
     """
     found: dict[str, Reason] = {}
     for kind, of_terms, demand in _demands(home, study, scans):
-        if of_terms or not approving:
-            for reason in _reasons(kind, of_terms, demand):
-                # A key that cannot be read is in the way more than once.
-                found.setdefault(reason.words, reason)
+        if approving and not of_terms:
+            continue
+        cause: CapedjicaError | None = None
+        try:
+            words = list(demand())
+        except CapedjicaError as error:
+            words, cause = [str(error)], error
+        for one in words:
+            # A key that cannot be read is in the way more than once.
+            found.setdefault(one, Reason(kind, one, of_terms, cause))
     return list(found.values())
 
 
 def _demands(home: SiteHome, study: Study | None, scans: Scans | None) -> Iterator[_Demand]:
+    """Yield what is demanded; whether the ledger can be read comes first."""
     if study is None or home.settings.name not in study.contract.roster.names:
         if study is not None:
             yield "membership", True, partial(_membership, study)
         if scans is not None:
             yield "scans", True, partial(_unusable, scans)
         return
-    yield "ledger", True, partial(_ledger, home)
+    yield "approval", True, partial(_revocation, home, study)
     yield "key", True, partial(_keys, home, study)
     yield "policy", True, partial(_protection, home, study)
     yield "enrolment", True, partial(_enrolment, home, study)
     yield "budget", True, partial(_cap, home, study)
-    yield "approval", True, partial(_revocation, home, study)
     yield "approval", False, partial(_approval, home, study)
     yield "budget", False, partial(_budget, home, study)
     if scans is not None:
         yield "consent", True, partial(_consent, home)
         yield "record", False, partial(_record, home, study, scans)
         yield "scans", True, partial(_scans, home, study, scans)
-
-
-def _reasons(kind: Kind, of_terms: bool, demand: Callable[[], Iterable[str]]) -> list[Reason]:
-    try:
-        return [Reason(kind, words, of_terms) for words in demand()]
-    except CapedjicaError as error:
-        return [Reason(kind, str(error), of_terms, error)]
 
 
 def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[str]:
@@ -187,12 +166,6 @@ def approved(home: SiteHome) -> Iterator[StudyFile]:
 def _membership(study: Study) -> list[str]:
     roster = study.contract.roster
     return [f"it is not a site of '{study.contract.title}', whose sites are {', '.join(roster.names)}"]
-
-
-def _ledger(home: SiteHome) -> list[str]:
-    """Raise if the ledger cannot be read."""
-    home.totals()
-    return []
 
 
 def _keys(home: SiteHome, study: Study) -> list[str]:

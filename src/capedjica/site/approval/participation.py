@@ -1,4 +1,4 @@
-"""A site's part in a study: its approval, and the site that then answers."""
+"""A site's part in a study: it approves it, and is held by one run of it at a time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from contextlib import contextmanager
 from typing import Final
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.messages import CarrierName
-from capedjica.mechanisms.site.answering import Site, SitePolicy
-from capedjica.mechanisms.statistics import Statistics
-from capedjica.privacy.ledger import Ledger
-from capedjica.securesum.noise import NoiseSource
 from capedjica.site.approval.admission import Scans, approved, has_begun, why_not
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import (
@@ -69,20 +64,6 @@ def _record(home: SiteHome, study: Study, scans: Scans, tick: Tick) -> ApprovedS
             f"{changed[0]}. It goes on as it was approved, with the scans as they are"
         )
     return None
-
-
-def open_site(
-    home: SiteHome,
-    study: Study,
-    ledger: Ledger,
-    statistics: Statistics,
-    noise: NoiseSource,
-    carrier: CarrierName = "embedded",
-) -> Site:
-    """Return the site that answers the aggregator."""
-    policy = SitePolicy(allow_unprotected=home.settings.policy.allow_unprotected)
-    name, identity = home.settings.name, home.identity()
-    return Site(study.contract, name, identity, ledger, statistics, noise, policy, carrier=carrier)
 
 
 @contextmanager
