@@ -16,7 +16,6 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from capedjica.data.scans import Problem
 from capedjica.errors import InputError
 from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
@@ -58,19 +57,14 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
     if study is not None and home.settings.name in study.contract.roster.names:
         facts["approval"] = _approval(home, study, found)
     try:
-        roll, problems = scans.roll, [_described(problem) for problem in scans.problems]
+        roll, seen = scans.roll, [(problem.name, str(problem), problem.fatal) for problem in scans.problems]
     except InputError as error:
-        noted = {"person": "", "what": str(error), "fatal": False}
-        problems = [] if noted["what"] in facts["obstacles"] else [noted]
-        return facts | {"data": None, "problems": problems} | _cost(home, study)
-    enrolment = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
-    return (
-        facts | {"data": _measured(roll), "enrolment": enrolment, "problems": problems} | _cost(home, study)
-    )
-
-
-def _described(problem: Problem) -> dict[str, Any]:
-    return {"person": problem.name, "what": str(problem), "fatal": problem.fatal}
+        facts["data"], seen = None, [("", str(error), False)] * (str(error) not in facts["obstacles"])
+    else:
+        facts["data"] = _measured(roll)
+        facts["enrolment"] = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
+    facts["problems"] = [dict(zip(("person", "what", "fatal"), one, strict=True)) for one in seen]
+    return facts | _cost(home, study)
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
