@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from capedjica.site.approval.participation import approve, problems
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome

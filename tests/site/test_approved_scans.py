@@ -15,7 +15,8 @@ from rich.console import Console
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.charges import Cap
-from capedjica.site.approval.participation import approve, changed_since_approval, problems
+from capedjica.site.approval.admission import Scans, problems, why_not
+from capedjica.site.approval.participation import approve
 from capedjica.site.check import show_terms, site_report
 from capedjica.site.home import SiteHome
 from capedjica.site.people import approved_scans
@@ -50,6 +51,11 @@ def read(monkeypatch):
 
     monkeypatch.setattr(approved_scans, "_digest", counted)
     return read
+
+
+def changed_since_approval(home, study):
+    found = why_not(home, study, Scans(home, study, read=False))
+    return [reason.words for reason in found if reason.kind == "record"]
 
 
 def scan(seed):

@@ -12,7 +12,8 @@ from capedjica.coordinator.run.watcher import Watcher
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.approval.participation import approve, problems, taking_part
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve, taking_part
 from capedjica.site.check import site_report
 from capedjica.site.consent import consents, withdrawal
 from capedjica.site.consent.consents import NOTE, read_withdrawn, withdrawn_path

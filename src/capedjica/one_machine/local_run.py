@@ -13,7 +13,8 @@ from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.privacy.wording import round_up
-from capedjica.site.approval.participation import problems, taking_part
+from capedjica.site.approval.admission import problems, spent_on
+from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending
 from capedjica.study.study_file import Study
@@ -106,8 +107,7 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
     ``folder`` is that of the run if it is known; then its journal was lost.
     """
     for home in homes:
-        with home.open_ledger() as ledger:
-            known = ledger.totals().studies.get(study.contract.hash)
+        known = spent_on(home, study)
         if study.contract.protects and known is not None and known.mu2 > 0:
             begun = (
                 f"'{study.content.title}' was begun before: site {home.settings.name} has spent epsilon "

@@ -16,26 +16,17 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from capedjica.data.layouts import check_folder
-from capedjica.data.scans import Problem
-from capedjica.errors import CapedjicaError, InputError
+from capedjica.errors import InputError
 from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.charges import epsilon_of
 from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR, round_up, short
-from capedjica.site.approval.participation import (
-    budget_problems,
-    changed_since_approval,
-    data_obstacles,
-    is_settled,
-    spent_on,
-    terms_problems,
-)
+from capedjica.site.approval.admission import Reason, Scans, spent_on, why_not
 from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.enrolment import Enrolment
-from capedjica.site.people.roll import Roll, Tick, call_roll, look, measure
+from capedjica.site.people.roll import Roll, Tick, measure
 from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable, show_heading, show_paragraph
@@ -56,46 +47,26 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
 
     ``obstacles`` is what keeps the site from taking part, in words.
     """
+    scans = Scans(home, study, tick=tick)
+    found = why_not(home, study, scans)
     facts: dict[str, Any] = {
         "site": home.settings.name,
         "folder": str(home.data_path),
         "warnings": _kit_warnings(home, study),
+        "obstacles": [reason.words for reason in found],
     }
-    obstacles = [] if study is None else _study_obstacles(home, study)
     if study is not None and home.settings.name in study.contract.roster.names:
-        facts["approval"] = _approval(home, study)
-        obstacles += facts["approval"]["changed"]
+        facts["approval"] = _approval(home, study, found)
     try:
-        roll = call_roll(home, study)
-        problems = list(dict.fromkeys([*roll.problems, *look(home, roll.found, study, tick)]))
+        problems = dict.fromkeys(scans.problems)
+        roll, seen = scans.roll, [(problem.name, str(problem), problem.fatal) for problem in problems]
     except InputError as error:
-        unread = _unread(home, study, error)
-        noted = [] if unread else [{"person": "", "what": str(error), "fatal": False}]
-        return facts | {"data": None, "problems": noted, "obstacles": obstacles + unread} | _cost(home, study)
-    obstacles += _data_obstacles(home, study, roll, problems)
-    return (
-        facts
-        | {
-            "data": _measured(roll),
-            "enrolment": None if roll.enrolment is None else _enrolment(roll.enrolment, roll),
-            "problems": [
-                {"person": found.name, "what": str(found), "fatal": found.fatal} for found in problems
-            ],
-            "obstacles": list(dict.fromkeys(obstacles)),
-        }
-        | _cost(home, study)
-    )
-
-
-def _unread(home: SiteHome, study: Study | None, error: InputError) -> list[str]:
-    """Return that the scans cannot be read; of a study that has begun, only if the folder is not there."""
-    if study is None or not is_settled(home, study):
-        return [str(error)]
-    try:
-        check_folder(home.data_path)
-    except InputError as missing:
-        return [str(missing)]
-    return []
+        facts["data"], seen = None, [("", str(error), False)] * (str(error) not in facts["obstacles"])
+    else:
+        facts["data"] = _measured(roll)
+        facts["enrolment"] = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
+    facts["problems"] = [dict(zip(("person", "what", "fatal"), one, strict=True)) for one in seen]
+    return facts | _cost(home, study)
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
@@ -109,39 +80,16 @@ def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
     return [f"{words}; ask the coordinator for a new kit" for words in warnings]
 
 
-def _study_obstacles(home: SiteHome, study: Study) -> list[str]:
-    """Return what keeps the site from taking part before any scan is looked at."""
-    found: list[str] = []
-    demands = [terms_problems]
-    if home.settings.name in study.contract.roster.names:
-        demands.append(budget_problems)
-    for demand in demands:
-        try:
-            found += demand(home, study)
-        except CapedjicaError as error:
-            found.append(str(error))
-    return found
-
-
-def _approval(home: SiteHome, study: Study) -> dict[str, Any]:
+def _approval(home: SiteHome, study: Study, found: list[Reason]) -> dict[str, Any]:
     """Return whether a study was approved, when, and what changed since then and before it began."""
     spent, record = spent_on(home, study), read_record(home, study)
-    changed: list[str] = []
-    with suppress(InputError):  # a folder that cannot be read is named elsewhere
-        changed = changed_since_approval(home, study)
     return {
         "approved": spent is not None and not spent.revoked,
         "by_itself": home.settings.policy.auto_approve,
         "when": None if record is None else record.when,
         "releases": 0 if spent is None else spent.n_releases,
-        "changed": changed,
+        "changed": [reason.words for reason in found if reason.kind == "record"],
     }
-
-
-def _data_obstacles(home: SiteHome, study: Study | None, roll: Roll, problems: list[Problem]) -> list[str]:
-    if study is not None and home.settings.name in study.contract.roster.names:
-        return data_obstacles(home, study, roll, problems)
-    return [] if roll.enrolment else [str(problem) for problem in problems if problem.fatal]
 
 
 def _measured(roll: Roll) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from pathlib import Path
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
-from capedjica.mechanisms.site.answering import Site
+from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.site.private_log import private_log
 from capedjica.securesum.noise import NoiseSource
-from capedjica.site.approval.participation import approve, open_site
+from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
@@ -66,7 +66,9 @@ def attending(
                 lambda people: study.analysis.site(_Watched(people, partial(reading, name))),
             )
             try:
-                site = open_site(home, study, ledger, statistics, noise, carrier)
+                policy = SitePolicy(home.settings.policy.allow_unprotected)
+                parts = study.contract, name, home.identity(), ledger, statistics, noise, policy
+                site = Site(*parts, carrier=carrier)
                 yield site
                 _log_zeros(site, study.contract.enrolled[name])
             finally:

@@ -96,7 +96,7 @@ def test_an_unexpected_error_is_in_the_sites_own_log_alone(ready, study, caplog,
     def fail(*_):
         raise OSError(f"{ready.data_path}/sub-03.npy is odd")
 
-    monkeypatch.setattr(party_module, "terms_problems", fail)
+    monkeypatch.setattr(party_module, "why_not", fail)
     assert "sub-03" not in refused(ready, study, caplog)
     assert "sub-03.npy is odd" in log_of(ready)
     assert "Traceback" in log_of(ready)

@@ -85,6 +85,7 @@ def approve(
     """
     from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
+    from capedjica.site.approval.admission import has_begun
     from capedjica.site.check import show_terms
     from capedjica.site.flare.kits import coordinator_of, received
     from capedjica.site.home import SiteHome
@@ -103,7 +104,7 @@ def approve(
             typer.echo("Not approved; nothing changed.")
             raise typer.Exit(1)
         # A new kit for a study that has begun changes nothing of what was approved.
-        renewed = study.suffix == ".zip" and participation.has_begun(home, given)
+        renewed = study.suffix == ".zip" and has_begun(home, given)
         if not renewed:
             with _looking(home) as tick:
                 participation.approve(home, given, tick)

@@ -104,7 +104,7 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
     """Return a site, its kit and the study; refuse where anything keeps the site from taking part."""
     from capedjica.flare.certificates import check_certificates
     from capedjica.flare.kit import check_protocol
-    from capedjica.site.approval.participation import problems
+    from capedjica.site.approval.admission import problems
     from capedjica.site.flare import kits
     from capedjica.site.flare.kits import OVER
     from capedjica.site.home import SiteHome

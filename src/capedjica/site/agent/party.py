@@ -31,13 +31,8 @@ from capedjica.mechanisms.messages import (
 from capedjica.mechanisms.site.answering import Site
 from capedjica.mechanisms.site.private_log import private_log
 from capedjica.privacy.ledger import Ledger
-from capedjica.site.approval.participation import (
-    budget_problems,
-    changed_since_approval,
-    has_begun,
-    taking_part,
-    terms_problems,
-)
+from capedjica.site.approval.admission import Scans, has_begun, why_not
+from capedjica.site.approval.participation import taking_part
 from capedjica.site.flare.kits import OVER
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_path, log_refusal, own_log
@@ -142,11 +137,7 @@ class SiteParty:
         home, study = self._home, self._study
         if (self._place / OVER).exists():
             raise InputError(f"the coordinator has ended the study ({self._place / OVER})")
-        found = [
-            *terms_problems(home, study),
-            *budget_problems(home, study),
-            *changed_since_approval(home, study),
-        ]
+        found = [reason.words for reason in why_not(home, study, Scans(home, study, read=False))]
         # defence: approval-of-a-study
         if found:
             raise InputError(f"site {home.settings.name}: {found[0]}")

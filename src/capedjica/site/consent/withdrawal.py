@@ -19,7 +19,7 @@ from capedjica.data.cache import SeriesCache
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy.ledger import Spent
 from capedjica.privacy.wording import round_up
-from capedjica.site.approval.participation import approved
+from capedjica.site.approval.admission import approved
 from capedjica.site.consent.consents import (
     add_withdrawn,
     lock,

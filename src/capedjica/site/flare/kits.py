@@ -23,7 +23,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.flare.certificates import check_certificates
 from capedjica.flare.kit import STARTUP, Label, check_protocol, is_host, startup_files
-from capedjica.site.approval.participation import has_begun
+from capedjica.site.approval.admission import has_begun
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
