@@ -9,7 +9,7 @@ at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only add
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -114,10 +114,6 @@ class Components(Result):
     def maps(self) -> FloatArray:
         """The components."""
         return self.components
-
-    def arrays(self) -> Mapping[str, FloatArray]:
-        """Return the components."""
-        return {"components": self.components}
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,19 @@ def bars(
     return _draw(plot, (7.2, 2.6))
 
 
+def signed_bars(labels: Sequence[str], values: Sequence[float], axis_label: str) -> str:
+    """Draw values of either sign as bars; long labels, and many, are written upright."""
+    crowded = len(labels) > 12 or max(map(len, labels)) > 6
+
+    def plot(axis: Axes) -> None:
+        axis.bar(range(len(values)), values, color=_ACCENT, width=0.7)
+        axis.set_xticks(range(len(values)), labels, rotation=90 if crowded else 0)
+        axis.axhline(0, color=_INK, linewidth=0.8)
+        axis.set(ylabel=axis_label)
+
+    return _draw(plot, (7.2, 2.6))
+
+
 def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> str:
     """Draw curves that differ in colour and in their dashes; by powers of ten where they span several."""
     values = [value for curve in curves.values() for value in curve]

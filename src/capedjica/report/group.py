@@ -18,6 +18,7 @@ from capedjica.report.downloads import Figure, table
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
+from capedjica.report.sections import Section
 
 METHODS: Final = {
     "subject": "the default method: one short vector per person and release",
@@ -35,10 +36,14 @@ class Findings:
 
     Attributes
     ----------
-    title, method, version : str
-        What it is about, its method, and the version of capedjica that ran it.
-    maps : MapSet
+    title, version : str
+        What it is about, and the version of capedjica that ran it.
+    method : str
+        By which networks were found; empty where there are none.
+    maps : MapSet or None
         The networks.
+    sections : sequence of Section
+        What other analyses found.
     contract : Contract
         What all parties agreed on.
     privacy : PrivacyStatement
@@ -60,12 +65,13 @@ class Findings:
     """
 
     title: str
-    method: str
     version: str
-    maps: MapSet
     contract: Contract
     privacy: PrivacyStatement
     n_iter: int
+    method: str = ""
+    maps: MapSet | None = None
+    sections: Sequence[Section] = ()
     released: Sequence[Released] = ()
     preparation: Sequence[str] = ()
     prepared: str = ""
@@ -81,17 +87,18 @@ class Findings:
 
 def group_page(findings: Findings) -> str:
     """Return the page."""
+    maps = findings.maps
     return render(
         "group.html.jinja",
-        ("viewer.js",) if findings.maps.look == "slices" else (),
+        ("viewer.js",) if maps is not None and maps.look == "slices" else (),
         title=findings.title,
         findings=findings,
-        method=METHODS[findings.method],
-        components=components(findings.maps),
+        method=METHODS.get(findings.method, ""),
+        components=[] if maps is None else components(maps),
         threshold=STABLE,
-        stability=_stability(findings.maps),
-        volumes=viewer_data(findings.maps),
-        maps=maps_file(findings.maps),
+        stability=None if maps is None else _stability(maps),
+        volumes="" if maps is None else viewer_data(maps),
+        maps=None if maps is None else maps_file(maps),
         convergence=_convergence(findings),
         privacy=_privacy(findings),
         sites=accounts.site_rows(findings.contract, findings.privacy),
@@ -124,7 +131,7 @@ def _stability(maps: MapSet) -> Figure | None:
 def _convergence(findings: Findings) -> Figure | None:
     """Show how long the mean step of each iteration was, beside the length of its noise alone."""
     labels = [stage.query.label for stage in findings.contract.stages]
-    made = [one for one in findings.released if labels[one.stage] in _ITERATED]
+    made = [one for one in findings.released if labels[one.stage].rpartition(": ")[2] in _ITERATED]
     if not made:
         return None
     length = [float(np.linalg.norm(one.value)) for one in made]

@@ -173,7 +173,7 @@ def references(findings: Findings) -> list[Reference]:
     cape = findings.contract.mechanism == "cape"
     found += [IMTIAZ] * (cape or findings.method == "paper") + [BONAWITZ] * cape
     found += [BAKER] * (findings.method == "djica") + [DONG] * findings.private
-    return found + [NILEARN] * (findings.maps.look == "slices")
+    return found + [NILEARN] * (findings.maps is not None and findings.maps.look == "slices")
 
 
 def paragraph(findings: Findings) -> str:
@@ -184,13 +184,21 @@ def paragraph(findings: Findings) -> str:
 
 def _analysis(findings: Findings) -> str:
     contract = findings.contract
-    how = _METHODS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
-    return (
-        f"Brain networks were estimated from {sum(contract.subjects):,} people at "
-        f"{len(contract.subjects)} sites by one independent component analysis with {len(findings.maps)} "
-        f"components over all of them, without any scan leaving its site (capedjica {findings.version}): "
-        f"{how}."
-    )
+    who = f"{sum(contract.subjects):,} participants at {len(contract.subjects)} sites"
+    without = f"without any scan leaving its site (capedjica {findings.version})"
+    sentences = []
+    if findings.maps is not None:
+        how = _METHODS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
+        sentences.append(
+            f"Brain networks were estimated from {who} by one independent component analysis with "
+            f"{len(findings.maps)} components over all of them, {without}: {how}."
+        )
+    others = "; ".join(section.article for section in findings.sections)
+    if others and sentences:
+        sentences.append(f"In the same study, {others}.")
+    elif others:
+        sentences.append(f"From {who}, {without}, {others}.")
+    return " ".join(sentences)
 
 
 def _noise(findings: Findings) -> str:
@@ -214,7 +222,7 @@ def _accounting(privacy: PrivacyStatement) -> str:
 
 
 def _maps(findings: Findings) -> str:
-    if findings.maps.stability is None:
+    if findings.maps is None or findings.maps.stability is None:
         return ""
     stable = int((findings.maps.stability >= STABLE).sum())
     return (

@@ -60,7 +60,8 @@ def describe(study: Study) -> dict[str, Any]:
 
 
 def _analysis(step: StudyStep) -> dict[str, Any]:
-    return msgspec.to_builtins(step.table) | {
+    table: dict[str, Any] = msgspec.to_builtins(step.table)
+    return table | {
         "name": step.name,
         "provider": provider(step.table.kind),
         "summary": step.table.summary(step.setting),

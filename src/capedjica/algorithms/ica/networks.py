@@ -49,5 +49,5 @@ class Networks(Result):
         return None if draws is None else stability(self.estimate, draws)
 
     def arrays(self) -> Mapping[str, FloatArray]:
-        """Return the maps, and the matrix that unmixes a centred scan."""
-        return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing, "maps": self.maps}
+        """Return the maps as columns, and the matrix that unmixes a centred scan."""
+        return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}

@@ -21,9 +21,9 @@ from rich.progress import (
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.coordinator.run.run_folder import RunState
+    from capedjica.coordinator.run.run_folder import RunFolder, RunState
     from capedjica.coordinator.run.watcher import Watcher
-    from capedjica.study.study_file import Study
+    from capedjica.study.study_file import Study, StudyStep
 
 
 class Engine(StrEnum):
@@ -198,22 +198,45 @@ def _stable_words(stable: list[bool] | None) -> str:
 
 
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
-    from capedjica.coordinator.run.results import Cost, Reliability
+    from capedjica.coordinator.run.results import Cost
     from capedjica.coordinator.run.run_folder import RunFolder
 
-    cost = RunFolder(folder).read_json("privacy.json", Cost)
-    stable = RunFolder(folder).read_json("reliability.json", Reliability).stable
+    run = RunFolder(folder)
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", taken up again {times}" if state.resumed else ""
+    networks = study.content.networks
+    what = "; ".join(step.table.summary(step.setting) for step in study.steps)
+    if networks is not None and len(study.steps) == 1:
+        what = f"{networks.n_components} networks"
     console.print(
-        f"{study.content.analysis.n_components} networks from {study.n_subjects} people at "
-        f"{len(study.content.sites)} sites in {state.seconds:.0f} s{again}. No scan left its folder.",
+        f"{what} from {study.n_subjects} people at {len(study.content.sites)} sites in {state.seconds:.0f} s"
+        f"{again}. No scan left its folder.",
         style="bold",
     )
-    console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
-    console.print(cost.statement)
-    maps = "maps.png" if (folder / "maps.png").exists() else "maps.csv"
-    # Not wrapped: a path in two pieces cannot be copied.
-    typer.echo(f"The maps: {folder / maps}\nThe cost in full: {folder / 'privacy.json'}")
+    _show_stability(study, run, console)
+    console.print(run.read_json("privacy.json", Cost).statement)
+    for step in study.steps:
+        # Not wrapped: a path in two pieces cannot be copied.
+        typer.echo(
+            f"{'The maps' if step.table.kind == 'ica' else step.name}: {_to_open(study, step, folder)}"
+        )
+    typer.echo(f"The cost in full: {folder / 'privacy.json'}")
     typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")
     typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
+
+
+def _show_stability(study: Study, run: RunFolder, console: Console) -> None:
+    from capedjica.coordinator.run.results import Reliability
+
+    if study.networks is None:
+        return
+    place = Path(study.results_folder(study.networks))
+    stable = run.read_json(str(place / "reliability.json"), Reliability).stable
+    console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
+
+
+def _to_open(study: Study, step: StudyStep, folder: Path) -> Path:
+    """Return the file of an analysis that people open first."""
+    place = folder / study.results_folder(step)
+    pictures = place / "maps.png"
+    return pictures if pictures.exists() else next(iter(sorted(place.glob("*.csv"))), place)

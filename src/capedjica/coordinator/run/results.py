@@ -44,6 +44,12 @@ RELIABILITY: Final = (
 )
 
 
+class Reliability(msgspec.Struct):
+    """What is told of a ``reliability.json``."""
+
+    stable: list[bool] | None
+
+
 class Cost(msgspec.Struct):
     """What is told of a ``privacy.json``."""
 
@@ -153,9 +159,10 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
         names.append(f"{where}tables.json")
     if found.maps is None:
         return names
+    folder.write_array(f"{where}maps.npy", found.maps)
     columns = [f"map {number}" for number in range(1, len(found.maps) + 1)]
     _write_table(folder, f"{where}maps.csv", columns, found.maps.T)
-    names += [f"{where}maps.csv", *_write_pictures(folder, study, where, found, title)]
+    names += [f"{where}maps.npy", f"{where}maps.csv", *_write_pictures(folder, study, where, found, title)]
     folder.write_json(f"{where}reliability.json", reliability_json(found.stability))
     return [*names, f"{where}reliability.json"]
 

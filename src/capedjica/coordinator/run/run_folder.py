@@ -28,7 +28,7 @@ from capedjica.tools.text import printable
 from capedjica.tools.version import __version__
 
 SCHEMA: Final = 1
-_Content = TypeVar("_Content", bound=msgspec.Struct)
+_Content = TypeVar("_Content")
 
 
 class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -56,7 +56,9 @@ class Setting:
     @property
     def names(self) -> list[str]:
         """What the features are called."""
-        return list(self.features.columns) or [f"feature {number}" for number in range(1, self.n_features + 1)]
+        return list(self.features.columns) or [
+            f"feature {number}" for number in range(1, self.n_features + 1)
+        ]
 
 
 class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
