@@ -236,7 +236,7 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
         "Scans never leave.",
         "rotation 6 3",
         "This study may cost each person (all their data) here at most epsilon 10. All together would then",
-        "The same person at k sites has k times the mu: at two, epsilon 24.39 and not 10.",
+        "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
         "Nothing was spent by looking.",
         "with the scans of that time. They have not changed since.",
         "Site s2 is ready for 'A small study'.",

@@ -63,10 +63,12 @@ def test_the_remainder_in_words_is_not_below_delta(delta):
     assert delta * (1 - 1e-8) <= 1 / one_in <= delta * 1.001
 
 
-def test_whoever_is_enrolled_twice_has_twice_the_mu():
+def test_whoever_is_enrolled_twice_has_the_mu_of_both():
     twice = gaussian_epsilon(2 * GUARANTEE.mu, GUARANTEE.delta)
     assert twice <= GUARANTEE.two_sites_epsilon <= 1.00001 * twice
     assert f"at two, epsilon {round_up(GUARANTEE.two_sites_epsilon)} and not 1." in GUARANTEE.enrolled_once
+    small = replace(GUARANTEE, nominal_mu=GUARANTEE.mu / 4, nominal_epsilon=0.2, other_mu=GUARANTEE.mu)
+    assert small.two_sites_epsilon >= gaussian_epsilon(1.25 * GUARANTEE.mu, GUARANTEE.delta)
     sample = replace(GUARANTEE, unit=ProtectedUnit("sample", 100))
     assert sample.two_sites_epsilon is None
     assert sample.enrolled_once == ""

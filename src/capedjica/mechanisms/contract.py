@@ -290,18 +290,19 @@ class Contract:
 
     def guarantee(self, site: str | None = None) -> Guarantee:
         """Return what is guaranteed, in words too: at a site, or at the one that may give most."""
-        mu = max(self.total_mu.values()) if site is None else self.total_mu[site]
+        most = max(self.total_mu.values())
         budgets = dict(zip(self.roster.names, self.epsilon, strict=True)) if self.epsilon else self.total_mu
         return Guarantee(
             nominal_epsilon=max(budgets.values()) if site is None else budgets[site],
             delta=self.delta,
-            nominal_mu=mu,
+            nominal_mu=most if site is None else self.total_mu[site],
             mechanism=self.mechanism,
             n_sites=len(self.roster.names),
             n_colluding=self.roster.n_colluding,
             unit=self.unit,
             secure=not self.insecure_noise,
             alone=self.alone,
+            other_mu=None if site is None else most,
         )
 
     @property

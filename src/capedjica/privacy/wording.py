@@ -1,8 +1,8 @@
 r"""A guarantee in words: the one text for terminal, report, JSON, approval and Python.
 
-Readers are told of a *person*. What a person loses beyond the guarantee of one unit is a multiple of mu:
-k mu with k time points (:mod:`capedjica.privacy.neighbour`), and 2 mu if enrolled at two sites, each of which
-moves what the adversary sees by at most mu standard deviations.
+Readers are told of a *person*. Shifts of the adversary's view add up at most (triangle inequality), so a
+person with k time points has k mu (:mod:`capedjica.privacy.neighbour`), and one who is enrolled at two sites
+has the sum of their mu.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Guarantee:
         False if noise comes from a seed: then nobody is protected.
     alone : str
         The site that works alone under ``mechanism="local"``.
+    other_mu : float, optional
+        The largest ``nominal_mu`` of a site; that given above, if it is not given.
     fewest_sites : int, optional
         Those in the release with the fewest; all, if it is not given.
     not_covered : tuple of str
@@ -70,6 +72,7 @@ class Guarantee:
     unit: ProtectedUnit = WHOLE_SUBJECT
     secure: bool = True
     alone: str = ""
+    other_mu: float | None = None
     fewest_sites: int | None = None
     not_covered: tuple[str, ...] = ()
 
@@ -106,7 +109,8 @@ class Guarantee:
         if not self.private or not self.unit.is_subject:
             return None
         # What the grid adds to delta is added at both.
-        return gaussian_epsilon(2 * self.mu, self.delta * (1 - 2 * RESERVED_DELTA))
+        mu = self.mu + (self.other_mu or self.mu)
+        return gaussian_epsilon(mu, self.delta * (1 - 2 * RESERVED_DELTA))
 
     @property
     def curious_site_epsilon(self) -> float | None:
@@ -207,9 +211,9 @@ class Guarantee:
         if twice is None:
             return ""
         return (
-            "Nobody is enrolled at more than one site. The same person at k sites has k times the mu: at "
-            f"two, epsilon {round_up(twice)} and not {round_up(self.epsilon, 6)}. No site can see that; ask "
-            "people before they are enrolled."
+            "Nobody is enrolled at more than one site. The same person at several has the mu of each of "
+            f"them, added up: at two, epsilon {round_up(twice)} and not {round_up(self.epsilon, 6)}. No site "
+            "can see that; ask people before they are enrolled."
         )
 
     @property

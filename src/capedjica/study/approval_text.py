@@ -291,7 +291,7 @@ def _show_guarantee(said: dict[str, Any], other_limits: str, console: Console) -
     show_paragraph(f"{said['protected']}{other_limits}", console, "bold")
     if not said["holds"]:
         return
-    for words in (said["whole_person"], said["odds"], said["bet"], said["holds"], said["does_not_hold"]):
+    for words in (said["odds"], said["bet"], said["whole_person"], said["holds"], said["does_not_hold"]):
         if words:
             show_paragraph(words, console)
     show_paragraph("This holds as long as:", console)

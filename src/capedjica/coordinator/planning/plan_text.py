@@ -56,9 +56,9 @@ def _show_setting(plan: Plan, console: Console) -> None:
         return
     masks = f", {contract.masking} masks" if contract.mechanism == "cape" else ""
     console.print(f"Mechanism: {contract.mechanism}{masks}.")
-    protected, *more = contract.guarantee().summary
-    console.print(Text(protected, style="bold"))
-    for words in more:
+    guarantee = contract.guarantee()
+    console.print(Text(guarantee.protected, style="bold"))
+    for words in (*guarantee.summary[1:], *guarantee.caveats):
         console.print(Text(words))
 
 
