@@ -23,8 +23,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import differences, read_record, record_path
 from capedjica.site.people.enrolment import read_enrolment
 from capedjica.site.people.roll import Roll, Tick, call_roll, look
-from capedjica.study.study_file import Study, StudyFile, changes
-from capedjica.tools.toml import read_toml
+from capedjica.study.study_file import Study, StudyFile, changes, read_study_file
 
 Kind = Literal["membership", "approval", "key", "policy", "enrolment", "budget", "consent", "record", "scans"]
 # What it is about, whether it is of the terms, and what says in words why not.
@@ -72,14 +71,14 @@ class Scans:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What is wrong with scans."""
+        """What is wrong with scans, each once."""
         found = list(self.roll.problems)
         if self.read:
             found += look(self.home, self.roll.found, self.study, self.tick)
             # Whoever watches counts people, and not those who could be found.
             for _ in range(len(self.roll.people) - len(self.roll.found)):
                 self.tick()
-        return found
+        return list(dict.fromkeys(found))
 
 
 def why_not(
@@ -157,7 +156,7 @@ def approved(home: SiteHome) -> Iterator[StudyFile]:
     copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
     for copy in reversed(copies):
         with suppress(InputError):
-            yield read_toml(copy, StudyFile)
+            yield read_study_file(copy)
 
 
 # What is demanded, in words where it is not fulfilled
