@@ -149,7 +149,7 @@ def begun(change):
     return later
 
 
-# The kind, what is done, the words, and whether it keeps from approving too; None: only a look at scans tells.
+# The kind, what is done, the words, and whether it keeps from approving too; None: only a look tells.
 CASES = {
     "not a site": ("membership", without_it, "it is not a site of 'A small study'", True),
     "another key": ("key", another_key, "the study names another key for it", True),

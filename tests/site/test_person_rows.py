@@ -10,7 +10,8 @@ from rich.console import Console
 
 from capedjica.data import FeatureTable
 from capedjica.errors import InputError
-from capedjica.site.approval.participation import approve, changed_since_approval, problems
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve
 from capedjica.site.check import show_site, site_report
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
@@ -18,6 +19,7 @@ from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.roll import enrol, open_people
 from capedjica.site.results.per_person import write_local_results
 from capedjica.study.study_file import Study, write_study
+from tests.site.test_approved_scans import changed_since_approval
 from tests.site.test_settled import begin
 from tests.support.in_process import run_main
 from tests.support.small_study import SIZES, make_study

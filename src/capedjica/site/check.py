@@ -58,8 +58,7 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
     if study is not None and home.settings.name in study.contract.roster.names:
         facts["approval"] = _approval(home, study, found)
     try:
-        problems = dict.fromkeys(scans.problems)
-        roll, seen = scans.roll, [(problem.name, str(problem), problem.fatal) for problem in problems]
+        roll, seen = scans.roll, [(problem.name, str(problem), problem.fatal) for problem in scans.problems]
     except InputError as error:
         facts["data"], seen = None, [("", str(error), False)] * (str(error) not in facts["obstacles"])
     else:

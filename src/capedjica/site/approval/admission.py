@@ -71,14 +71,14 @@ class Scans:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What is wrong with scans."""
+        """What is wrong with scans, each once."""
         found = list(self.roll.problems)
         if self.read:
             found += look(self.home, self.roll.found, self.study, self.tick)
             # Whoever watches counts people, and not those who could be found.
             for _ in range(len(self.roll.people) - len(self.roll.found)):
                 self.tick()
-        return found
+        return list(dict.fromkeys(found))
 
 
 def why_not(
