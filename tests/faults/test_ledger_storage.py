@@ -228,7 +228,7 @@ def test_a_head_that_cannot_be_written_holds_the_message_back(site):
     """The record stands, the bytes stay inside, nothing more is charged until the head can follow."""
     with site.open() as ledger:
         begin(ledger)
-        obstacle = site.head_path.with_name("head.tmp")
+        obstacle = site.head_path.with_name(".head.part")
         obstacle.mkdir()
         with pytest.raises(StorageError, match=r"cannot write .*head"):
             ask(ledger, 0)

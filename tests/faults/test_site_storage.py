@@ -58,7 +58,7 @@ def full(consortium) -> Iterator[None]:
 
 @contextmanager
 def head_lost(consortium) -> Iterator[None]:
-    obstacle = consortium.places[VICTIM] / f"{VICTIM}.head.tmp"
+    obstacle = consortium.places[VICTIM] / f".{VICTIM}.head.part"
     obstacle.mkdir()
     yield
     obstacle.rmdir()

@@ -154,7 +154,7 @@ def test_what_a_site_says_is_shown_on_one_short_line():
     with pytest.raises(ProtocolError, match="all is well") as error:
         aggregator.mean(0)
     assert str(error.value).isprintable()
-    assert len(aggregator.refusals["s1"]) <= 200
+    assert len(aggregator.refusals["s1"]) <= 203
 
 
 def test_the_curator_needs_a_source_of_noise_that_fits_the_contract():

@@ -6,7 +6,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, write_peaks
+from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
 from capedjica.report.figures import draw, slices_figure
 from capedjica.report.slices import SHOWN_FROM, SLICES, axial, coloured, over_brain, square
 
@@ -61,8 +61,7 @@ def test_peaks_are_named_by_the_atlas_where_it_has_names(image, tmp_path):
     regions = RegionsAt(atlas, read_region_names(tmp_path / "atlas.tsv"))
     assert [peak.region for peak in find_peaks(image, regions)] == ["left, of the brain", "7", "7", ""]
     assert regions.at(1000, 0, 0) == ""
-    write_peaks(tmp_path / "peaks.csv", find_peaks(image, regions))
-    rows = list(csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines()))
+    rows = list(csv.DictReader(peaks_csv(find_peaks(image, regions)).decode().splitlines()))
     assert rows[0]["region"] == "left, of the brain"
     assert [float(rows[1][axis]) for axis in "xyz"] == [40, -60, 32]
     for content in ("", "index\n3\n", "index\tname\nthree\tx\n"):

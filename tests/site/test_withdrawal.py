@@ -227,15 +227,15 @@ def test_who_is_on_the_list_by_mistake_is_read_and_stays_counted(home, study):
 def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch):
     """Its content before its name, and its name, in the folder, before a series is removed."""
     done, sync = [], os.fsync
-    replace, purge = Path.replace, SeriesCache.purge
+    replace, purge = os.replace, SeriesCache.purge
 
     def noting_sync(handle):
         done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
         sync(handle)
 
-    def noting_replace(self, target):
+    def noting_replace(draft, target):
         done.append("renamed")
-        return replace(self, target)
+        replace(draft, target)
 
     def noting_purge(self):
         done.append("purged")
@@ -243,7 +243,7 @@ def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch)
 
     enrol(home, home.settings.data, None)
     monkeypatch.setattr(os, "fsync", noting_sync)
-    monkeypatch.setattr(Path, "replace", noting_replace)
+    monkeypatch.setattr(os, "replace", noting_replace)
     monkeypatch.setattr(SeriesCache, "purge", noting_purge)
     withdraw(home, PERSON)
     assert done[:4] == [".withdrawn.toml.part", "renamed", home.folder.name, "purged"]

@@ -17,7 +17,8 @@ from capedjica.coordinator.planning.plan_text import show_plan
 from capedjica.privacy.wording import round_up
 from capedjica.study.approval_text import MEANINGS, describe, show_facts, show_study
 from capedjica.study.study_file import Study
-from capedjica.tools.text import printable, show_table
+from capedjica.tools.terminal import show_table
+from capedjica.tools.text import printable
 from tests.support.drafts import draft
 
 

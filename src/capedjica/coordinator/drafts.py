@@ -11,6 +11,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.study_file import SiteTable, Study, StudyFile, read_study_file, site_block, study_path
+from capedjica.tools.durable import whole_file, writing
 from capedjica.tools.toml import listed
 
 
@@ -49,17 +50,12 @@ def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:
 
 
 def _append(file: Path, block: str, expected: StudyFile) -> None:
-    draft = file.with_name(f".{file.name}.part")
-    try:
-        draft.write_bytes(_joined(file.read_bytes(), block.encode()))
-        if not _reads_as(draft, expected):
+    with writing(file), whole_file(file, mode=0o600) as draft:
+        draft.write(_joined(file.read_bytes(), block.encode()))
+        draft.flush()
+        if not _reads_as(Path(draft.name), expected):
             raise InputError(f"{file} cannot be added to: its sites must be tables, each headed [[sites]]")
-        shutil.copymode(file, draft)
-        os.replace(draft, file)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        shutil.copymode(file, draft.name)
 
 
 def _joined(text: bytes, block: bytes) -> bytes:

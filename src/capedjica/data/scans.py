@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from capedjica.tools.arrays import FloatArray, Scan
+from capedjica.tools.text import printable
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -40,7 +41,7 @@ class Problem:
         return self.subject or stem(self.path)
 
     def __str__(self) -> str:
-        return _one_line(f"{self.path}: {self.found}; expected {self.expected}")
+        return printable(f"{self.path}: {self.found}; expected {self.expected}", exactly=True)
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,3 @@ def stem(path: Path) -> str:
     """Return the name of a file without its ending, both parts of ``.nii.gz``."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
     return plain.stem
-
-
-def _one_line(text: str) -> str:
-    """Return text with what does not print, a line break in the name of a file for example, escaped."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

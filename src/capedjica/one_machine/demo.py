@@ -22,6 +22,7 @@ from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
 from capedjica.tools.arrays import FloatArray
+from capedjica.tools.durable import write_whole
 from capedjica.tools.version import __version__
 
 SITES: Final = 4
@@ -152,9 +153,7 @@ def write_demo(demo: Demo, folder: Path) -> None:
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
     title = f"Networks of {sum(map(len, demo.study.sites))} people who do not exist"
     demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
-    draft = folder / ".result.json.part"
-    draft.write_text(json.dumps(summary(demo), indent=2) + "\n", encoding="utf-8")
-    draft.replace(folder / "result.json")
+    write_whole(folder / "result.json", json.dumps(summary(demo), indent=2).encode() + b"\n")
 
 
 def _matched_maps(study: SyntheticStudy, run: Run) -> FloatArray:

@@ -24,7 +24,6 @@ import hashlib
 import itertools
 import math
 import os
-import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +42,7 @@ from capedjica.privacy.ledger.keys import verifies
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.reserved_delta import RESERVED_DELTA, check_reserve
 from capedjica.privacy.wording import round_up, short
+from capedjica.tools.durable import TakenError, write_whole
 
 _STUDY: Final = hashlib.sha256(b"capedjica budget 1").digest()
 _TITLE: Final = "budget of several calls"
@@ -300,8 +300,5 @@ def _key_beside(ledger: Path) -> bytes:
 
 def _make_key(path: Path) -> None:
     """Put a new secret, which only its owner can read, in its place as a whole, unless one is there."""
-    with tempfile.NamedTemporaryFile(dir=path.parent) as file, suppress(FileExistsError):
-        file.write(os.urandom(_KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-        os.link(file.name, path)
+    with suppress(TakenError):
+        write_whole(path, os.urandom(_KEY_BYTES), mode=0o600, new=True)

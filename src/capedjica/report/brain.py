@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -118,10 +119,11 @@ def read_region_names(path: Path) -> dict[int, str]:
         return {}
 
 
-def write_peaks(path: Path, peaks: Sequence[Peak]) -> None:
-    """Write peaks as a table."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow([field.name for field in fields(Peak)])
-        for peak in peaks:
-            table.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in astuple(peak)])
+def peaks_csv(peaks: Sequence[Peak]) -> bytes:
+    """Return peaks as a table."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow([field.name for field in fields(Peak)])
+    for peak in peaks:
+        table.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in astuple(peak)])
+    return text.getvalue().encode()

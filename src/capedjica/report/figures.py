@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.report.slices import SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
+from capedjica.tools.durable import whole_file
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -104,17 +105,13 @@ def convergence_figure(
     return figure
 
 
-def draw(figure: Figure, path: Path) -> None:
+def draw(figure: Figure, file: IO[bytes]) -> None:
     """Draw a figure as PNG."""
     FigureCanvasAgg(figure)
-    figure.savefig(path, format="png", dpi=150)
+    figure.savefig(file, format="png", dpi=150)
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        draw(figure, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        draw(figure, file)

@@ -29,7 +29,8 @@ from capedjica.site.people.enrolment import Enrolment
 from capedjica.site.people.roll import Roll, Tick, measure
 from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
-from capedjica.tools.text import printable, show_heading, show_paragraph
+from capedjica.tools.terminal import show_heading, show_paragraph
+from capedjica.tools.text import printable
 
 KINDS: Final = {
     "files": "tables of region time series, one per person",

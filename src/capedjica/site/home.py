@@ -15,6 +15,7 @@ from capedjica.errors import InputError
 from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy, Totals, WrongKeyError
 from capedjica.securesum.identity import Identity, PublicIdentity
+from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
@@ -184,13 +185,11 @@ class SiteHome:
             study_epsilon=float(study_epsilon),
             delta=float(delta),
         )
-        try:
+        with writing(home):
             home.mkdir(parents=True, exist_ok=True)
             identity.save(home / "identity.pem")
-            (home / f"{name}.card").write_text(f"{identity.public(name).card}\n", encoding="utf-8")
-            (home / "site.toml").write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{home} cannot be written: {error.strerror}") from None
+            write_whole(home / f"{name}.card", f"{identity.public(name).card}\n".encode())
+            write_whole(home / "site.toml", text.encode(), new=True)
         return cls.load(home)
 
     @property
@@ -218,9 +217,7 @@ class SiteHome:
 
     def write_card(self, identity: Identity) -> None:
         """Write the card of a key of this site, whole or not at all."""
-        draft = self.card_path.with_name(f".{self.card_path.name}.part")
-        draft.write_text(f"{identity.public(self.settings.name).card}\n", encoding="utf-8")
-        draft.replace(self.card_path)
+        write_whole(self.card_path, f"{identity.public(self.settings.name).card}\n".encode())
 
     @property
     def card_path(self) -> Path:

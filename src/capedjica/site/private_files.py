@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from capedjica.errors import InputError
-from capedjica.tools.durable import sync_folder
+from capedjica.tools.durable import write_whole, writing
 
 
 def write_private(file: Path, content: bytes) -> None:
     """Write a file, whole or not at all, that nobody else can read from its first byte on; durably."""
-    draft = file.with_name(f".{file.name}.part")
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
         # defence: enrolment-is-private
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(handle)
-        draft.replace(file)
-        # defence: a-list-that-is-durable
-        sync_folder(file.parent)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
+        write_whole(file, content, mode=0o600)

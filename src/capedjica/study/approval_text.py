@@ -16,7 +16,8 @@ from capedjica.privacy.wording import round_up
 from capedjica.study.analyses import provider
 from capedjica.study.planned_releases import participants
 from capedjica.study.study_file import Study, StudyStep
-from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
+from capedjica.tools.terminal import show_heading, show_paragraph, show_table
+from capedjica.tools.text import printable
 
 _SUMS: Final = (
     "Scans never leave. Releases go to the aggregator, the computer that adds up what the sites send. A "

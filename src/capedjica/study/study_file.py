@@ -30,6 +30,7 @@ from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, table_cla
 from capedjica.study.canonical import canonical
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.public_files import file_problems, with_hashes
+from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.toml import check_schema, listed, parse_toml, problems, toml_value
 
 SCHEMA: Final = 2
@@ -383,11 +384,10 @@ def write_study(
     found = study.draft_problems() if draft else study.problems()
     if found:
         raise InputError(listed("the study", found))
-    try:
+    text = schema_1.text_of(content) if content.schema == 1 else _text(content)
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write_new(file, schema_1.text_of(content) if content.schema == 1 else _text(content))
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+        write_whole(file, text.encode(), new=True)
 
 
 def _text(content: StudyFile) -> str:
@@ -427,18 +427,6 @@ def _templates() -> Environment:
     )
     environment.filters["toml"] = toml_value
     return environment
-
-
-def _write_new(file: Path, text: str) -> None:
-    """Write a file under another name, then link it to its own, which fails when that is taken."""
-    draft = file.with_name(f".{file.name}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.link(draft, file)
-    except FileExistsError:
-        raise InputError(f"{file} exists already and is not overwritten") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _title_problems(title: str) -> list[str]:

@@ -32,7 +32,7 @@ def compare(
     """
     from capedjica.coordinator.run.comparison import compare_runs
     from capedjica.privacy.wording import NOT_PRIVATE, round_up
-    from capedjica.tools.text import show_paragraph, show_table
+    from capedjica.tools.terminal import show_paragraph, show_table
 
     rows = compare_runs(runs, truth)
     if html is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.history import Event
 from capedjica.privacy.wording import NOT_PRIVATE, round_up
 from capedjica.study.study_file import Study
+from capedjica.tools.durable import write_whole
 
 _NAME: Final = "progress.json"
 # A faster run is not written down more often.
@@ -139,10 +139,8 @@ class Reporter(Watcher):
         """Write it whole; on a full disk it is lost, and nothing depends on it."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         content = msgspec.structs.replace(self._latest, lost=dict(self._lost()), updated=now)
-        draft = self._run / f".{_NAME}.part"
         try:
-            draft.write_bytes(msgspec.json.encode(content))
-            os.replace(draft, self._run / _NAME)
+            write_whole(self._run / _NAME, msgspec.json.encode(content))
         except OSError:
             return
         finally:

@@ -11,7 +11,8 @@ from rich.text import Text
 from capedjica.coordinator.planning.plan import Plan
 from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
 from capedjica.privacy.wording import round_up
-from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
+from capedjica.tools.terminal import show_heading, show_paragraph, show_table
+from capedjica.tools.text import printable
 
 ACCOUNTANTS: Final = {
     "exact": "exact",

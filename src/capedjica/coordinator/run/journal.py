@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import Final, Self
@@ -24,7 +23,7 @@ from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.history import Release
 from capedjica.mechanisms.contract import Contract
 from capedjica.tools.arrays import FloatArray
-from capedjica.tools.durable import sync_folder
+from capedjica.tools.durable import sync_folder, writing
 
 _MAGIC: Final = b"capedjica releases 1\n"
 _LENGTH_BYTES: Final = 8
@@ -49,13 +48,13 @@ class Journal:
     def open(cls, path: Path, contract: Contract) -> Self:
         """Open the journal of a run of this contract, or begin it."""
         header = _MAGIC + contract.hash
-        with _naming(path):
+        with writing(path):
             content = path.read_bytes() if path.exists() else b""
         # A file shorter than its header was cut off by its very first write.
         if not content.startswith(header) and not header.startswith(content):
             raise InputError(f"{path} is not the journal of this study")
         records, end = _read(content, len(header), path)
-        with _naming(path):
+        with writing(path):
             # Without a buffer, what could not be written is not tried again when the file is closed.
             file = open(path, "r+b" if content else "wb", buffering=0)  # noqa: SIM115 (closed by close)
             _write_at(file, 0, header)
@@ -68,7 +67,7 @@ class Journal:
         """Write a record and wait until it is on disk."""
         payload = msgspec.msgpack.encode(record)
         frame = len(payload).to_bytes(_LENGTH_BYTES) + zlib.crc32(payload).to_bytes(_CHECK_BYTES) + payload
-        with _naming(self._path):
+        with writing(self._path):
             _write_at(self._file, self._file.tell(), frame)
         self.records.append(record)
 
@@ -171,15 +170,6 @@ def _released(records: list[MeanRecord], contract: Contract) -> list[Released]:
         )
         for record in records
     ]
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say which file it is that a disk refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _write_at(file: FileIO, place: int, data: bytes) -> None:

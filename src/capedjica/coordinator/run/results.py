@@ -9,8 +9,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 import numpy as np
@@ -22,7 +21,7 @@ from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.privacy.wording import NOT_PRIVATE
-from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, write_peaks
+from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
 from capedjica.report.downloads import csv_text
 from capedjica.report.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import public_files
@@ -141,7 +140,7 @@ def write_results(
             "files": {name: folder.hash_of(name) for name in files},
         },
     )
-    folder.produce(BUNDLE, lambda draft: _write_bundle(draft, folder, study, files))
+    folder.produce(BUNDLE, lambda file: _write_bundle(file, folder, study, files))
 
 
 def _write_result(folder: RunFolder, study: Study, place: str, found: Result, title: str) -> list[str]:
@@ -178,12 +177,12 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
     elif image is not None:
         folder.write(f"{where}maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
         peaks = find_peaks(image, _regions(study))
-        folder.produce(f"{where}peaks.csv", lambda draft: write_peaks(draft, peaks))
+        folder.write(f"{where}peaks.csv", peaks_csv(peaks))
         figure = slices_figure(image, title, stability)
         names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
     else:
         return []
-    folder.produce(f"{where}maps.png", lambda draft: draw(figure, draft))
+    folder.produce(f"{where}maps.png", lambda file: draw(figure, file))
     return names
 
 
@@ -199,11 +198,11 @@ def _regions(study: Study) -> RegionsAt | None:
     return RegionsAt(atlas, names) if len(atlas.shape) == 3 else None
 
 
-def _write_bundle(path: Path, folder: RunFolder, study: Study, files: Sequence[str]) -> None:
+def _write_bundle(file: IO[bytes], folder: RunFolder, study: Study, files: Sequence[str]) -> None:
     """Write one file with all that is to be handed on: the results and the study, public files included."""
     public = [name for _, name, _ in public_files(study.content.features)]
     names = [*files, "privacy.json", "provenance.json", "study.toml", *public]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             # Without a date, the same results make the same bundle.
             entry = zipfile.ZipInfo(name)

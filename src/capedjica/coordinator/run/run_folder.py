@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +19,7 @@ from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, changes, read_study_file, write_study
 from capedjica.tools.arrays import FloatArray
-from capedjica.tools.durable import sync_folder
+from capedjica.tools.durable import whole_file, writing
 from capedjica.tools.locks import locked
 from capedjica.tools.matrices import read_matrix
 from capedjica.tools.text import printable
@@ -164,29 +162,19 @@ class RunFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole or not at all."""
-        self.produce(name, lambda draft: draft.write_bytes(content))
+        self.produce(name, lambda file: file.write(content))
 
-    def produce(self, name: str, make: Callable[[Path], object]) -> None:
-        """Let ``make(path)`` write a file; it gets its name when it is complete and on disk."""
+    def produce(self, name: str, make: Callable[[IO[bytes]], object]) -> None:
+        """Let ``make(file)`` write a file; it gets its name when it is complete and on disk."""
         target = self.path / name
-        draft = target.with_name(f".{target.name}.part")
-        try:
+        with writing(target):
             target.parent.mkdir(exist_ok=True)
-            make(draft)
-            with open(draft, "rb") as file:
-                os.fsync(file.fileno())
-            draft.replace(target)
-            sync_folder(target.parent)
-        except OSError as error:
-            raise InputError(f"{self.path / name} cannot be written: {error.strerror}") from None
-        finally:
-            draft.unlink(missing_ok=True)
+            with whole_file(target) as file:
+                make(file)
 
     def write_array(self, name: str, array: FloatArray) -> None:
         """Write an array as ``.npy``."""
-        buffer = BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        self.write(name, buffer.getvalue())
+        self.produce(name, lambda file: np.save(file, array, allow_pickle=False))
 
     def write_json(self, name: str, content: Any) -> None:
         """Write indented JSON."""

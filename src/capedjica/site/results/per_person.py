@@ -19,7 +19,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll, measure
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, Scan
+from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.matrices import read_matrix
 
 _README: Final = """\
@@ -113,7 +113,7 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
     """Return the folder of a study's results, made so that only its owner can open it."""
     folder, digest = home.results_path / study.hash.hex()[:16], hashlib.sha256(unmixing.tobytes()).hexdigest()
     mark = folder / ".maps"
-    try:
+    with writing(folder):
         for path in (home.results_path, folder):
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
@@ -122,12 +122,11 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
                 f"{folder} holds results from other maps of this study; remove them first: "
                 "capedjica site purge --results"
             )
+        write_whole(mark, digest.encode(), mode=0o600)
+        write_whole(folder / "README.txt", _README.format(title=study.content.title).encode(), mode=0o600)
+        # What is left of drafts now are folders of people.
         for draft in folder.glob(".*.part"):
             shutil.rmtree(draft)
-        _write(mark, digest.encode())
-        _write(folder / "README.txt", _README.format(title=study.content.title).encode())
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
     return folder
 
 
@@ -150,7 +149,8 @@ def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, un
     try:
         draft.mkdir(mode=0o700)
         for name, content in _files(label, person, study, runs, unmixing):
-            _write(draft / name, content)
+            # defence: results-about-single-people
+            write_whole(draft / name, content, mode=0o600)
         draft.rename(folder / label)
     except OSError as error:
         if not _withdrew(folder, person, home):
@@ -256,10 +256,3 @@ def _maps(
 
 def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from its first byte on."""
-    # defence: results-about-single-people
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
