@@ -153,7 +153,7 @@ def test_new_writes_a_study_once(tmp_path, run):
 def test_new_goes_to_this_folder_by_default(tmp_path, run):
     made = run("study", "new", *NUMBERS, *SITES)
     assert made.returncode == 0
-    assert Study.load(tmp_path).content.analysis.n_features == 12
+    assert Study.load(tmp_path).content.features.n_features == 12
     assert "exists already" in run("study", "new", ".", *NUMBERS, *SITES).stderr
 
 
@@ -161,7 +161,7 @@ def test_new_with_an_image_needs_no_features(tmp_path, run):
     out = str(tmp_path / "s.toml")
     flags = [*NUMBERS[:4], *NUMBERS[6:], "--image-shape", "3x4"]
     assert run("study", "new", out, *flags, *SITES).returncode == 0
-    assert Study.load(out).content.analysis.image_shape == (3, 4)
+    assert Study.load(out).content.features.image_shape == (3, 4)
 
 
 WITHOUT_FEATURES = [*NUMBERS[:4], *NUMBERS[6:]]
@@ -185,7 +185,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
     assert "It needs deep/regions.nii.gz: hand both on together." in made.stdout
     study = Study.load(tmp_path / "deep")
     assert study.hash.hex() in made.stdout
-    assert study.content.analysis.n_features == 8
+    assert study.content.features.n_features == 8
     table = study.content.features
     assert (table.kind, table.atlas) == ("atlas", "regions.nii.gz")
     assert (table.smoothing_fwhm, table.low_pass, table.high_pass) == (6.0, 0.1, 0.01)
@@ -209,7 +209,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
 def test_new_with_voxels_of_the_template(tmp_path, run):
     assert run("study", "new", *WITHOUT_FEATURES, *SITES, "--voxel-size", "20").returncode == 0
     study = Study.load(tmp_path)
-    assert study.content.analysis.n_features == study.features.n_features > 100
+    assert study.content.features.n_features == study.features.n_features > 100
     shown = " ".join(run("study", "show", ".").stdout.split())
     assert "voxels of the brain of the MNI152 template, 20 mm wide" in shown
 
@@ -428,7 +428,7 @@ def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
     study = Study.load(tmp_path)
     assert study.content.title == 'Rest "at ease"'
     assert study.contract.subjects == (20, 30, 25)
-    assert (study.content.analysis.n_components, study.content.privacy.epsilon) == (3, 2.0)
+    assert (study.content.networks.n_components, study.content.privacy.epsilon) == (3, 2.0)
 
 
 def test_on_a_terminal_no_sites_are_an_answer(tmp_path):

@@ -20,7 +20,7 @@ PERSON = "sub-03"
 
 def attend(home, study):
     with home.open_ledger() as ledger:
-        Consenting(home, ledger, open_people(home, study), study.method.site)
+        Consenting(home, ledger, open_people(home, study), study.analysis.site)
 
 
 @pytest.mark.parametrize("moment", ["kept", "half"])

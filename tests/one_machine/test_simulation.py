@@ -70,10 +70,10 @@ def test_what_is_in_a_study(study):
 
 def test_the_study_is_one_that_its_sites_can_run(study):
     content = Study.load(study / "study.toml").content
-    assert content.analysis.n_components == 4
-    assert content.analysis.n_features == 100
-    assert content.analysis.image_shape == (10, 10)
-    assert content.analysis.scan_length == 35
+    assert content.networks.n_components == 4
+    assert content.features.n_features == 100
+    assert content.features.image_shape == (10, 10)
+    assert content.features.scan_length == 35
     assert content.privacy.epsilon == 3.0
     assert [site.subjects for site in content.sites] == [3, 5, 4]
     for table in content.sites:

@@ -18,6 +18,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.roll import enrol, open_people
 from capedjica.site.results.per_person import write_local_results
+from capedjica.study.analyses.of_rows import MeanTable
 from capedjica.study.study_file import Study, write_study
 from tests.site.test_approved_scans import changed_since_approval
 from tests.site.test_settled import begin
@@ -35,10 +36,10 @@ def study(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     content = make_study(tmp_path, simulated=False).content
     (tmp_path / "study.toml").unlink()
-    analysis = msgspec.structs.replace(content.analysis, n_features=3, n_components=2, image_shape=None)
     features = FeatureTable(kind="table", columns=COLUMNS)
+    analyses = (MeanTable(clip=100.0),)
     write_study(
-        tmp_path / "study.toml", msgspec.structs.replace(content, analysis=analysis, features=features)
+        tmp_path / "study.toml", msgspec.structs.replace(content, analyses=analyses, features=features)
     )
     shutil.rmtree(tmp_path / "sites" / "s1" / "data")
     return Study.load(tmp_path)

@@ -154,7 +154,7 @@ def test_a_run_under_way_forgets_the_person(home, study, tmp_path, monkeypatch, 
 
 def test_nobody_is_read_if_the_list_cannot_be(home, study, monkeypatch):
     with home.open_ledger() as ledger:
-        statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        statistics = consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         withdrawn_path(home).write_text("damaged")
         with pytest.raises(InputError, match="not valid TOML"):
             statistics(0, b"", b"")
@@ -170,7 +170,7 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
     home = careful(home)
     approve(home, study)
     with home.open_ledger() as ledger:
-        statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        statistics = consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         for person in (PERSON, "sub-01"):
             withdraw(home, person)
         withdrawn_path(home).unlink()
@@ -178,7 +178,7 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
         with pytest.raises(InputError, match=LOST.format(2)):
             statistics(0, b"", b"")
         with pytest.raises(InputError, match=LOST.format(2)):
-            consents.Consenting(home, ledger, statistics.people, study.method.site)
+            consents.Consenting(home, ledger, statistics.people, study.analysis.site)
     for reads in (
         lambda: approve(home, study),
         lambda: enrol(home, home.settings.data, study, again=True),
@@ -348,7 +348,7 @@ def test_a_withdrawal_that_was_killed_is_noted_by_the_next_run(home, study):
         withdraw(home, PERSON)
     with home.open_ledger() as ledger:
         assert ledger.notes() == []
-        consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         assert [text for text, _ in ledger.notes()] == [NOTE]
     withdrawn_path(home).unlink()
     with pytest.raises(InputError, match="nobody is read"):

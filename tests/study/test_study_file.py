@@ -243,17 +243,17 @@ def test_the_contract_follows_from_the_file():
     assert study.n_subjects == 100
     assert (contract.roster.n_colluding, contract.roster.threshold) == (2, 4)
     assert (contract.reserve, contract.mask, contract.agreement) == (0.25, "paper", study.hash)
-    assert contract.stages == study.method.stages()
+    assert contract.stages == study.analysis.stages()
 
 
 def test_the_method_follows_from_the_file():
-    paper = Study(draft(analysis={"method": "paper", "max_iter": 17})).method
+    paper = Study(draft(analysis={"method": "paper", "max_iter": 17})).analysis
     assert paper == PaperMethod(12, 4, 17, scan_length=60)
-    assert Study(draft(analysis={"method": "paper"})).method == PaperMethod(12, 4, scan_length=60)
-    releases = sum(stage.count for stage in Study(draft(analysis={"max_iter": 7})).method.stages())
+    assert Study(draft(analysis={"method": "paper"})).analysis == PaperMethod(12, 4, scan_length=60)
+    releases = sum(stage.count for stage in Study(draft(analysis={"max_iter": 7})).analysis.stages())
     assert releases != sum(stage.count for stage in Study(draft()).method.stages())
-    smooth = Study(draft(analysis={"image_shape": (30, 30), "n_features": 900})).method.stages()
-    rough = Study(draft(analysis={"n_features": 900})).method.stages()
+    smooth = Study(draft(analysis={"image_shape": (30, 30), "n_features": 900})).analysis.stages()
+    rough = Study(draft(analysis={"n_features": 900})).analysis.stages()
     assert sum(stage.query.size for stage in smooth) < sum(stage.query.size for stage in rough)
 
 

@@ -4,7 +4,29 @@ import msgspec
 
 from capedjica.data.features import FeatureTable
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, StudyFile
+from capedjica.study.analyses import IcaTable
+from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile
+
+# What stands under [features], though it is said together with the analysis.
+OF_SCANS = ("n_features", "scan_length", "image_shape")
+
+
+def apart(settings):
+    """Settings of an ICA, and those of the scans it is made of."""
+    return (
+        {key: value for key, value in settings.items() if key not in OF_SCANS},
+        {key: value for key, value in settings.items() if key in OF_SCANS},
+    )
+
+
+def with_ica(content, **settings):
+    """The same study with other settings of its only analysis, or of its scans."""
+    analysis, scans = apart(settings)
+    return msgspec.structs.replace(
+        content,
+        analyses=(msgspec.structs.replace(content.analyses[0], **analysis),),
+        features=msgspec.structs.replace(content.features, **scans),
+    )
 
 
 def card(name, key=None):
@@ -29,10 +51,11 @@ def draft(
     **own_epsilon,
 ):
     """A study of four sites; the tables' values can be replaced."""
+    ica, scans = apart({"n_components": 4, "n_features": 12, "scan_length": 60} | (analysis or {}))
     return StudyFile(
         title=title,
-        analysis=AnalysisTable(**{"n_components": 4, "n_features": 12, "scan_length": 60} | (analysis or {})),
-        features=FeatureTable(**features or {}),
+        analyses=(IcaTable(**ica),),
+        features=FeatureTable(**scans | (features or {})),
         privacy=PrivacyTable(**{"epsilon": 2.0} | (privacy or {})),
         sites=sites(*subjects, **own_epsilon),
     )

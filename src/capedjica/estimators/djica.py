@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
 
-from capedjica.algorithms.analysis import Method as AnyMethod
+from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.infomax import B_G, B_H, TOLERANCE, Infomax
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
 from capedjica.algorithms.ica.paper_method import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
-from capedjica.algorithms.ica.reliability import stability
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.pca import leading_subspace, pca_query
@@ -257,7 +256,7 @@ class CapeDJICA(Estimator):
             )
         return np.linalg.qr(basis.T)[0].T
 
-    def _method(self, sites: Mapping[str, Sequence[Scan]], n_features: int) -> AnyMethod:
+    def _method(self, sites: Mapping[str, Sequence[Scan]], n_features: int) -> Analysis[Any]:
         """Return the private analysis asked for."""
         if self.method == "paper":
             return PaperMethod(
@@ -295,10 +294,10 @@ class CapeDJICA(Estimator):
         def report(unmixing: FloatArray, iteration: int) -> None:
             self._report(unmixing, iteration, study.privacy)
 
-        unmixing, n_iter = method.estimate(study, report)
-        self._keep(unmixing, n_iter, study.privacy)
+        found = method.estimate(study, report)
+        self._keep(found.estimate, found.n_iter, study.privacy)
         self._record = Record(study.contract, tuple(study.released))
-        self.stability_ = stability(method, unmixing, study.released)
+        self.stability_ = found.stability
 
     def _check_parameters(self) -> None:
         if self.method not in METHODS:

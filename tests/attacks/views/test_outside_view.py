@@ -31,6 +31,7 @@ from capedjica.site.approval.participation import approve
 from capedjica.site.people.roll import enrol
 from capedjica.study.study_file import Study, write_study
 from tests.attacks.views.outside_view import Trial, observe
+from tests.support.drafts import with_ica
 from tests.support.scanner import INSIDE, SHAPE, image, save
 from tests.support.small_scans import atlas_study, make_scans
 from tests.support.small_study import make_study
@@ -386,8 +387,7 @@ def make_trial(root, change=lambda folder, content: content, **privacy):
 
 
 def by_the_paper(folder, content):
-    analysis = msgspec.structs.replace(content.analysis, method="paper")
-    return msgspec.structs.replace(content, analysis=analysis)
+    return with_ica(content, method="paper")
 
 
 def victim_alone(folder, content):
