@@ -49,7 +49,7 @@ def test_features_are_the_named_columns():
         None,
     )
     assert msgspec.convert({"kind": "table", "columns": ["volume", "age"]}, FeatureTable) == table
-    with pytest.raises(InputError, match=r"analysis.n_features is 3; features.columns names 2"):
+    with pytest.raises(InputError, match=r"features.n_features is 3; features.columns names 2"):
         open_features(table, ".", 3)
 
 
@@ -63,6 +63,8 @@ def test_features_are_the_named_columns():
         ({"columns": ("a\n",)}, r"must be names in one printed line, got 'a\\n'"),
         ({"columns": ("a\x1b[2J",)}, "must be names in one printed line"),
         ({"columns": ("participant_id",)}, "participant_id says who somebody is"),
+        ({"scan_length": 100}, "features.scan_length is for scans"),
+        ({"image_shape": (1, 1)}, "features.image_shape is for scans"),
         ({"detrend": True}, "features.detrend is for scans; features.kind is 'table'"),
         ({"standardize": True}, "features.standardize is for scans"),
         ({"atlas": "a.nii"}, "features.atlas is for scans"),

@@ -1,7 +1,6 @@
 """A site whose people are rows of one table: looked at, enrolled, approved, withdrawn and read."""
 
 import io
-import shutil
 
 import msgspec
 import pytest
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from capedjica.data import FeatureTable
 from capedjica.errors import InputError
+from capedjica.one_machine.local_run import run_study
 from capedjica.site.approval.admission import problems
 from capedjica.site.approval.participation import approve
 from capedjica.site.check import show_site, site_report
@@ -19,38 +19,48 @@ from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.roll import enrol, open_people
 from capedjica.site.results.per_person import write_local_results
 from capedjica.study.analyses.of_rows import MeanTable
-from capedjica.study.study_file import Study, write_study
+from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile, write_study
 from tests.site.test_approved_scans import changed_since_approval
 from tests.site.test_settled import begin
 from tests.support.in_process import run_main
-from tests.support.small_study import SIZES, make_study
 
 COLUMNS = ("age", "volume", "score")
 AGAIN = "to use them as they are now, approve it again"
-PEOPLE = [f"sub-{number:02d}" for number in range(SIZES[0])]
+PEOPLE = [f"sub-{number:02d}" for number in range(6)]
+ROWS = FeatureTable(kind="table", columns=COLUMNS)
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
-    """Four sites, of which the first has a table of people, and a study of three of its columns."""
+def homes(tmp_path, monkeypatch):
+    """Three sites with the same people in their tables."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    content = make_study(tmp_path, simulated=False).content
-    (tmp_path / "study.toml").unlink()
-    features = FeatureTable(kind="table", columns=COLUMNS)
-    analyses = (MeanTable(clip=100.0),)
-    write_study(
-        tmp_path / "study.toml", msgspec.structs.replace(content, analyses=analyses, features=features)
+    names = ("s1", "s2", "s3")
+    made = [SiteHome.create(tmp_path / "sites" / name, name, 50.0, 20.0, 1e-5) for name in names]
+    for home in made:
+        home.data_path.mkdir()
+        write(home)
+    return made
+
+
+@pytest.fixture
+def study(homes, tmp_path):
+    """A study of three columns of these tables."""
+    content = StudyFile(
+        title="Rows of tables",
+        features=ROWS,
+        analyses=(MeanTable(clip=10_000.0),),
+        privacy=PrivacyTable(epsilon=10.0),
+        sites=tuple(
+            SiteTable(name=home.settings.name, subjects=len(PEOPLE), card=home.card().card) for home in homes
+        ),
     )
-    shutil.rmtree(tmp_path / "sites" / "s1" / "data")
+    write_study(tmp_path / "study.toml", content)
     return Study.load(tmp_path)
 
 
 @pytest.fixture
-def home(study, tmp_path):
-    home = SiteHome.load(tmp_path / "sites" / "s1")
-    home.data_path.mkdir()
-    write(home)
-    return home
+def home(homes):
+    return homes[0]
 
 
 def rows():
@@ -202,3 +212,15 @@ def test_nobody_reads_the_row_of_who_withdrew(home, study, approved):
 def test_a_row_has_no_brain_networks(home, study, tmp_path):
     with pytest.raises(InputError, match="rows of a table: single people have no brain networks in it"):
         write_local_results(tmp_path, home)
+
+
+def test_a_mean_between_three_tables(homes, study, tmp_path):
+    for home in homes:
+        approve(home, study)
+    write(homes[1], rows() | {"sub-04": [1, 2, 3, "control"]})
+    with pytest.raises(InputError, match=r"nothing was spent: site s2: 1 of 6 people's scans changed"):
+        run_study(study, homes, tmp_path / "run")
+    approve(homes[1], study)
+    assert run_study(study, homes, tmp_path / "run").complete
+    table = (tmp_path / "run" / "mean.csv").read_text()
+    assert [name for name in COLUMNS if name in table] == list(COLUMNS)

@@ -49,7 +49,7 @@ _IMAGES_ONLY: Final = (
     "atlas", "mask", "voxel_size", "space", "smoothing_fwhm", "low_pass", "high_pass", "confounds",
 )  # fmt: skip
 # A row has no course of time.
-_SCANS_ONLY: Final = (*_IMAGES_ONLY, "detrend", "standardize")
+_SCANS_ONLY: Final = (*_IMAGES_ONLY, "detrend", "standardize", "scan_length", "image_shape")
 
 
 class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
