@@ -131,7 +131,7 @@ def test_numbers_are_those_of_privacy_json(kind, runs, tables, pages, tmp_path):
     assert re.search(rf"guaranteed limit {re.escape(round_up(said['epsilon']))} ", shown)
     releases = len(said["releases"])
     assert re.search(rf"spent by the end {releases} {re.escape(round_up(said['spent_epsilon']))} ", shown)
-    assert f"μ = {round_up(said['mu'])} standard deviations" in shown
+    assert f"mu = {round_up(said['mu'])} standard deviations" in shown
     for name, site in said["sites"].items():
         spent = round_up(site["spent_epsilon"])
         assert re.search(rf"{name} \d+ {re.escape(round_up(site['epsilon']))} {re.escape(spent)} ", shown)
