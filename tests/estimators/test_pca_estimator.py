@@ -64,7 +64,7 @@ def test_a_sample_is_a_unit_of_its_own():
     assert subject.releases[0].noise / sample.releases[0].noise == pytest.approx(8, rel=1e-6)
     assert (subject.neighbour, subject.units_per_subject) == ("subject", 1)
     assert (sample.neighbour, sample.units_per_subject) == ("sample", 8)
-    assert str(subject).startswith("Each subject (all their data)")
+    assert str(subject).startswith("Each person (all their data)")
     assert str(sample).startswith("Each single time point")
     assert subject.subject_epsilon == subject.epsilon == sample.epsilon == 1.0
 

@@ -127,11 +127,11 @@ def test_numbers_are_those_of_privacy_json(kind, runs, tables, pages, tmp_path):
     if not path.exists():
         run_report(run).save_as_html(path)
     shown, said = Page(path).text, json.loads((run / "privacy.json").read_text())
-    assert f"ε = {round_up(said['epsilon'])} at δ = 1e-5" in shown
+    assert f"epsilon {round_up(said['epsilon'])} at delta 1e-5" in shown
     assert re.search(rf"guaranteed limit {re.escape(round_up(said['epsilon']))} ", shown)
     releases = len(said["releases"])
     assert re.search(rf"spent by the end {releases} {re.escape(round_up(said['spent_epsilon']))} ", shown)
-    assert f"μ = {round_up(said['mu'])} standard deviations" in shown
+    assert f"mu = {round_up(said['mu'])} standard deviations" in shown
     for name, site in said["sites"].items():
         spent = round_up(site["spent_epsilon"])
         assert re.search(rf"{name} \d+ {re.escape(round_up(site['epsilon']))} {re.escape(spent)} ", shown)
@@ -209,7 +209,7 @@ def test_the_same_search_finds_people_on_the_page_of_their_site(pages):
     assert found.search(everything(pages["brains"])) == []
 
 
-@pytest.mark.parametrize(("kind", "why"), [("none", "no noise was added"), ("seeded", "came from a seed")])
+@pytest.mark.parametrize(("kind", "why"), [("none", "no noise is added"), ("seeded", "comes from a seed")])
 def test_what_is_not_private_says_so_and_shows_no_guarantee(kind, why, tables, tmp_path):
     run_report(tables / kind).save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
@@ -377,7 +377,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     page = Page(tmp_path / "page.html")
     assert page.all("h1")
     assert "Two [networks]" in page.text
-    assert "ε = 5 at δ = 1e-5" in page.text
+    assert "epsilon 5 at delta 1e-5" in page.text
     assert "Length of the mean that was published in each of 3 iterations" in page.source
     assert report._repr_html_().startswith("<iframe srcdoc=")
     assert "<iframe" not in page.source

@@ -29,7 +29,7 @@ SLICES: Final = (-45, -30, -15, 0, 15, 30, 45, 60)
 SHOWN_FROM: Final = 0.25
 # The template from its darkest to its brightest.
 GREYS: Final = (25, 200)
-_PIXEL: Final = 1.25
+_PIXEL: Final = 1.5
 _FADED: Final = 0.35
 
 

@@ -93,8 +93,8 @@ class Sent:
 
 def _cost(spent: Spent | Sent) -> str:
     """Return an epsilon with what it is the epsilon of."""
-    unit = "each subject" if spent.neighbour == "subject" else "each single time point"
-    whole = "" if spent.neighbour == "subject" else f" (a whole subject {round_up(spent.subject_epsilon)})"
+    unit = "each person" if spent.neighbour == "subject" else "each single time point"
+    whole = "" if spent.neighbour == "subject" else f" (a whole person {round_up(spent.subject_epsilon)})"
     return f"{unit} epsilon {round_up(spent.epsilon)}{whole}"
 
 
