@@ -18,7 +18,7 @@ Progress = Callable[[Any, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Released:
+class ReleasedMean:
     """A mean as it was published.
 
     Attributes
@@ -43,7 +43,7 @@ class Means(Protocol):
     """Who makes means private: an aggregator with its sites."""
 
     @property
-    def released(self) -> Sequence[Released]:
+    def released(self) -> Sequence[ReleasedMean]:
         """The means that were made so far."""
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
@@ -56,11 +56,11 @@ class Means(Protocol):
 class Replay:
     """Means that were made before."""
 
-    def __init__(self, released: Sequence[Released]) -> None:
+    def __init__(self, released: Sequence[ReleasedMean]) -> None:
         self._all, self._n_done = list(released), 0
 
     @property
-    def released(self) -> Sequence[Released]:
+    def released(self) -> Sequence[ReleasedMean]:
         """The means that were asked for so far."""
         return self._all[: self._n_done]
 

@@ -29,9 +29,9 @@ from capedjica.privacy.neighbour import Neighbour
 from capedjica.tools.arrays import FloatArray, Scan
 
 # sqrt(2), and room for the rounding of second moments in single precision: with T time points each of the two
-# matrices is off by less than T 2^-24 in norm, 2.0e-3 / 2 for T up to LONGEST.
+# matrices is off by less than T 2^-24 in norm, 2.0e-3 / 2 for T up to LONGEST_BATCH.
 PSD_SPREAD: Final = 1.4162
-LONGEST: Final = 1 << 14
+LONGEST_BATCH: Final = 1 << 14
 _BATCH: Final = 64
 
 
@@ -77,7 +77,7 @@ def leading_subspace(moments: FloatArray, n_components: int) -> FloatArray:
 
 
 def _subject_row(subject: Scan, clip: float) -> FloatArray:
-    exact = len(subject) > LONGEST
+    exact = len(subject) > LONGEST_BATCH
     return svec(_exact_moments(subject, clip) if exact else second_moments(subject, clip))[np.newaxis]
 
 
@@ -98,8 +98,8 @@ def _exact_moments(subject: Scan, clip: float) -> FloatArray:
     """Return the second moment in double precision, a part of the subject at a time."""
     moments = np.zeros((subject.shape[1],) * 2)
     with np.errstate(invalid="ignore"):
-        for start in range(0, len(subject), LONGEST):
-            values = _clipped(subject[start : start + LONGEST], clip)
+        for start in range(0, len(subject), LONGEST_BATCH):
+            values = _clipped(subject[start : start + LONGEST_BATCH], clip)
             moments += values.T @ values
         return moments / len(subject)
 

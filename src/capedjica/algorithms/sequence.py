@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
-from capedjica.algorithms.analysis import Analysis, Means, Progress, Released, Result
+from capedjica.algorithms.analysis import Analysis, Means, Progress, ReleasedMean, Result
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage
 from capedjica.mechanisms.statistics import Statistics
@@ -90,7 +90,7 @@ class Part:
         self.publish = means.publish
 
     @property
-    def released(self) -> Sequence[Released]:
+    def released(self) -> Sequence[ReleasedMean]:
         """The means of this analysis."""
         return part_of(self._means.released, self._stages)
 
@@ -99,6 +99,6 @@ class Part:
         return self._means.mean(self._stages[stage], state)
 
 
-def part_of(released: Sequence[Released], stages: range) -> list[Released]:
+def part_of(released: Sequence[ReleasedMean], stages: range) -> list[ReleasedMean]:
     """Return the means of some stages, numbered as if there were no others."""
     return [replace(one, stage=one.stage - stages.start) for one in released if one.stage in stages]

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # Part of the public voxels that must lie within the field of view, lest an image is in another space.
 LEAST_COVERAGE: Final = 0.5
-_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
+_UNIT_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 # What a repetition time may be, in seconds; beyond it, its unit is another.
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_PLACES: Final = 5000
@@ -448,7 +448,7 @@ def repetition_time(recording: Recording, image: Nifti1Image) -> float | None:
     found = _sidecar_time(recording)
     if found is None:
         unit: str = image.header.get_xyzt_units()[1]  # type: ignore[no-untyped-call]
-        found = float(_zooms(image)[3]) * _SECONDS.get(unit, math.nan)
+        found = float(_zooms(image)[3]) * _UNIT_SECONDS.get(unit, math.nan)
     return found if _SHORTEST <= found <= _LONGEST else None
 
 

@@ -38,8 +38,8 @@ PHENOTYPES: Final = "Phenotypic_V1_0b_preprocessed1.csv"
 # Whatever follows: to take two people for one costs a little noise, to take one for two their protection.
 _SUBJECT: Final = re.compile(r"sub-[0-9A-Za-z]+")
 _PREPROCESSED: Final = "_desc-preproc_"
-_CONFOUNDS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
-_NO_SCANS: Final = ("participants.tsv", *_CONFOUNDS)
+_CONFOUND_ENDINGS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
+_NO_SCANS: Final = ("participants.tsv", *_CONFOUND_ENDINGS)
 # Which of several images of one run it is.
 _VARIANT: Final = re.compile(r"_(space|res|den|desc)-[0-9A-Za-z]+")
 _PIECE: Final = 1 << 16
@@ -296,7 +296,7 @@ def _confounds_of(path: Path) -> Path | None:
 def _confound_tables(path: Path) -> list[Path]:
     """Return where that table may be."""
     run = _run_name(path).removesuffix("_bold")
-    return [path.with_name(run + ending) for ending in _CONFOUNDS]
+    return [path.with_name(run + ending) for ending in _CONFOUND_ENDINGS]
 
 
 # A table with a row per person ----------------------------------------------------------------------------

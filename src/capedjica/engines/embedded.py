@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from capedjica.algorithms.analysis import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.guarantee import privacy_statement
@@ -102,7 +102,7 @@ class EmbeddedStudy:
         self.engine = InProcessEngine(self.sites, carrier)
         curator = self._noise("aggregator") if mechanism == "pooled" else None
         self.aggregator = Aggregator(self.contract, self.engine.exchange, curator)
-        self.released: list[Released] = []
+        self.released: list[ReleasedMean] = []
         if budget is not None:
             self._charge(budget, besides)
 
@@ -143,7 +143,7 @@ class EmbeddedStudy:
         value = self.aggregator.mean(stage, state)
         last = self.aggregator.releases[-1]
         n_people = sum(self.contract.enrolled[name] for name in last.participants)
-        self.released.append(Released(stage, value, last.noise, n_people))
+        self.released.append(ReleasedMean(stage, value, last.noise, n_people))
         return value
 
     def publish(self, data: bytes) -> None:

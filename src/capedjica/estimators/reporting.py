@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.analysis import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
 from capedjica.report.group import Findings, group_page
@@ -26,7 +26,7 @@ class Record:
     """What a fit published beside its maps: the contract and the means."""
 
     contract: Contract
-    released: Sequence[Released] = ()
+    released: Sequence[ReleasedMean] = ()
 
 
 def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) -> HtmlReport:

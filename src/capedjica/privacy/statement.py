@@ -16,7 +16,7 @@ from capedjica.privacy.wording import Guarantee, round_up
 
 @dataclass(frozen=True)
 class Charge:
-    """One release.
+    """What one release costs.
 
     Attributes
     ----------

@@ -14,7 +14,7 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 # What is larger stays beside the page.
-MOST_BYTES: Final = 3_000_000
+MOST_INSIDE: Final = 3_000_000
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from capedjica.algorithms.analysis import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
@@ -20,7 +20,7 @@ from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
 from capedjica.report.sections import Section
 
-METHODS: Final = {
+_METHOD_NAMES: Final = {
     "subject": "the default method: one short vector per person and release",
     "paper": "the paper's method: capePCA, then capeDJICA",
     "djica": "decentralized joint ICA, not private",
@@ -48,7 +48,7 @@ class Findings:
         What all parties agreed on.
     privacy : PrivacyStatement
         What was guaranteed and spent.
-    released : sequence of Released
+    released : sequence of ReleasedMean
         The means; none where they are not at hand.
     n_iter : int
         Iterations made.
@@ -72,7 +72,7 @@ class Findings:
     method: str = ""
     maps: MapSet | None = None
     sections: Sequence[Section] = ()
-    released: Sequence[Released] = ()
+    released: Sequence[ReleasedMean] = ()
     preparation: Sequence[str] = ()
     prepared: str = ""
     paper_says: Mapping[str, float] = field(default_factory=dict)
@@ -93,7 +93,7 @@ def group_page(findings: Findings) -> str:
         ("viewer.js",) if maps is not None and maps.look == "slices" else (),
         title=findings.title,
         findings=findings,
-        method=METHODS.get(findings.method, ""),
+        method=_METHOD_NAMES.get(findings.method, ""),
         components=[] if maps is None else components(maps),
         threshold=STABLE,
         stability=None if maps is None else _stability(maps),

@@ -13,7 +13,7 @@ import numpy as np
 from capedjica.algorithms.ica.reliability import STABLE
 from capedjica.report import charts, slices
 from capedjica.report.brain import Peak
-from capedjica.report.downloads import MOST_BYTES, Download, Figure, address, png, table
+from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
 from capedjica.report.slices import SLICES
 from capedjica.report.viewer import volumes
 from capedjica.tools.arrays import FloatArray
@@ -162,7 +162,7 @@ def maps_file(maps: MapSet) -> Download | None:
         found = table("maps.csv", columns, maps.values.T.tolist())
     else:
         found = Download("maps.nii.gz", address(_nifti(maps.image), "application/gzip"))
-    return found if len(found.address) < MOST_BYTES else None
+    return found if len(found.address) < MOST_INSIDE else None
 
 
 def _nifti(image: Nifti1Image) -> bytes:

@@ -141,13 +141,13 @@ NILEARN: Final = Reference(
         ("doi", "10.3389/fninf.2014.00014"),
     ),
 )
-_METHODS: Final = {
+_METHOD_WORDS: Final = {
     "subject": "each person entered every step with one short vector of bounded length",
     "paper": "the scans were reduced by capePCA and unmixed by capeDJICA ({imtiaz})",
     "djica": "the scans were reduced by PCA and unmixed by decentralized joint ICA ({baker})",
     "dp-djica": "the scans were reduced by PCA and unmixed by DP-djICA, with Laplace noise on the gradients",
 }
-_MECHANISMS: Final = {
+_MECHANISM_WORDS: Final = {
     "cape": "Each site added correlated noise to its sums ({imtiaz}): random masks from a secure sum "
     "({bonawitz}), which cancel between the sites, and Gaussian noise drawn at the site, which does not.",
     "conventional": "Each site added Gaussian noise of its own to its sums, enough without others' help.",
@@ -188,7 +188,7 @@ def _analysis(findings: Findings) -> str:
     without = f"without any scan leaving its site (capedjica {findings.version})"
     sentences = []
     if findings.maps is not None:
-        how = _METHODS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
+        how = _METHOD_WORDS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
         sentences.append(
             f"Brain networks were estimated from {who} by one independent component analysis with "
             f"{len(findings.maps)} components over all of them, {without}: {how}."
@@ -202,7 +202,7 @@ def _analysis(findings: Findings) -> str:
 
 
 def _noise(findings: Findings) -> str:
-    return _MECHANISMS[findings.contract.mechanism].format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
+    return _MECHANISM_WORDS[findings.contract.mechanism].format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
 
 
 def _cost(findings: Findings) -> str:

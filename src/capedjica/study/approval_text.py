@@ -32,7 +32,7 @@ _HIDDEN: Final = {
     "pooled": ". They go there AS THEY ARE; the aggregator is trusted, and adds noise to the results",
     "none": ". They go there AS THEY ARE, and no noise is added by anyone",
 }
-_MASKS: Final = (
+_MASK_WORDS: Final = (
     "Before, to agree on the masks: public keys, encrypted pieces of keys, and random numbers, as many as "
     "are released later ({numbers:,} in all); 5 messages for every {block:,} numbers or so. They are made "
     "without looking at a scan."
@@ -260,7 +260,7 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
     console.print()
     if privacy["mechanism"] == "cape":
         numbers = sum(row["times"] * row["numbers"] for row in releases)
-        show_paragraph(_MASKS.format(numbers=numbers, block=BLOCK_WORDS), console)
+        show_paragraph(_MASK_WORDS.format(numbers=numbers, block=BLOCK_WORDS), console)
     show_paragraph(_GREETINGS, console)
     show_paragraph(
         "Nothing else. `capedjica site outbox` lists what did leave a site, `capedjica plan` how much noise "

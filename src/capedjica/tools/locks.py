@@ -27,6 +27,8 @@ def locked(path: Path, busy: str) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):
             raise BusyError(busy) from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be locked: {error.strerror}") from None
         yield

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from scipy.stats import chi2
 
-from capedjica.algorithms.analysis import Released, Replay
+from capedjica.algorithms.analysis import ReleasedMean, Replay
 from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.algorithms.ica.networks import Networks
 from capedjica.coordinator.run.journal import read_journal
@@ -60,7 +60,7 @@ class Part:
 class Questions(Replay):
     """Answers with means that were made before, and notes what was asked for them."""
 
-    def __init__(self, released: list[Released]) -> None:
+    def __init__(self, released: list[ReleasedMean]) -> None:
         super().__init__(released)
         self.asked: list[tuple[int, bytes, bytes]] = []
         self._published = b""
@@ -131,7 +131,7 @@ def last_answers(
     raise AssertionError(f"a mean of stage {stage} for a question that nobody was asked")
 
 
-def check_mean(study: Study, answers: Mapping[str, Part], mean: Released, release: dict) -> None:
+def check_mean(study: Study, answers: Mapping[str, Part], mean: ReleasedMean, release: dict) -> None:
     """A mean is to the last bit what its participants, no more and no fewer, sent."""
     plan = plan_of(study, answers)
     total = np.sum([part.words for part in answers.values()], axis=0, dtype=np.uint64)

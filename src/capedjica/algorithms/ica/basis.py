@@ -17,7 +17,7 @@ from capedjica.tools.arrays import FloatArray
 # of the energy of maps whose blobs are a few pixels wide.
 KEPT: Final = 0.4
 # Waves within a mask.
-MOST: Final = 300
+MOST_WAVES: Final = 300
 # Part of a wave's energy that must be new.
 NEW: Final = 1e-2
 
@@ -43,7 +43,7 @@ def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> FloatArray:
     return waves[np.ravel(squares) < 1 - 1e-9]
 
 
-def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST) -> FloatArray:
+def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST_WAVES) -> FloatArray:
     r"""Return (K, D) orthonormal rows that span the smoothest cosines on the D voxels of a mask.
 
     The cosines are those of the smallest box around the mask, products of one along each side, ordered by

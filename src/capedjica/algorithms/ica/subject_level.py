@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
-from capedjica.algorithms.analysis import Means, Progress, Released, Replay
+from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
 from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
@@ -221,7 +221,7 @@ class SubjectMethod:
                     progress(unmixing, iteration)
         return Networks(unmixing, lambda: self.draws(means.released), n_iter=iteration)
 
-    def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
+    def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
         r"""Return (D, R) mixing matrices as they might have come out with other noise.
 
         The noise of each release is drawn once more, on top of what was published (which has its own, so that
@@ -318,7 +318,7 @@ def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
     return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
 
 
-def _redrawn(released: Released, rng: np.random.Generator) -> FloatArray:
+def _redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
     again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
     return again
 

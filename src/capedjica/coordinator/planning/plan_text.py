@@ -14,7 +14,7 @@ from capedjica.privacy.wording import round_up
 from capedjica.tools.terminal import show_heading, show_paragraph, show_table
 from capedjica.tools.text import printable
 
-ACCOUNTANTS: Final = {
+_ACCOUNTANT_NAMES: Final = {
     "exact": "exact",
     "rdp": "Renyi, best order",
     "moments": "moments accountant",
@@ -105,11 +105,12 @@ def _show_sites(plan: Plan, console: Console) -> None:
 def _show_totals(plan: Plan, console: Console) -> None:
     show_heading("Total epsilon of the planned releases", console)
     columns = ["accountant", "all stages"]
-    rows = [[title, round_up(plan.epsilon[name])] for name, title in ACCOUNTANTS.items()]
+    rows = [[title, round_up(plan.epsilon[name])] for name, title in _ACCOUNTANT_NAMES.items()]
     if plan.epsilon_descent:
         columns.append("gradient descent alone")
         rows = [
-            [*row, round_up(plan.epsilon_descent[name])] for row, name in zip(rows, ACCOUNTANTS, strict=True)
+            [*row, round_up(plan.epsilon_descent[name])]
+            for row, name in zip(rows, _ACCOUNTANT_NAMES, strict=True)
         ]
     if plan.paper_says:
         rows += [[title, "–", round_up(plan.paper_says[name])] for name, title in PAPER.items()]

@@ -35,7 +35,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from capedjica.algorithms.analysis import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps import pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
@@ -255,7 +255,7 @@ class NoisyMeans:
     def __init__(self, subjects: SimulatedSubjects, noise: tuple[float, ...], seed: int) -> None:
         self._subjects, self._noise = subjects, noise
         self._rng, self._published = np.random.default_rng(seed), b""
-        self.released: list[Released] = []
+        self.released: list[ReleasedMean] = []
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the noisy mean of a stage's query."""

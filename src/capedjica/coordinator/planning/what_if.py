@@ -20,7 +20,7 @@ from capedjica.securesum.identity import PublicIdentity
 from capedjica.securesum.parameters import Roster, default_threshold, least_threshold, suitable_threshold
 from capedjica.study.planned_releases import fractions, participants, spendable_delta
 
-MECHANISMS: Final[dict[str, tuple[MechanismName, MaskName]]] = {
+_COMPARED: Final[dict[str, tuple[MechanismName, MaskName]]] = {
     "pooled": ("pooled", "uniform"),
     "cape, uniform masks": ("cape", "uniform"),
     "cape, paper masks": ("cape", "paper"),
@@ -59,7 +59,7 @@ def _against(contract: Contract, other: Contract) -> tuple[float, float]:
 def comparison(contract: Contract) -> dict[str, dict[str, float]]:
     """Each mechanism at the planned epsilon (how noisy) and at the planned noise (what epsilon)."""
     rows = {}
-    for name, (mechanism, mask) in MECHANISMS.items():
+    for name, (mechanism, mask) in _COMPARED.items():
         noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, masking=mask))
         rows[name] = {"variance_at_equal_epsilon": noise**2, "epsilon_at_equal_noise": epsilon}
     return rows

@@ -17,10 +17,10 @@ from typing import Final, Self
 import msgspec
 import numpy as np
 
-from capedjica.algorithms.analysis import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
-from capedjica.mechanisms.aggregator.history import Release
+from capedjica.mechanisms.aggregator.history import ReleaseRecord
 from capedjica.mechanisms.contract import Contract
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import sync_folder, writing
@@ -35,7 +35,7 @@ class MeanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
 
     stage: int
     value: bytes
-    releases: tuple[Release, ...]
+    releases: tuple[ReleaseRecord, ...]
 
 
 class Journal:
@@ -82,12 +82,12 @@ class Journal:
         self.close()
 
     @property
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[ReleaseRecord]:
         """All releases in order."""
         return [release for record in self.records for release in record.releases]
 
     @property
-    def released(self) -> list[Released]:
+    def released(self) -> list[ReleasedMean]:
         """All means in order, each with the noise of the release that made it."""
         return _released(self.records, self._contract)
 
@@ -115,7 +115,7 @@ class JournaledMeans:
         self._unpublished: bytes | None = None
 
     @property
-    def released(self) -> list[Released]:
+    def released(self) -> list[ReleasedMean]:
         """The means that were asked for so far."""
         made = self._journal.released
         return made[: len(made) - len(self._earlier)]
@@ -148,7 +148,7 @@ class JournaledMeans:
         return value
 
 
-def read_journal(path: Path, contract: Contract) -> list[Released]:
+def read_journal(path: Path, contract: Contract) -> list[ReleasedMean]:
     """Return the means of a journal of this contract, which stays as it is."""
     try:
         content = path.read_bytes()
@@ -160,9 +160,9 @@ def read_journal(path: Path, contract: Contract) -> list[Released]:
     return _released(_read(content, len(header), path)[0], contract)
 
 
-def _released(records: list[MeanRecord], contract: Contract) -> list[Released]:
+def _released(records: list[MeanRecord], contract: Contract) -> list[ReleasedMean]:
     return [
-        Released(
+        ReleasedMean(
             record.stage,
             np.frombuffer(record.value, dtype="<f8"),
             record.releases[-1].noise,

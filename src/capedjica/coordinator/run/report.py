@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from capedjica.algorithms.analysis import Released, ResultTable
+from capedjica.algorithms.analysis import ReleasedMean, ResultTable
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
@@ -192,7 +192,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
     )
 
 
-def _released(folder: RunFolder, study: Study) -> list[Released]:
+def _released(folder: RunFolder, study: Study) -> list[ReleasedMean]:
     """Return the means; none in an unpacked results.zip, which does not have them."""
     return read_journal(folder.journal_path, study.contract) if folder.journal_path.exists() else []
 

@@ -18,7 +18,7 @@ import numpy as np
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.mechanisms.aggregator.block_making import BlockMaking, OpenBlock
 from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
-from capedjica.mechanisms.aggregator.history import Event, Release
+from capedjica.mechanisms.aggregator.history import Event, ReleaseRecord
 from capedjica.mechanisms.aggregator.lost_sites import (
     MAX_ATTEMPTS,
     REPEATS,
@@ -65,7 +65,7 @@ class Aggregator:
         Sends bytes to sites by name and returns the answers that came back in time.
     noise : NoiseSource, optional
         For ``mechanism="pooled"``, where the aggregator is the trusted curator who adds the noise.
-    done : sequence of Release
+    done : sequence of ReleaseRecord
         What an earlier aggregator of the same contract made, before it was interrupted.
     n_done : sequence of int
         How many means of each stage it completed.
@@ -78,7 +78,7 @@ class Aggregator:
 
     Attributes
     ----------
-    releases : list of Release
+    releases : list of ReleaseRecord
         What was made so far, in order.
     refusals : dict
         Why each site that did not answer as it should did not, the last time.
@@ -91,7 +91,7 @@ class Aggregator:
         contract: Contract,
         exchange: Exchange,
         noise: NoiseSource | None = None,
-        done: Sequence[Release] = (),
+        done: Sequence[ReleaseRecord] = (),
         n_done: Sequence[int] = (),
         *,
         ahead: bool = False,
@@ -104,7 +104,7 @@ class Aggregator:
             if noise.secure == contract.insecure_noise:
                 raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
-        self.releases: list[Release] = list(done)
+        self.releases: list[ReleaseRecord] = list(done)
         self.standing = Standing() if standing is None else standing
         self._conversation = Conversation(contract, exchange)
         self.refusals = self._conversation.refusals
@@ -346,7 +346,7 @@ class Aggregator:
         answers = self._ask_until_complete(ask, plan)
         aborted = len(answers) < len(plan.participants)
         self.releases.append(
-            Release(
+            ReleaseRecord(
                 label=plan.query.label,
                 # defence: what-was-given-up-stays-charged
                 mu=plan.mu,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from capedjica.mechanisms.aggregator.history import Release
+from capedjica.mechanisms.aggregator.history import ReleaseRecord
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import Charge, PrivacyStatement
 
 
 def privacy_statement(
-    contract: Contract, releases: Iterable[Release], charged: Mapping[str, float] | None = None
+    contract: Contract, releases: Iterable[ReleaseRecord], charged: Mapping[str, float] | None = None
 ) -> PrivacyStatement:
     """Return what was guaranteed and what was spent.
 
@@ -19,7 +19,7 @@ def privacy_statement(
     ----------
     contract : Contract
         What was agreed.
-    releases : iterable of Release
+    releases : iterable of ReleaseRecord
         What the aggregator knows of.
     charged : dict, optional
         mu^2 by site as the sites' ledgers say, which also know of what was lost to interruptions.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseRecord:
     """One release as it happened.
 
     Attributes

@@ -17,7 +17,7 @@ REPEATS: Final = 1
 # How often a release is tried again after sites were lost.
 MAX_ATTEMPTS: Final = 20
 # How often a site that was there may fail the others, at their cost, before it is left out for good.
-PATIENCE: Final = 2
+LEFT_OUT_AFTER: Final = 2
 # A release is not made with less than this part of the budget that was planned for it.
 LEAST_SHRINK: Final = 0.01
 # What the headroom of earlier releases leaves over, at most, as part of the budget of a release.

@@ -12,7 +12,7 @@ from typing import Any
 
 from capedjica.privacy.charges import Cap, epsilon_of, total
 from capedjica.privacy.ledger.books import Books, Slot, Study
-from capedjica.privacy.ledger.entry import COLUMNS, Entry, Release
+from capedjica.privacy.ledger.entry import COLUMNS, Entry, ReleaseDetail
 from capedjica.privacy.ledger.policy import Policy
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.wording import round_up
@@ -146,7 +146,7 @@ def _of_a_subject(mu2: float, study: Study) -> float:
 
 def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:
     """Describe one release."""
-    study, release, mu2 = books.studies[slot.study], entry.read(Release), entry.mu2 or 0.0
+    study, release, mu2 = books.studies[slot.study], entry.read(ReleaseDetail), entry.mu2 or 0.0
     delta = study.cap.delta
     return Sent(
         seq=entry.seq,

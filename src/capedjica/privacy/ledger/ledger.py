@@ -15,7 +15,7 @@ from capedjica.privacy.ledger import checks
 from capedjica.privacy.ledger.account import Sent, Summary, Totals, as_json, sent, totals
 from capedjica.privacy.ledger.books import Slot
 from capedjica.privacy.ledger.chain import Chain
-from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
+from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, ReleaseDetail
 from capedjica.privacy.ledger.errors import LedgerError, SlotBurntError
 from capedjica.privacy.ledger.head import Sign, Verify, write_atomically
 from capedjica.privacy.ledger.policy import Policy
@@ -226,7 +226,7 @@ class Ledger:
         request = checks.secret_or_hash("request_hash", request_hash)
         numbers = checks.natural("summary.numbers", summary.numbers)
         names = checks.participants(participants)
-        detail = Release(names, checks.text("summary.what", summary.what), numbers)
+        detail = ReleaseDetail(names, checks.text("summary.what", summary.what), numbers)
         asked = charge(mu)
         with self._burning(place), self._chain.writing():
             self._chain.books.approved(place.study)

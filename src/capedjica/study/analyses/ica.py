@@ -15,7 +15,7 @@ from capedjica.study.analyses.base import AnalysisTable, Iterations, Setting, Wo
 
 MethodName = Literal["subject", "paper"]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
-METHODS: Final = {
+_METHOD_NAMES: Final = {
     "subject": "The default method (one short vector per person and release)",
     "paper": "The paper's method (capePCA, then capeDJICA)",
 }
@@ -73,8 +73,8 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
         return (
-            f"{METHODS[self.method]}: {setting.n_features:,} features to {self.n_components} components, "
-            f"scans of about {setting.scan_length:,} time points"
+            f"{_METHOD_NAMES[self.method]}: {setting.n_features:,} features to {self.n_components} "
+            f"components, scans of about {setting.scan_length:,} time points"
         )
 
     def words(self, setting: Setting) -> list[str]:
