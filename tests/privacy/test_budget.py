@@ -210,7 +210,9 @@ def test_a_call_that_fails_on_the_way_stays_charged():
 
 def test_early_stopping_earns_nothing_back():
     budget = PrivacyBudget(3.0)
-    model = CapeDJICA(2, epsilon=2.0, method="paper", max_iter=50, paper_options=PaperOptions(tol=1e6), budget=budget).fit(SCANS)
+    model = CapeDJICA(
+        2, epsilon=2.0, method="paper", max_iter=50, paper_options=PaperOptions(tol=1e6), budget=budget
+    ).fit(SCANS)
     assert model.n_iter_ < 50
     assert model.privacy_.spent_mu < 0.9 * budget.spent_mu
     assert budget.spent_mu == pytest.approx(cost(2.0), rel=1e-8)
