@@ -14,7 +14,7 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod, SubjectSite
 from capedjica.data.simulated.synthetic import SyntheticModel
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_mu
@@ -99,14 +99,12 @@ class Problem:
             self.sizes,
             self.sites,
             method.stages(),
-            epsilon=epsilon,
-            delta=DELTA,
-            mechanism=mechanism,
+            in_process(epsilon=epsilon, delta=DELTA, mechanism=mechanism),
         )
-        result = method.estimate(study)
+        found = method.estimate(study)
         if epsilon is not None:
             assert study.privacy.epsilon <= epsilon * (1 + 1e-9)
-        return result
+        return found.estimate, found.n_iter
 
 
 class KeptSite(SubjectSite):

@@ -47,13 +47,13 @@ from capedjica.algorithms.ica.infomax import (
     subject_gradients,
 )
 from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.paper_method import reduce, within_unit_ball
+from capedjica.algorithms.ica.paper_method import reduce
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query
+from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query, within_unit_ball
 from capedjica.algorithms.state import read_arrays
 from capedjica.algorithms.svec import svec
 from capedjica.data.simulated.synthetic import SyntheticModel
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName, Stage
 from capedjica.mechanisms.statistics import Statistics
 from capedjica.metrics import matched_map_correlation
@@ -242,10 +242,7 @@ def study_with_noise(
             sizes,
             statistics,
             [stage],
-            epsilon=epsilon,
-            delta=DELTA,
-            mechanism=mechanism,
-            mask="paper",
+            in_process(epsilon=epsilon, delta=DELTA, mechanism=mechanism, masking="paper"),
         )
 
     trial = study(1.0).contract

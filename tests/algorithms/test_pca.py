@@ -17,7 +17,7 @@ from capedjica.algorithms.pca import (
     subject_moments,
 )
 from capedjica.algorithms.svec import svec, svec_size, unsvec
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Stage
 from capedjica.metrics import subspace_angles
 from tests.algorithms.ica.reference import clipped_moments
@@ -44,9 +44,7 @@ def exact_mean(sites, units, statistics, clip):
             for name, site in zip(names, sites, strict=True)
         },
         [Stage(pca_query(D, clip))],
-        epsilon=None,
-        delta=1e-5,
-        mechanism="none",
+        in_process(mechanism="none"),
     )
     return study.mean(0)
 

@@ -97,7 +97,7 @@ def test_every_mu_is_that_of_the_adversarys_covariance_and_within_the_budget(see
     for _ in range(40):
         contract, participants, invited, fraction = random_case(chance)
         plan = plan_release(contract, contract.stages[0].query, fraction, participants, invited)
-        lost.add((contract.mask, participants != invited))
+        lost.add((contract.masking, participants != invited))
         made = plan_release(contract, contract.stages[0].query, fraction, invited)
         assert plan.mask == {name: made.mask[name] for name in participants}
         targets = [

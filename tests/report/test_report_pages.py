@@ -387,7 +387,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
         [nibabel.Nifti1Image(rng.laplace(size=(4, 4, 4, 30)), mask.affine) for _ in range(3)]
         for _ in range(3)
     ]
-    seen = CapeDJICA(2, epsilon=5.0, mask=mask, max_iter=2).fit(scans).generate_report().html
+    seen = CapeDJICA(2, epsilon=5.0, mask_img=mask, max_iter=2).fit(scans).generate_report().html
     assert seen.count("<canvas") == 3
     for method, mechanism, epsilon in (("djica", "none", None), ("dp-djica", "cape", 9.0)):
         other = CapeDJICA(2, epsilon=epsilon, method=method, mechanism=mechanism, max_iter=2, random_state=0)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Self, cast
 
-from capedjica.algorithms.analysis import ReleasedMean
+from capedjica.algorithms.analysis import Analysis, ReleasedMean, Result
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.guarantee import privacy_statement
-from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.mechanisms.contract import Stage
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.mechanisms.statistics import Statistics
@@ -21,7 +24,10 @@ from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
-from capedjica.tools.arrays import FloatArray
+from capedjica.tools.arrays import FloatArray, Scan
+
+in_process: Final = partial(Terms, reserve=NO_RESERVE)
+"""The :class:`capedjica.mechanisms.terms.Terms` of a study in which no site is lost."""
 
 
 class EmbeddedStudy:
@@ -37,11 +43,11 @@ class EmbeddedStudy:
         What yields the subjects' vectors at each site, by name.
     stages : sequence of Stage
         Everything that may be asked.
-    epsilon : float or dict, optional
-        Total budget, for all sites or by name; None for ``mechanism="none"``.
-    delta : float
-        Of the total guarantee.
-    mechanism, masking, n_colluding, weights, reserve, neighbour, units_per_subject
+    terms : Terms
+        What it may cost, and against whom it protects (:data:`in_process`).
+    weights : dict, optional
+        Weights of the sites, by name.
+    neighbour, units_per_subject
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
         Reproducible noise that protects nobody; the result says so.
@@ -61,14 +67,9 @@ class EmbeddedStudy:
         subjects: Mapping[str, int],
         statistics: Mapping[str, Statistics],
         stages: Sequence[Stage],
+        terms: Terms,
         *,
-        epsilon: float | Mapping[str, float] | None,
-        delta: float,
-        mechanism: MechanismName = "cape",
-        masking: MaskName = "uniform",
-        n_colluding: int | str = "third",
         weights: Mapping[str, float] | None = None,
-        reserve: float = NO_RESERVE,
         insecure_noise_seed: int | None = None,
         neighbour: Neighbour = "subject",
         units_per_subject: int = 1,
@@ -76,19 +77,11 @@ class EmbeddedStudy:
         besides: float = 0.0,
         carrier: Carrier = faithful,
     ) -> None:
-        check_budget(budget, mechanism, insecure_noise_seed is not None)
+        seeded = insecure_noise_seed is not None
+        check_budget(budget, terms.mechanism, seeded)
         names = list(subjects)
         identities = {name: Identity.generate() for name in names}
-        terms = Terms(
-            epsilon=epsilon,
-            delta=delta,
-            mechanism=mechanism,
-            masking=masking,
-            n_colluding=n_colluding,
-            reserve=reserve,
-            insecure_noise=insecure_noise_seed is not None,
-        )
-        self.contract = terms.contract(
+        self.contract = replace(terms, insecure_noise=seeded).contract(
             title,
             [identities[name].public(name) for name in names],
             list(subjects.values()),
@@ -100,11 +93,30 @@ class EmbeddedStudy:
         self._seed = insecure_noise_seed
         self.sites = {name: self._site(name, identities[name], statistics[name]) for name in names}
         self.engine = InProcessEngine(self.sites, carrier)
-        curator = self._noise("aggregator") if mechanism == "pooled" else None
+        curator = self._noise("aggregator") if terms.mechanism == "pooled" else None
         self.aggregator = Aggregator(self.contract, self.engine.exchange, curator)
         self.released: list[ReleasedMean] = []
         if budget is not None:
             self._charge(budget, besides)
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        analysis: Analysis[Result],
+        data: Mapping[str, Sequence[Scan] | FloatArray],
+        terms: Terms,
+        subjects: Mapping[str, int] | None = None,
+        **more: Any,
+    ) -> Self:
+        """Return a study of an analysis on the data of every site.
+
+        Data are subjects, or an array with one row for each; ``subjects`` is how many units they hold where a
+        unit is not a subject.
+        """
+        sizes = subjects or {name: len(site) for name, site in data.items()}
+        sites = {name: analysis.site(cast(Sequence[Scan], site)) for name, site in data.items()}
+        return cls(title, sizes, sites, analysis.stages(), terms, **more)
 
     def _charge(self, budget: PrivacyBudget, besides: float) -> None:
         contract = self.contract

@@ -145,7 +145,7 @@ class ImageOptions:
     """What an estimator was told about images; None where it was not."""
 
     atlas: Any
-    mask: Any
+    mask_img: Any
     masker: Any
     smoothing_fwhm: float | None
     standardize: bool | str | None
@@ -155,13 +155,15 @@ class ImageOptions:
         """Return what makes series of images from public ones, None where none was given."""
         if self.masker is not None:
             return self._of_masker()
-        if self.atlas is None and self.mask is None:
+        if self.atlas is None and self.mask_img is None:
             return None
-        features = image_features(self._table(), _public(self.atlas, "atlas"), _public(self.mask, "mask"))
+        features = image_features(
+            self._table(), _public(self.atlas, "atlas"), _public(self.mask_img, "mask_img")
+        )
         return FeatureExtractor(features, _cache(self.memory))
 
     def _of_masker(self) -> Extractor:
-        for name in ("atlas", "mask", "smoothing_fwhm", "standardize", "memory"):
+        for name in ("atlas", "mask_img", "smoothing_fwhm", "standardize", "memory"):
             if getattr(self, name) not in (None, False):
                 raise InputError(f"{name} must not be given beside masker, which has its own settings")
         return MaskerExtractor(_fitted(self.masker))
@@ -253,7 +255,9 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
     if not places:
         return sites
     if extractor is None:
-        raise InputError(f"X holds images, but neither mask nor atlas nor masker is given; {ACROSS_PEOPLE}")
+        raise InputError(
+            f"X holds images, but neither mask_img nor atlas nor masker is given; {ACROSS_PEOPLE}"
+        )
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
     read = delayed(_read)

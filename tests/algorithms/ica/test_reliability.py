@@ -8,7 +8,7 @@ from capedjica.algorithms.ica.maps import mixing_of, peak_order, pseudo_inverse
 from capedjica.algorithms.ica.reliability import STABLE, stability
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data import make_synthetic
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.metrics import match_components
 
 
@@ -89,7 +89,13 @@ def test_draws_replay_what_was_published_and_ask_nobody():
     data = make_synthetic(2, 20, 3, 60, 8, 0)
     method = SubjectMethod(64, 3, 60, noise=0.01, max_rotations=4)
     sites = {f"s{number}": method.site(site) for number, site in enumerate(data.sites)}
-    study = EmbeddedStudy("t", {"s0": 10, "s1": 10}, sites, method.stages(), epsilon=5.0, delta=1e-5)
+    study = EmbeddedStudy(
+        "t",
+        {"s0": 10, "s1": 10},
+        sites,
+        method.stages(),
+        in_process(epsilon=5.0),
+    )
     unmixing, _ = method.estimate(study)
     study.engine.keep_transcript = True
     still = [type(one)(one.stage, one.value, 0.0) for one in study.released]

@@ -41,7 +41,7 @@ from scipy.stats import beta
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.state import pack
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question
 from capedjica.mechanisms.variance import mean_noise
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
@@ -150,8 +150,7 @@ def make_study(epsilon, subjects):
         {site: len(scans) for site, scans in subjects.items()},
         {site: METHOD.site(scans) for site, scans in subjects.items()},
         METHOD.stages(),
-        epsilon=epsilon,
-        delta=DELTA,
+        in_process(epsilon=epsilon, delta=DELTA),
     )
     study.engine.keep_transcript = True
     return study

@@ -547,7 +547,7 @@ IMAGES = {
     "a folder": a_folder,
 }
 EXTRACTORS = {
-    "images-mask": lambda: {"mask": image(INSIDE.astype(np.uint8))},
+    "images-mask": lambda: {"mask_img": image(INSIDE.astype(np.uint8))},
     "images-masker": lambda: {"masker": NiftiMasker(image(INSIDE.astype(np.uint8)), standardize=None)},
 }
 

@@ -87,7 +87,7 @@ def measured_mu(study, tap, target, answers):
     sum_of_masks = revealed - known
     plan = study.sites[target]._block.plan(ask)
     person = (plan.query.spread * plan.query.clip * plan.scale[target]) / plan.step
-    if study.contract.mask == "uniform":
+    if study.contract.masking == "uniform":
         # a uniform mask leaves nothing but the sum: messages added up, masks taken off
         total = np.zeros(D, np.uint64)
         for message in messages.values():

@@ -32,8 +32,9 @@ from capedjica.algorithms.ica.scan_length import (
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments, within_unit_ball
 from capedjica.algorithms.state import pack, read_arrays, unpack
-from capedjica.errors import ProtocolError
+from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Stage
+from capedjica.privacy import validate
 from capedjica.tools.arrays import FloatArray, Scan
 
 PCA: Final = 0
@@ -41,9 +42,47 @@ DESCENT: Final = 1
 PCA_SHARE: Final = 0.3
 
 
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions:
+    """What is rarely changed of the paper's method.
+
+    Parameters
+    ----------
+    learning_rate : float, optional
+        rho; by default the paper's 0.015 / ln R.
+    pca_share : float
+        Part of the budget (of mu^2) for the PCA.
+    clip_g, clip_h : float
+        B_G and B_h, bounds of the gradients at one time point.
+    tol : float
+        Squared change of the unmixing matrix at which to stop.
+
+    Examples
+    --------
+    >>> from capedjica import CapeDJICA, PaperOptions
+    >>> ica = CapeDJICA(5, epsilon=2.0, method="paper", paper_options=PaperOptions(pca_share=0.5))
+    >>> ica.paper_options.pca_share
+    0.5
+    """
+
+    learning_rate: float | None = None
+    pca_share: float = PCA_SHARE
+    clip_g: float = B_G
+    clip_h: float = B_H
+    tol: float = TOLERANCE
+
+    def __post_init__(self) -> None:
+        for name in ("clip_g", "clip_h", "tol"):
+            validate.positive(name, getattr(self, name))
+        if self.learning_rate is not None:
+            validate.positive("learning_rate", self.learning_rate)
+        if not 0 < self.pca_share < 1:
+            raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
+
+
 @dataclass(frozen=True)
-class PaperMethod:
-    """The paper's method with its parameters.
+class PaperMethod(PaperOptions):
+    """The paper's method with its parameters, to which those of `PaperOptions` belong.
 
     Parameters
     ----------
@@ -51,14 +90,6 @@ class PaperMethod:
         D and R.
     max_iter : int
         J, the most iterations.
-    pca_share : float
-        Part of the budget (of mu^2) for the PCA.
-    learning_rate : float, optional
-        rho; by default the paper's 0.015 / ln R.
-    clip_g, clip_h : float
-        B_G and B_h, bounds of the gradients at one time point.
-    tol : float
-        Squared change of the unmixing matrix at which to stop.
     scan_length : int
         Time points of a typical scan, as planned.
     """
@@ -66,14 +97,10 @@ class PaperMethod:
     n_features: int
     n_components: int
     max_iter: int = 1000
-    pca_share: float = PCA_SHARE
-    learning_rate: float | None = None
-    clip_g: float = B_G
-    clip_h: float = B_H
-    tol: float = TOLERANCE
     scan_length: int = TYPICAL_SCAN
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_scan_length(self.scan_length)
 
     def stages(self) -> tuple[Stage, ...]:

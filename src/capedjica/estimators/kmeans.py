@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.tables.kmeans import Lloyd, cluster_query, distances, person_clusters
+from capedjica.algorithms.tables.kmeans import ClustersOfRows, distances
 from capedjica.algorithms.tables.rows import clip_rows
-from capedjica.applications.base import PrivateEstimator
-from capedjica.applications.inputs import read_people, read_tables
-from capedjica.estimators import Sites
-from capedjica.mechanisms.contract import Stage
+from capedjica.estimators.base import TableEstimator
+from capedjica.estimators.inputs import Sites
+from capedjica.estimators.tables import read_people, read_tables
 from capedjica.privacy import validate
 from capedjica.tools.arrays import FloatArray
 
 
-@dataclass(eq=False)
-class PrivateKMeans(PrivateEstimator):
+@dataclass(eq=False, repr=False)
+class PrivateKMeans(TableEstimator):
     """k-means clustering (:mod:`capedjica.algorithms.tables.kmeans`).
 
     Which cluster each person of X belongs to is not part of the result: that would be personal data.
@@ -36,8 +34,8 @@ class PrivateKMeans(PrivateEstimator):
         J, the number of steps; the budget is spread evenly over them.
     random_state : int, optional
         Seeds the first centers and the splitting of clusters; not the privacy noise.
-    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed, budget
-        See :class:`capedjica.applications.base.PrivateEstimator`.
+    epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
+        See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
@@ -62,8 +60,8 @@ class PrivateKMeans(PrivateEstimator):
     radius: float
     max_iter: int = 10
     random_state: int | None = None
-    cluster_centers_: FloatArray = field(init=False, repr=False)
-    shares_: FloatArray = field(init=False, repr=False)
+    cluster_centers_: FloatArray = field(init=False)
+    shares_: FloatArray = field(init=False)
 
     def fit(self, X: Sites, y: Any = None) -> Self:
         """Find the centers.
@@ -80,16 +78,14 @@ class PrivateKMeans(PrivateEstimator):
         max_iter = validate.count("max_iter", self.max_iter)
         tables = read_tables(X)
         n_features = next(iter(tables.values())).shape[1]
-        lloyd = Lloyd(n_clusters, n_features, radius, max_iter, _public_randomness(self.random_state))
-        study = self._study(
-            f"private k-means with {n_clusters} clusters",
-            {name: len(table) for name, table in tables.items()},
-            {name: partial(person_clusters, table, n_clusters, radius) for name, table in tables.items()},
-            Stage(cluster_query(n_clusters, n_features, radius), max_iter),
-        )
-        for _ in range(max_iter):
-            lloyd.update(study.mean(0, lloyd.state))
-        self.cluster_centers_, self.shares_ = lloyd.centers, lloyd.shares
+        seed = self.random_state
+        if seed is not None:
+            validate.count("random_state", seed, minimum=0)
+        analysis = ClustersOfRows(n_clusters, n_features, radius, max_iter, seed)
+        title = f"private k-means with {n_clusters} clusters"
+        study = self._study(title, analysis, tables, self._terms())
+        found = analysis.estimate(study)
+        self.cluster_centers_, self.shares_ = found.centers, found.shares
         self.privacy_ = study.privacy
         return self
 
@@ -102,8 +98,3 @@ class PrivateKMeans(PrivateEstimator):
         """Return the number of the center nearest to each row."""
         nearest: NDArray[np.intp] = self.transform(X).argmin(axis=1)
         return nearest
-
-
-def _public_randomness(random_state: int | None) -> np.random.Generator:
-    seed = None if random_state is None else validate.count("random_state", random_state, minimum=0)
-    return np.random.default_rng(seed)

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.tables.regression import (
-    LogisticDescent,
-    default_clip,
-    default_learning_rate,
-    extend,
-    gradient_query,
-    person_gradients,
-    probability,
-)
-from capedjica.applications.base import PrivateEstimator
-from capedjica.applications.inputs import read_labels, read_people, read_tables
-from capedjica.estimators import Sites
-from capedjica.mechanisms.contract import Stage
+from capedjica.algorithms.tables.regression import LogisticOfRows, extend, probability
+from capedjica.estimators.base import TableEstimator
+from capedjica.estimators.inputs import Sites
+from capedjica.estimators.tables import read_labels, read_people, read_tables
 from capedjica.privacy import validate
 from capedjica.tools.arrays import FloatArray
 
 
-@dataclass(eq=False)
-class PrivateLogisticRegression(PrivateEstimator):
+@dataclass(eq=False, repr=False)
+class PrivateLogisticRegression(TableEstimator):
     """Logistic regression of labels 0 and 1 (by descent: :mod:`capedjica.algorithms.tables.regression`).
 
     Parameters
@@ -43,8 +33,8 @@ class PrivateLogisticRegression(PrivateEstimator):
         By default 4 / (B^2 + 1).
     l2 : float
         lambda of the penalty lambda/2 times the squared norm of the coefficients, intercept excepted.
-    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed, budget
-        See :class:`capedjica.applications.base.PrivateEstimator`.
+    epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
+        See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
@@ -70,8 +60,8 @@ class PrivateLogisticRegression(PrivateEstimator):
     max_iter: int = 30
     learning_rate: float | None = None
     l2: float = 0.0
-    coef_: FloatArray = field(init=False, repr=False)
-    intercept_: float = field(init=False, repr=False)
+    coef_: FloatArray = field(init=False)
+    intercept_: float = field(init=False)
 
     def fit(self, X: Sites, y: Sites) -> Self:
         """Fit the model.
@@ -85,21 +75,17 @@ class PrivateLogisticRegression(PrivateEstimator):
         """
         max_iter = validate.count("max_iter", self.max_iter)
         bound = validate.positive("feature_bound", self.feature_bound)
-        rate = _positive_or("learning_rate", self.learning_rate, default_learning_rate(bound))
-        clip = _positive_or("clip", self.clip, default_clip(bound))
-        tables = {name: extend(table, bound) for name, table in read_tables(X).items()}
+        rate = _positive_or_none("learning_rate", self.learning_rate)
+        clip = _positive_or_none("clip", self.clip)
+        tables = read_tables(X)
         labels = read_labels(y, tables)
-        n_features = next(iter(tables.values())).shape[1] - 1
-        descent = LogisticDescent(n_features, rate, validate.nonnegative("l2", self.l2))
-        study = self._study(
-            "private logistic regression",
-            {name: len(table) for name, table in tables.items()},
-            {name: partial(person_gradients, table, labels[name]) for name, table in tables.items()},
-            Stage(gradient_query(n_features, clip), max_iter),
-        )
-        for _ in range(max_iter):
-            descent.update(study.mean(0, descent.state))
-        self.coef_, self.intercept_ = descent.weights[:-1], float(descent.weights[-1])
+        n_features = next(iter(tables.values())).shape[1]
+        l2 = validate.nonnegative("l2", self.l2)
+        analysis = LogisticOfRows(n_features, bound, clip, max_iter, rate, l2)
+        rows = {name: np.column_stack([table, labels[name]]) for name, table in tables.items()}
+        study = self._study("private logistic regression", analysis, rows, self._terms())
+        found = analysis.estimate(study)
+        self.coef_, self.intercept_ = found.coefficients, found.intercept
         self.privacy_ = study.privacy
         return self
 
@@ -115,5 +101,5 @@ class PrivateLogisticRegression(PrivateEstimator):
         return labels
 
 
-def _positive_or(name: str, value: float | None, default: float) -> float:
-    return default if value is None else validate.positive(name, value)
+def _positive_or_none(name: str, value: float | None) -> float | None:
+    return None if value is None else validate.positive(name, value)

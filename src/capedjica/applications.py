@@ -5,8 +5,6 @@ infinity among the features contributes zero. Every parameter is to be chosen fr
 picked by its score on the data is a use of the data that ``privacy_`` does not know about.
 """
 
-from capedjica.applications.histogram import PrivateHistogram
-from capedjica.applications.kmeans import PrivateKMeans
-from capedjica.applications.regression import PrivateLogisticRegression
+from capedjica.estimators import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 
 __all__ = ["PrivateHistogram", "PrivateKMeans", "PrivateLogisticRegression"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from capedjica.errors import InputError
-from capedjica.estimators import Sites, name_sites
+from capedjica.estimators.inputs import Sites, name_sites
 from capedjica.tools.arrays import FloatArray
 
 

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from capedjica.algorithms.tables.histogram import (
-    cell_query,
-    cells,
-    density,
-    grid_shape,
-    nearest_distribution,
-    person_cells,
-)
-from capedjica.applications.base import PrivateEstimator
-from capedjica.applications.inputs import read_people, read_tables
+from capedjica.algorithms.tables.histogram import HistogramOfRows, cells
 from capedjica.errors import InputError
-from capedjica.estimators import Sites
-from capedjica.mechanisms.contract import Stage
+from capedjica.estimators.base import TableEstimator
+from capedjica.estimators.inputs import Sites
+from capedjica.estimators.tables import read_people, read_tables
 from capedjica.tools.arrays import FloatArray
 
 
-@dataclass(eq=False)
-class PrivateHistogram(PrivateEstimator):
+@dataclass(eq=False, repr=False)
+class PrivateHistogram(TableEstimator):
     """A histogram and the density it stands for (:mod:`capedjica.algorithms.tables.histogram`).
 
     Parameters
     ----------
     edges : sequence of float, or list of such sequences
         Public edges of the cells, rising: of the only feature, or of each of several for a joint histogram.
-    epsilon, delta, mechanism, n_colluding, mask, insecure_noise_seed, budget
-        See :class:`capedjica.applications.base.PrivateEstimator`.
+    epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
+        See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
@@ -61,11 +52,11 @@ class PrivateHistogram(PrivateEstimator):
     """
 
     edges: ArrayLike | Sequence[ArrayLike]
-    edges_: tuple[FloatArray, ...] = field(init=False, repr=False)
-    counts_: FloatArray = field(init=False, repr=False)
-    noise_: float = field(init=False, repr=False)
-    shares_: FloatArray = field(init=False, repr=False)
-    density_: FloatArray = field(init=False, repr=False)
+    edges_: tuple[FloatArray, ...] = field(init=False)
+    counts_: FloatArray = field(init=False)
+    noise_: float = field(init=False)
+    shares_: FloatArray = field(init=False)
+    density_: FloatArray = field(init=False)
 
     def fit(self, X: Sites, y: Any = None) -> Self:
         """Count the people in each cell.
@@ -79,19 +70,11 @@ class PrivateHistogram(PrivateEstimator):
         """
         self.edges_ = _read_edges(self.edges)
         tables = read_tables(X, len(self.edges_))
-        sizes = {name: len(table) for name, table in tables.items()}
-        study = self._study(
-            "private histogram",
-            sizes,
-            {name: partial(_vectors, table, self.edges_) for name, table in tables.items()},
-            Stage(cell_query(self.edges_)),
-        )
-        mean, shape = study.mean(0), grid_shape(self.edges_)
-        release = study.aggregator.releases[-1]
-        n_people = sum(sizes[name] for name in release.participants)
-        self.counts_, self.noise_ = n_people * mean[:-1].reshape(shape), n_people * release.noise
-        shares = nearest_distribution(mean)
-        self.shares_, self.density_ = shares[:-1].reshape(shape), density(shares, self.edges_)
+        analysis = HistogramOfRows(self.edges_)
+        study = self._study("private histogram", analysis, tables, self._terms())
+        found = analysis.estimate(study)
+        self.counts_, self.noise_ = found.counts, found.noise
+        self.shares_, self.density_ = found.shares, found.density
         self.privacy_ = study.privacy
         return self
 
@@ -99,11 +82,6 @@ class PrivateHistogram(PrivateEstimator):
         """Return the density at each row; zero outside the edges."""
         people = read_people(X, len(self.edges_))
         return np.append(self.density_, 0.0)[cells(people, self.edges_)]
-
-
-def _vectors(table: FloatArray, edges: Sequence[FloatArray], state: bytes) -> Iterable[FloatArray]:
-    """Answer the one question there is, whatever the state."""
-    return person_cells(table, edges)
 
 
 def _read_edges(edges: Any) -> tuple[FloatArray, ...]:

@@ -76,7 +76,7 @@ def test_every_mechanism_costs_what_was_asked(application, mechanism):
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_masks_colluders_and_budgets_by_site(application):
     budgets = {"s0": 0.5, "s1": 2.0, "s2": 1.0, "s3": 1.0}
-    privacy = fit(application, epsilon=budgets, mask="paper", n_colluding=2, delta=1e-6).privacy_
+    privacy = fit(application, epsilon=budgets, masking="paper", n_colluding=2, delta=1e-6).privacy_
     assert privacy.site_epsilon == budgets
     assert (privacy.n_colluding, privacy.delta) == (2, 1e-6)
     assert privacy.spent_epsilon <= 2.0
