@@ -49,7 +49,7 @@ def papers(subjects=(256,) * 4, **privacy):
     "privacy",
     [
         {},
-        {"mask": "paper", "reserve": 0.0},
+        {"masking": "paper", "reserve": 0.0},
         {"mechanism": "conventional"},
         {"mechanism": "local"},
         {"mechanism": "pooled"},
@@ -354,18 +354,25 @@ def test_the_dictionary_is_plain_json():
     plan = plan_study(sketched(analysis={"image_shape": (30, 30)}, masking="paper"))
     result = json.loads(json.dumps(plan.as_dict(), allow_nan=False))
     assert result["setting"] == {
-        "method": "subject",
-        "n_components": 20,
+        "analyses": [
+            {
+                "kind": "ica",
+                "name": "ica",
+                "share": None,
+                "method": "subject",
+                "n_components": 20,
+                "max_iter": None,
+            }
+        ],
         "n_features": 900,
         "scan_length": 250,
         "image_shape": [30, 30],
-        "max_iter": None,
         "n_sites": 4,
         "n_subjects": 1024,
         "subjects": [256] * 4,
         "delta": 1e-5,
         "mechanism": "cape",
-        "mask": "paper",
+        "masking": "paper",
         "n_colluding": 1,
         "threshold": 3,
         "reserve": 0.0,

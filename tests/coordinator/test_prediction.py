@@ -91,7 +91,7 @@ def check_agreement(study, factors, n_runs):
     ("subjects", "analysis", "privacy", "side"),
     [
         ((128,) * 4, {}, {}, 30),
-        ((60, 300, 100, 52), {"image_shape": None}, {"epsilon": 3.0, "mask": "paper"}, 12),
+        ((60, 300, 100, 52), {"image_shape": None}, {"epsilon": 3.0, "masking": "paper"}, 12),
         ((128,) * 4, {}, {"mechanism": "conventional", "epsilon": 4.0}, 30),
     ],
     ids=["cape", "paper masks, unequal sites, no basis, smaller images", "conventional"],
@@ -129,7 +129,7 @@ def test_full_size_predictions_are_borne_out(shape):
     "privacy",
     [
         {},
-        {"mask": "paper"},
+        {"masking": "paper"},
         {"mechanism": "conventional"},
         {"mechanism": "local"},
         {"mechanism": "pooled", "reserve": 0.05},

@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.ica.paper_method import PaperMethod
-from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.coordinator.planning.plan_text import show_plan
 from capedjica.privacy.wording import round_up
-from capedjica.study.approval_text import MEANINGS, describe, show_facts, show_study
+from capedjica.study.analyses import IcaTable
+from capedjica.study.approval_text import describe, show_facts, show_study
 from capedjica.study.study_file import Study
 from capedjica.tools.terminal import show_table
 from capedjica.tools.text import printable
-from tests.support.drafts import draft
+from tests.support.drafts import draft, every_kind
 
 
 def shown(study, width=80, show=show_study):
@@ -39,7 +38,7 @@ def test_all_that_matters_is_there():
         assert f"{site.name}: {study.contract.enrolled[site.name]} people {site.fingerprint}" in text
     for stage in study.contract.stages:
         assert f"{stage.query.label} {stage.count:,} {stage.query.size:,}" in text
-        assert f"{stage.query.label}: {MEANINGS[stage.query.label]}." in text
+        assert f"{stage.query.label}: {IcaTable.meanings[stage.query.label]}." in text
     numbers = sum(stage.count * stage.query.size for stage in study.contract.stages)
     for fact in (
         "100 people in all",
@@ -58,10 +57,12 @@ def test_all_that_matters_is_there():
         assert fact in text, fact
 
 
-def test_every_stage_of_every_method_has_words():
-    for method in (SubjectMethod(900, 20, 250), PaperMethod(900, 20)):
-        for stage in method.stages():
-            assert MEANINGS.get(stage.query.label), f"say in MEANINGS what '{stage.query.label}' releases"
+def test_every_stage_of_every_analysis_has_words():
+    for content in every_kind():
+        study = Study(content)
+        assert not study.problems()
+        for release in describe(study)["releases"]:
+            assert release["meaning"], f"say in meanings what '{release['what']}' releases"
 
 
 def test_the_factor_is_never_understated():

@@ -86,14 +86,14 @@ def test_names_and_hashes_that_cannot_be_used(features, message):
         (lambda: with_atlas(voxel_size=3.0), "features.voxel_size is for kind 'voxels'"),
         (
             lambda: draft(analysis={"n_features": 7}, features=msgspec.structs.asdict(with_atlas().features)),
-            "analysis.n_features is 7; the atlas has 6 regions",
+            "features.n_features is 7; the atlas has 6 regions",
         ),
         (
             lambda: draft(
                 analysis={"n_features": 6, "image_shape": (2, 3)},
                 features=msgspec.structs.asdict(with_atlas().features),
             ),
-            "analysis.image_shape is for tables whose columns are pixels",
+            "features.image_shape is for tables whose columns are pixels",
         ),
         (lambda: with_atlas(atlas="none.nii.gz"), "none.nii.gz cannot be read: No such file"),
     ],

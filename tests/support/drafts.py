@@ -5,6 +5,8 @@ import msgspec
 from capedjica.data.features import FeatureTable
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.analyses import IcaTable
+from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
+from capedjica.study.analyses.pca import PcaTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile
 
 # What stands under [features], though it is said together with the analysis.
@@ -59,6 +61,41 @@ def draft(
         privacy=PrivacyTable(**{"epsilon": 2.0} | (privacy or {})),
         sites=sites(*subjects, **own_epsilon),
     )
+
+
+TABLE = FeatureTable(kind="table", columns=("age", "volume", "dx"))
+SCANS = FeatureTable(n_features=6, scan_length=60)
+ICA = IcaTable(name="networks", n_components=3, max_iter=2)
+# Every kind of analysis, on rows or on scans, and several of them.
+ANALYSES = {
+    "mean": (TABLE, (MeanTable(clip=100.0),)),
+    "histogram": (TABLE, (HistogramTable(edges=((0, 40, 90), (0, 1, 2, 3), (-0.5, 0.5, 1.5))),)),
+    "kmeans": (TABLE, (KMeansTable(n_clusters=2, radius=100.0, max_iter=3),)),
+    "regression": (TABLE, (RegressionTable(label="dx", feature_bound=100.0, max_iter=3),)),
+    "pca": (SCANS, (PcaTable(n_components=2),)),
+    "ica": (SCANS, (ICA,)),
+    "paper": (SCANS, (IcaTable(method="paper", n_components=3, max_iter=2),)),
+    "networks, then connectivity": (
+        SCANS,
+        (ICA, MeanTable(name="connectivity", values="connectivity", networks="networks", clip=2.0)),
+    ),
+    "three": (
+        SCANS,
+        (
+            ICA,
+            MeanTable(name="amplitudes", values="amplitudes", networks="networks", clip=1.0, share=0.2),
+            KMeansTable(name="groups", values="connectivity", n_clusters=2, radius=4.0, max_iter=2),
+        ),
+    ),
+}
+
+
+def every_kind():
+    """A study of every kind."""
+    return [
+        msgspec.structs.replace(draft(), features=features, analyses=analyses)
+        for features, analyses in ANALYSES.values()
+    ]
 
 
 def plain(content):

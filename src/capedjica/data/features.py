@@ -216,7 +216,8 @@ def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicI
 def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> bytes:
     """Return a hash of the settings and of the content of the public files, wherever these are."""
     plain = msgspec.to_builtins(table)
-    for name in ("n_features", "scan_length", "image_shape"):
+    # What was said later, and makes no difference to a series.
+    for name in ("n_features", "scan_length", "image_shape", "columns"):
         del plain[name]
     for name, public in (("atlas", atlas), ("mask", mask)):
         plain |= {name: None, f"{name}_sha256": None if public is None else public.sha256}

@@ -103,7 +103,7 @@ class Terms:
 
         Public, and known before there is a contract: stages may depend on it. 0 without privacy.
         """
-        if self.epsilon is None or len(subjects) < 2:  # refused elsewhere, where it is not as it should be
+        if not self.epsilon or len(subjects) < 2:  # refused elsewhere, where it is not as it should be
             return 0.0
         least = min(self.epsilon.values()) if isinstance(self.epsilon, Mapping) else self.epsilon
         mu = gaussian_mu(validate.positive("epsilon", least), self.delta) * share**0.5

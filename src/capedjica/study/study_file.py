@@ -115,7 +115,7 @@ def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
     if found:
         raise InputError(listed(str(file), found))
     try:
-        return _content(table)
+        return to_content(table)
     except (msgspec.ValidationError, InputError) as error:
         raise InputError(f"{file}: {error}") from None
 
@@ -147,7 +147,8 @@ def _apart(table: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
     return frame, list(analyses) if isinstance(analyses, list | tuple) else [analyses]
 
 
-def _content(table: dict[str, Any]) -> StudyFile:
+def to_content(table: dict[str, Any]) -> StudyFile:
+    """Return tables that :func:`content_problems` finds nothing wrong with as the content of a study."""
     frame, analyses = _apart(table)
     plain = msgspec.convert(frame, _Frame)
     tables = [msgspec.convert(one, table_class(one.get("kind", "ica"))) for one in analyses]
@@ -220,7 +221,7 @@ class Study:
         The files that it names count through their own hashes.
         """
         # As read back from a file, where 2 and 2.0 are the same number.
-        content = _content(msgspec.to_builtins(self.content))
+        content = to_content(msgspec.to_builtins(self.content))
         if content.schema == 1:
             return schema_1.hash_of(content)
         return hashlib.sha256(b"capedjica/study/2" + canonical(content)).digest()
