@@ -70,7 +70,7 @@ optional = st.fixed_dictionaries(
     {},
     optional={
         "mechanism": st.sampled_from(["cape", "conventional", "local", "pooled"]),
-        "mask": st.sampled_from(["uniform", "paper"]),
+        "masking": st.sampled_from(["uniform", "paper"]),
         "n_colluding": st.sampled_from(["third", 1, 2]),
         "threshold": st.just(4),
         "reserve": st.floats(0, 0.9),
@@ -185,7 +185,9 @@ def test_every_value_changes_the_hash(field, data):
     place = table
     for step in path:
         place = place[step]
-    if key == "kind":
+    if key in ("name", "share"):
+        place[key] = {"name": "networks", "share": 1.0}[key]
+    elif key == "kind":
         place[key] = KINDS[path[0]]
         for other in ("method", "max_iter") if path[0] == "analysis" else ():
             del place[other]

@@ -1,7 +1,7 @@
 """The tables ``[analysis]`` of a study: one class for each kind of analysis, found by its ``kind``.
 
-Kinds of other packages are found by their entry points in the group ``capedjica.analyses``: the name is the
-kind, the object a subclass of :class:`AnalysisTable`.
+Kinds of other packages are found by their entry points in `GROUP`: the name is the kind, the object a
+subclass of :class:`AnalysisTable`.
 """
 
 from __future__ import annotations
