@@ -22,6 +22,8 @@ from capedjica.privacy.statement import PrivacyStatement
 class Estimator:
     """Parameters are those of ``__init__``, kept under their names and never changed."""
 
+    # Not scikit-learn's BaseEstimator: to import that takes two thirds as long as all of this package.
+
     epsilon: float | Mapping[str, float] | None
     delta: float
     mechanism: MechanismName

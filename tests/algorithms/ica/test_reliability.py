@@ -87,17 +87,11 @@ def test_other_methods_do_not_claim_to_know():
 def test_draws_replay_what_was_published_and_ask_nobody():
     data = make_synthetic(2, 20, 3, 60, 8, 0)
     method = SubjectMethod(64, 3, 60, noise=0.01, max_rotations=4)
-    sites = {f"s{number}": method.site(site) for number, site in enumerate(data.sites)}
-    study = EmbeddedStudy(
-        "t",
-        {"s0": 10, "s1": 10},
-        sites,
-        method.stages(),
-        in_process(epsilon=5.0),
-    )
-    unmixing = method.estimate(study).estimate
+    sites = {f"s{number}": site for number, site in enumerate(data.sites)}
+    study = EmbeddedStudy.of("t", method, sites, in_process(epsilon=5.0))
+    found = method.estimate(study)
     study.engine.keep_transcript = True
     still = [type(one)(one.stage, one.value, 0.0) for one in study.released]
     for draw in method.draws(still):
-        np.testing.assert_allclose(draw, pseudo_inverse(unmixing), atol=1e-7)
+        np.testing.assert_allclose(draw, pseudo_inverse(found.estimate), atol=1e-7)
     assert study.engine.transcript == []
