@@ -168,7 +168,8 @@ class RunFolder:
         """Let ``make(file)`` write a file; it gets its name when it is complete and on disk."""
         target = self.path / name
         with writing(target):
-            target.parent.mkdir(exist_ok=True)
+            if target.parent != self.path:
+                target.parent.mkdir(exist_ok=True)
             with whole_file(target) as file:
                 make(file)
 
