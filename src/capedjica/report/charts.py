@@ -44,15 +44,16 @@ def bars(
 
 def signed_bars(labels: Sequence[str], values: Sequence[float], axis_label: str) -> str:
     """Draw values of either sign as bars; long labels, and many, are written upright."""
-    crowded = len(labels) > 12 or max(map(len, labels)) > 6
+    longest = max(map(len, labels))
+    upright = len(labels) * longest > 80
 
     def plot(axis: Axes) -> None:
         axis.bar(range(len(values)), values, color=_ACCENT, width=0.7)
-        axis.set_xticks(range(len(values)), labels, rotation=90 if crowded else 0)
+        axis.set_xticks(range(len(values)), labels, rotation=90 if upright else 0)
         axis.axhline(0, color=_INK, linewidth=0.8)
         axis.set(ylabel=axis_label)
 
-    return _draw(plot, (7.2, 2.6))
+    return _draw(plot, (7.2, 2.6 + 0.07 * longest if upright else 2.6))
 
 
 def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> str:
