@@ -220,8 +220,6 @@ class Carrier:
 
     def _submit(self) -> None:
         """Hand a job to the server, and wait until its relay is connected or it has ended."""
-        # A server that was started again may believe that an earlier job still runs.
-        self.order(Order("end all"))
         report = self.order(Order("submit", seed=self._seed))
         with self._changed:
             self._n_submitted += 1

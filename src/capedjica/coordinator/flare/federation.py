@@ -123,9 +123,6 @@ def read_seal(path: Path) -> Seal | None:
         raise InputError(f"{file} is not the seal of a study: {error}") from None
 
 
-
-
-
 def sealed_before(study: Study) -> Federation | None:
     """Return the federation of a study that an earlier version sealed; None where none did."""
     path = study.folder / FOLDER
