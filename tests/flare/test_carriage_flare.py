@@ -16,10 +16,10 @@ from nvflare.apis.signal import Signal
 from capedjica.coordinator.flare import relay as aggregator_relay
 from capedjica.coordinator.flare.posts import Post, read_replies
 from capedjica.coordinator.flare.relay import AggregatorRelay
+from capedjica.flare import link
 from capedjica.flare.link import Caller, LinkError, Listener, answer_calls, owners
 from capedjica.flare.size_limits import MAX_FRAME
 from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
-from capedjica.site.flare import relay as site_relay
 from capedjica.site.flare.relay import SiteRelay
 from tests.support.waiting import wait_for
 
@@ -192,7 +192,7 @@ def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settin
     agent = Agent(settings)
     engine = begun()
     assert asked(engine, b"x1")[PARCEL] == b"1x"
-    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     agent.close()
     for _ in range(3):
         assert asked(engine, b"x2")[PARCEL] == b""
@@ -204,14 +204,14 @@ def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settin
 
 
 def test_a_relay_without_an_agent_fails_nothing(settings, begun, monkeypatch, caplog):
-    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     assert asked(begun(), b"x")[PARCEL] == b""
     assert "no agent to work for: nobody answers at" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"socket": 3}', None])
 def test_settings_that_cannot_be_read_fail_nothing(settings, begun, monkeypatch, content):
-    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     file = settings / SETTINGS
     file.unlink() if content is None else file.write_bytes(content)
     assert asked(begun(), b"x")[PARCEL] == b""
@@ -414,7 +414,7 @@ def test_the_relay_ends_with_the_job(line):
 
 
 def test_a_relay_without_an_aggregator_ends_and_says_so(settings, monkeypatch, caplog):
-    monkeypatch.setattr(aggregator_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     relay, engine = AggregatorRelay(), Engine(settings)
     relay.start_controller(context(engine))
     relay.control_flow(Signal(), context(engine))

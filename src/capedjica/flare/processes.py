@@ -7,28 +7,26 @@ behind is found by its folders, and ended before anything else is started there.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import msgspec
 import psutil
 
 from capedjica.errors import InputError
+from capedjica.tools.confinement.calls import prctl
 from capedjica.tools.locks import locked
 
 _MODULE: Final = "capedjica.flare.processes"
-_DETACHED: Final = "detached"
 _PID: Final = "supervisor.pid"
 _PROGRAMS: Final = "programs.json"
 # With this code a program says that it would do no better a second time.
@@ -37,8 +35,7 @@ FINAL_CODE: Final = 78
 _GRACE: Final = 10.0
 # Pauses before a process that died is started again, the last for all further deaths.
 _PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-# So that what a program leaves behind when it dies becomes a child of its supervisor.
-_PR_SET_CHILD_SUBREAPER: Final = 36
+_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,18 +96,16 @@ def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -
     _write_programs(place, programs)
     with open(place / "supervisor.log", "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
-            [sys.executable, "-m", _MODULE, str(place), _DETACHED, str(owner or "")],
+            [sys.executable, "-m", _MODULE, str(place), str(owner or "")],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
             start_new_session=True,
             check=False,
         )
-    deadline = time.monotonic() + _GRACE
-    while (pid := running(place)) is None:
-        if time.monotonic() > deadline:
-            raise InputError(f"{place} could not be started; {place / 'supervisor.log'} says why")
-        time.sleep(0.05)
+    wait_until(lambda: running(place) is not None, _GRACE)
+    if (pid := running(place)) is None:
+        raise InputError(f"{place} could not be started; {place / 'supervisor.log'} says why")
     return pid
 
 
@@ -171,27 +166,31 @@ def family(place: Path, program: str | None = None) -> list[psutil.Process]:
     return found
 
 
-def supervise(place: Path, programs: Sequence[Program], owner: Mark | None = None) -> None:
-    """Run programs until told to end, or until their owner ends; start each again when it dies. Blocks."""
+def supervise(place: Path, programs: Sequence[Program]) -> None:
+    """Run programs until told to end; start each again when it dies. Blocks."""
     place = place.absolute()
     _write_programs(place, programs)
-    _supervise(place, owner)
+    _supervise(place, None)
 
 
 def _supervise(place: Path, owner: Mark | None) -> None:
-    programs = _read_programs(place)
+    """Supervise until told to end, or until the owner ends, or a program refuses to run."""
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: told.append(number))
     with locked(place / ".supervisor.lock", f"{place} is running already"):
         _end(family(place), _GRACE)
-        _adopt_orphans()
+        # What a program leaves behind when it dies becomes a child of this process.
+        with suppress(AttributeError, OSError):
+            prctl(_SET_CHILD_SUBREAPER, 1)
         (place / _PID).write_text(f"{Mark.own()}\n")
-        kept = [_Kept(place, program) for program in programs]
+        kept = [_Kept(place, program) for program in _read_programs(place)]
         try:
-            with _ending() as told:
-                while not (told or (owner is not None and not owner.is_alive())):
-                    if any(one.look() for one in kept):
-                        break
-                    _end_orphans(kept)
-                    time.sleep(0.1)
+            while not told and (owner is None or owner.is_alive()):
+                if any(one.look() for one in kept):
+                    break
+                _end_orphans(kept)
+                time.sleep(0.1)
         finally:
             _end([process for one in kept for process in one.processes()], _GRACE)
             _end(family(place), _GRACE)
@@ -264,7 +263,7 @@ class _Kept:
             console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
-def _check_paths(programs: Iterable[Program]) -> None:
+def _check_paths(programs: Sequence[Program]) -> None:
     """Refuse folders in which FLARE could start no job: it puts paths into a line that it splits again."""
     for path in (sys.executable, *(program.folder for program in programs)):
         if any(letter in path for letter in " \t\n\r\\\"'#"):
@@ -272,11 +271,6 @@ def _check_paths(programs: Iterable[Program]) -> None:
                 f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
                 "to another place"
             )
-
-
-def _adopt_orphans() -> None:
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end(processes: list[psutil.Process], grace: float) -> None:
@@ -289,22 +283,6 @@ def _end(processes: list[psutil.Process], grace: float) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=_GRACE)
-
-
-@contextmanager
-def _ending() -> Iterator[list[bool]]:
-    """Yield a list that holds something once this process was told to end."""
-    ended: list[bool] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        ended.append(True)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def port_is_free(host: str, port: int) -> bool:
@@ -335,9 +313,9 @@ def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def main(path: str, detached: str = "", owner: str = "") -> None:
-    """Supervise programs; detached, as nobody's child: whoever started it need not wait for its end."""
-    if detached and os.fork():
+def main(path: str, owner: str) -> None:
+    """Supervise programs as nobody's child: whoever started it need not wait for its end."""
+    if os.fork():
         os._exit(0)
     _supervise(Path(path), Mark.read(owner) if owner else None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -20,16 +19,13 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from capedjica.coordinator.flare.posts import MOST_BYTES, RELAY, Post, write_replies
-from capedjica.errors import CapedjicaError
-from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
-from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect_carrier
+from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, TICKET, TOPIC
 
-# How long the relay of an earlier job may still be connected.
-_PATIENCE: Final = 60.0
-_PAUSE: Final = 0.2
 # How long the jobs of the sites may take to begin after this one, and to say that they have.
 _BEGINNING: Final = 15.0
 _PING: Final = 3.0
+_PAUSE: Final = 0.2
 
 
 class AggregatorRelay(Controller):  # type: ignore[misc]
@@ -44,10 +40,11 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run until the aggregator hangs up."""
-        settings = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / SETTINGS
+        settings = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         self._desk.await_sites(abort_signal)
         try:
-            channel = self._connect(settings, abort_signal)
+            greeting = Greeting(VERSION, RELAY)
+            channel = connect_carrier(settings, greeting, MOST_BYTES, lambda: abort_signal.triggered)
         except LinkError as error:
             self.logger.error(f"no aggregator to work for: {error}")
             return
@@ -58,17 +55,6 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
                 answer_calls(channel, self._desk.post)
             finally:
                 over.set()
-
-    def _connect(self, settings: Path, abort_signal: Signal) -> Channel:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                path = Path(json.loads(settings.read_text())["socket"])
-                return connect(path, Greeting(VERSION, RELAY), MOST_BYTES)
-            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
-                if time.monotonic() > until or abort_signal.triggered:
-                    raise LinkError(str(error)) from None
-            time.sleep(_PAUSE)
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, *_: Any) -> None:
         """Ignore the result of a task: there are none."""

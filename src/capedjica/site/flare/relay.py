@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +13,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from capedjica.errors import CapedjicaError
-from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect
+from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect_carrier
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, TICKET, TOPIC
 
 # Longer than the agent keeps anybody waiting.
 _SECONDS: Final = 30.0
-# How long the relay of an earlier job may still be connected, and how often this is seen after.
-_PATIENCE: Final = 60.0
-_PAUSE: Final = 0.2
 
 
 class SiteRelay(Executor):  # type: ignore[misc]
@@ -48,25 +42,19 @@ class SiteRelay(Executor):  # type: ignore[misc]
         """Begin and end with the job."""
         if event_type == EventType.START_RUN:
             engine = fl_ctx.get_engine()
-            self._connect(Path(engine.get_workspace().get_site_config_dir()))
+            self._connect(engine)
             engine.register_aux_message_handler(TOPIC, self._relay)
         elif event_type == EventType.END_RUN and self._caller is not None:
             self._caller.close()
 
-    def _connect(self, settings: Path) -> None:
+    def _connect(self, engine: Any) -> None:
         """Connect to the agent; without it, nothing is answered, and the aggregator asks again."""
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                path = Path(json.loads((settings / SETTINGS).read_text())["socket"])
-                greeting = Greeting(VERSION, "carrier", seed=self._seed)
-                self._caller = Caller(connect(path, greeting, MAX_FRAME))
-                return
-            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
-                if time.monotonic() > until:
-                    self.logger.error(f"no agent to work for: {error}")
-                    return
-                time.sleep(_PAUSE)
+        settings = Path(engine.get_workspace().get_site_config_dir())
+        try:
+            greeting = Greeting(VERSION, "carrier", seed=self._seed)
+            self._caller = Caller(connect_carrier(settings, greeting, MAX_FRAME))
+        except LinkError as error:
+            self.logger.error(f"no agent to work for: {error}")
 
     def _relay(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         parcel, ticket = request.get(PARCEL), request.get(TICKET)
@@ -93,7 +81,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
             with self._connecting:
                 if self._caller is None or self._caller.over.is_set():
                     # The agent was started again.
-                    self._connect(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()))
+                    self._connect(fl_ctx.get_engine())
             return b"" if self._caller is None else self._caller.call(parcel, _SECONDS)
         except LinkError as error:
             self.logger.warning(f"the agent gave no answer: {error}")
