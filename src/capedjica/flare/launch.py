@@ -19,8 +19,8 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.flare.wire import SETTINGS
 from capedjica.tools.confinement.carrier import Confinement, confine, environment, openable, strongest
 
-# As in capedjica.flare.processes, which a carrier does not need to load.
-_FINAL_CODE = 78
+# With this code a program says that it would do no better a second time.
+FINAL_CODE = 78
 # A client of FLARE and its job take about 150 MB each, a message at most 50.
 MEMORY = 4 << 30
 
@@ -115,7 +115,7 @@ def main() -> None:
         launch(orders)
     except (CapedjicaError, OSError) as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(_FINAL_CODE)
+        sys.exit(FINAL_CODE)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,15 @@ import msgspec
 import psutil
 
 from capedjica.errors import InputError
+from capedjica.flare.launch import FINAL_CODE, program_input
+from capedjica.flare.workspace import hand_over
 from capedjica.tools.confinement.calls import prctl
+from capedjica.tools.confinement.carrier import Confinement
 from capedjica.tools.locks import locked
 
 _MODULE: Final = "capedjica.flare.processes"
 _PID: Final = "supervisor.pid"
 _PROGRAMS: Final = "programs.json"
-# With this code a program says that it would do no better a second time.
-FINAL_CODE: Final = 78
 # How long a process may take to end by itself.
 _GRACE: Final = 10.0
 # Pauses before a process that died is started again, the last for all further deaths.
@@ -45,6 +46,20 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: tuple[str, ...]
     folder: str
     input: str = ""
+
+
+def confined(
+    name: str,
+    confinement: Confinement,
+    folder: Path,
+    command: Sequence[str],
+    secrets: Sequence[Path],
+    socket: Path,
+) -> Program:
+    """Return a program that is confined before it begins, to a folder that is its own from now on."""
+    hand_over(folder, confinement)
+    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
+    return Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets, socket))
 
 
 @dataclass(frozen=True)

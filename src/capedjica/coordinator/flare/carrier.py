@@ -24,10 +24,10 @@ from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.posts import DISPATCHER, MOST_BYTES, RELAY, Order, Post, Report, read_replies
 from capedjica.errors import InputError, ProtocolError
 from capedjica.flare import processes
-from capedjica.flare.launch import program_input, start_command
+from capedjica.flare.launch import start_command
 from capedjica.flare.link import Caller, Channel, Greeting, LinkError, Listener, socket_path
 from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.workspace import hand_over, point_to
+from capedjica.flare.workspace import point_to
 from capedjica.tools.confinement.carrier import Confinement, strongest
 
 SERVER: Final = "server"
@@ -277,16 +277,8 @@ def _programs(carrier: Carrier, federation: Federation, out: Path) -> list[proce
         *(seal.host, str(seal.port), str(carrier.socket)),
     )
     secrets = [federation.key_path, federation.root_path, *([out] if out.exists() else [])]
+    commands = [(SERVER, server, start_command(server)), (DISPATCHER, admin, dispatch)]
     return [
-        _program(SERVER, server, start_command(server), carrier, secrets),
-        _program(DISPATCHER, admin, dispatch, carrier, secrets),
+        processes.confined(name, carrier.confinement, folder, command, secrets, carrier.socket)
+        for name, folder, command in commands
     ]
-
-
-def _program(
-    name: str, folder: Path, command: tuple[str, ...], carrier: Carrier, secrets: list[Path]
-) -> processes.Program:
-    hand_over(folder, carrier.confinement)
-    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
-    orders = program_input(carrier.confinement, folder, command, secrets, carrier.socket)
-    return processes.Program(name, launcher, str(folder), orders)
