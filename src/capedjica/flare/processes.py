@@ -27,6 +27,7 @@ from capedjica.flare.launch import FINAL_CODE, program_input
 from capedjica.flare.workspace import hand_over
 from capedjica.tools.confinement.calls import prctl
 from capedjica.tools.confinement.carrier import Confinement
+from capedjica.tools.durable import write_private
 from capedjica.tools.locks import locked
 
 _MODULE: Final = "capedjica.flare.processes"
@@ -126,14 +127,14 @@ def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -
 
 def _write_programs(place: Path, programs: Sequence[Program]) -> None:
     """Write down what is to run: whoever supervises needs it, and whoever stops what was left behind."""
-    _check_paths(programs)
-    file = place / _PROGRAMS
-    try:
-        file.unlink(missing_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-            written.write(msgspec.json.encode(list(programs)))
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+    # FLARE puts paths into a line that it splits again, and could start no job.
+    for path in (sys.executable, *(program.folder for program in programs)):
+        if any(letter in path for letter in " \t\n\r\\\"'#"):
+            raise InputError(
+                f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
+                "to another place"
+            )
+    write_private(place / _PROGRAMS, msgspec.json.encode(list(programs)))
 
 
 def _read_programs(place: Path) -> list[Program]:
@@ -276,16 +277,6 @@ class _Kept:
     def _say(self, text: str) -> None:
         with open(log(self._place, self._program.name), "a") as console:
             console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
-
-
-def _check_paths(programs: Sequence[Program]) -> None:
-    """Refuse folders in which FLARE could start no job: it puts paths into a line that it splits again."""
-    for path in (sys.executable, *(program.folder for program in programs)):
-        if any(letter in path for letter in " \t\n\r\\\"'#"):
-            raise InputError(
-                f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
-                "to another place"
-            )
 
 
 def _end(processes: list[psutil.Process], grace: float) -> None:

@@ -21,8 +21,8 @@ import msgspec
 from capedjica.data.layouts import recordings_among
 from capedjica.data.scans import Person
 from capedjica.site.home import SiteHome
-from capedjica.site.private_files import write_private
 from capedjica.study.study_file import Study
+from capedjica.tools.durable import write_private
 from capedjica.tools.text import printable
 
 SCHEMA: Final = 1
