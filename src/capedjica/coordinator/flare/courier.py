@@ -130,21 +130,20 @@ class Courier:
     ) -> None:
         trip = trips[name]
         reply = None if data is None else self._read(name, trip, data)
-        if isinstance(reply, Busy | Unknown) or reply is None:
+        if data is None or reply is None or isinstance(reply, Busy | Unknown):
             trip.heard(reply)
             reason = trip.over(name in self.lost)
-            if reason is not None:
-                self._give_up(name, trips, reason)
+            if reason is None:
+                return
+            self._give_up(name, reason)
         else:
-            assert data is not None
+            answers[name] = data
             # A refusal is for whoever asked; one of a site that takes no part is remembered here.
             if isinstance(reply, Refusal) and is_greeting(trip.question):
-                self._give_up(name, trips, reply.reason)
-                answers[name] = data
-                return
-            answers[name] = data
-            self.lost.pop(name, None)
-            del trips[name]
+                self._give_up(name, reply.reason)
+            else:
+                self.lost.pop(name, None)
+        del trips[name]
 
     def _read(self, name: str, trip: _Trip, data: bytes) -> Reply | None:
         """Return what a site said; None for what it did not say, or what cannot be read."""
@@ -161,12 +160,11 @@ class Courier:
             trip.doubt = str(error)
         return None
 
-    def _give_up(self, name: str, trips: dict[str, _Trip], reason: str) -> None:
+    def _give_up(self, name: str, reason: str) -> None:
         if name not in self.lost:
             _log.warning("site %s is given up: %s", name, printable(reason))
         self.lost[name] = printable(reason)
         self._tried[name] = time.monotonic()
-        del trips[name]
 
     def gather(self, names: Iterable[str]) -> None:
         """Wait until all sites have joined, or as long as the patience for it lasts."""
