@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,32 +56,14 @@ def flare_folders(
     for name in sites:
         description.add_client(name, ORGANISATION, {"allow_log_streaming": False})
     builders = [WorkspaceBuilder(), StaticFileBuilder("config", scheme=SCHEME)]
-    words = _Words()
-    context = Provisioner(str(scratch), builders + [CertBuilder()] * certificates).provision(
-        description, logger=words
-    )
-    if context.get(CtxKey.BUILD_ERROR):
-        raise InputError(
-            f"FLARE's folders could not be made: {'; '.join(words.said) or 'it does not say why'}"
-        )
+    # What FLARE's provisioner says is kept instead of printed.
+    said, logger = StringIO(), logging.Logger("provisioner", logging.ERROR)
+    logger.addHandler(logging.StreamHandler(said))
+    provisioner = Provisioner(str(scratch), builders + [CertBuilder()] * certificates)
+    if provisioner.provision(description, logger=logger).get(CtxKey.BUILD_ERROR):
+        words = "; ".join(said.getvalue().splitlines()) or "it does not say why"
+        raise InputError(f"FLARE's folders could not be made: {words}")
     return scratch / project / "prod_00"
-
-
-class _Words(logging.Handler):
-    """What FLARE's provisioner says, kept instead of printed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def debug(self, text: str) -> None:
-        """Ignore it."""
-
-    info = warning = debug
-
-    def error(self, text: str) -> None:
-        """Keep it."""
-        self.said.append(str(text))
 
 
 def restrict(workspace: Path, allowed: str) -> dict[str, Any]:

@@ -41,12 +41,9 @@ def soon(get: Callable, what: str):
 def serving(parties: Consortium) -> Iterator[Carrier]:
     """Have the server of a study, as the product starts it, with nobody who conducts the study."""
     carrier = Carrier(parties.federation, None, lambda *_: None, lambda: None)
-    try:
-        with carrier.running(parties.folder / "run"):
-            carrier.order(Order("sites"))
-            yield carrier
-    finally:
-        carrier.close()
+    with carrier.running(parties.folder / "run"):
+        carrier.order(Order("sites"))
+        yield carrier
 
 
 def insisting(contract: Contract, send: Send) -> Exchange:

@@ -87,10 +87,6 @@ class Carrier:
         needed = [federation.server_kit, federation.admin_kit]
         self.confinement = strongest(None, needed, str(federation.path.absolute()))
         self._socket = socket_path(federation.path, SERVER)
-        uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
-        # What all sites return comes in one frame.
-        limit = min(MOST_BYTES, MAX_FRAME * (1 + len(federation.seal.sites)))
-        self._listener = Listener(self._socket, limit, {uid}, self._admit, self._serve, _log.warning)
 
     # Who connects
 
@@ -236,7 +232,7 @@ class Carrier:
     @contextmanager
     def running(self, out: Path) -> Iterator[None]:
         """Have the carrier's processes for the time of a run, and no longer if this process is killed."""
-        place, port = self._federation.path, self._federation.seal.port
+        place, port, sites = self._federation.path, self._federation.seal.port, self._federation.seal.sites
         # What is there although nobody runs the study is left from a run that was killed.
         processes.stop(place)
         if not processes.port_is_free("127.0.0.1", port):
@@ -244,12 +240,20 @@ class Carrier:
                 f"port {port} of this machine is in use by another program: stop that, or provision with "
                 "another --port"
             )
-        processes.start(place, self._programs(out), owner=processes.Mark.own())
+        uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
+        # What all sites return comes in one frame.
+        limit = min(MOST_BYTES, MAX_FRAME * (1 + len(sites)))
+        listener = Listener(self._socket, limit, {uid}, self._admit, self._serve, _log.warning)
         try:
+            processes.start(place, self._programs(out), owner=processes.Mark.own())
             yield
         finally:
-            with suppress(Exception):
-                self.close()
+            # The job ends, and the sites' relays with it.
+            self._closed = True
+            with suppress(OSError):
+                for end in list(self._ends.values()):
+                    end.close()
+                listener.close()
             processes.stop(place)
 
     def _programs(self, out: Path) -> list[processes.Program]:
@@ -266,10 +270,3 @@ class Carrier:
             processes.confined(name, self.confinement, folder, command, secrets, self._socket)
             for name, folder, command in commands
         ]
-
-    def close(self) -> None:
-        """End the job, and let the sites' relays end with it."""
-        self._closed = True
-        for end in list(self._ends.values()):
-            end.close()
-        self._listener.close()

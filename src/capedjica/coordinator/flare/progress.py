@@ -109,6 +109,7 @@ class Reporter(Watcher):
 
     def step(self, step: Step) -> None:
         """Learn that a mean was made."""
+        epsilon = round_up(step.privacy.spent_epsilon) if step.privacy.private else "NOT PRIVATE"
         self._latest = msgspec.structs.replace(
             self._latest,
             phase="running",
@@ -116,16 +117,13 @@ class Reporter(Watcher):
             number=step.number,
             count=step.count,
             n_done=step.n_done,
-            epsilon=self._words(step),
+            epsilon=epsilon,
         )
         self._write_now_and_then()
 
     def _write_now_and_then(self) -> None:
         if time.monotonic() - self._written > _SECONDS:
             self.write()
-
-    def _words(self, step: Step) -> str:
-        return round_up(step.privacy.spent_epsilon) if step.privacy.private else "NOT PRIVATE"
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> str:
         """Write how it ended, and return it; where it was stopped, also why sites were given up."""

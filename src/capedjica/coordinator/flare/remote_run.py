@@ -100,15 +100,12 @@ class _Run:
     def conduct(self) -> None:
         """Run the study; how it goes is written down in the run's folder."""
         seal = self._federation.seal
-        try:
-            with self._carrier.running(self._folder.path):
-                self._follower.server(seal.host, seal.port, self._carrier.confinement.words)
-                self._wait_for_sites()
-                with self._folder.claim(self._study) as state:
-                    self._has_begun = True
-                    self._report_and_run(state)
-        finally:
-            self._carrier.close()
+        with self._carrier.running(self._folder.path):
+            self._follower.server(seal.host, seal.port, self._carrier.confinement.words)
+            self._wait_for_sites()
+            with self._folder.claim(self._study) as state:
+                self._has_begun = True
+                self._report_and_run(state)
 
     def _report_and_run(self, state: RunState) -> None:
         study, folder = self._study, self._folder
@@ -121,8 +118,7 @@ class _Run:
                 conduct(study, folder, state, self._courier.exchange, seed, reporter, ahead=True)
                 self._courier.tell(study.contract.roster.names, self._over())
         except CapedjicaError as error:
-            words = reporter.end("stopped", str(error), error.exit_code)
-            stopped = StoppedError(words)
+            stopped = StoppedError(reporter.end("stopped", str(error), error.exit_code))
             stopped.exit_code = error.exit_code
             raise stopped from None
         reporter.end("complete")
