@@ -28,21 +28,9 @@ MEMORY = 4 << 30
 def program_input(
     confinement: Confinement, folder: Path, command: Sequence[str], secrets: Sequence[Path], socket: Path
 ) -> str:
-    """Return the orders of a launcher.
+    """Return the orders of a launcher, whose command writes to one folder and connects to one socket.
 
-    Parameters
-    ----------
-    confinement : Confinement
-        What keeps the carrier in.
-    folder : Path
-        The only one that it may write to.
-    command : sequence of str
-        What it runs.
-    secrets : sequence of Path
-        What it must not be able to open. The names go no further than the launcher: executing the command
-        replaces its memory.
-    socket : Path
-        Where it connects to whom it works for.
+    Names of secrets go no further than the launcher: executing the command replaces its memory.
     """
     orders = {
         "confinement": asdict(confinement),

@@ -83,15 +83,7 @@ class Return(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
 
 
 class Channel:
-    """One end of a connection.
-
-    Parameters
-    ----------
-    line : socket
-        Connected.
-    limit : int
-        Bytes of the longest frame.
-    """
+    """One end of a connection; ``limit`` is the bytes of the longest frame."""
 
     def __init__(self, line: socket.socket, limit: int) -> None:
         self._line, self.limit = line, limit

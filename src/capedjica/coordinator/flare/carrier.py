@@ -54,16 +54,8 @@ class CarrierLostError(ProtocolError):
 class Carrier:
     """The carrier of one run.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the sealed study.
-    seed : int, optional
-        For a study that says insecure_noise.
-    on_death : callable
-        ``on_death(attempt, reason)`` when a job died and another is submitted.
-    wait_for_sites : callable
-        Called before each submission: returns when enough sites are connected, or raises.
+    ``on_death(attempt, reason)`` is called when a job died and another is submitted; ``wait_for_sites``
+    before each submission: it returns when enough sites are connected, or raises.
     """
 
     def __init__(
@@ -93,9 +85,8 @@ class Carrier:
     def _admit(self, greeting: Greeting) -> str:
         if greeting.role not in (RELAY, DISPATCHER):
             return f"this socket is for the carrier's {RELAY} and {DISPATCHER}"
-        with self._changed:
-            if greeting.role in self._ends and not self._ends[greeting.role].over.is_set():
-                return f"another {greeting.role} is connected: one at a time"
+        if self._end(greeting.role) is not None:
+            return f"another {greeting.role} is connected: one at a time"
         return ""
 
     def _serve(self, channel: Channel, greeting: Greeting) -> None:

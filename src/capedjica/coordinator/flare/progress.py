@@ -76,18 +76,9 @@ def read_progress(run: Path) -> Progress | None:
 
 
 class Reporter(Watcher):
-    """Writes down how a run goes.
+    """Writes down how a run goes, in its folder.
 
-    Parameters
-    ----------
-    run : Path
-        The run's folder.
-    study : Study
-        What is run.
-    lost : callable
-        Returns the sites that were given up.
-    follow : callable, optional
-        Told whenever it is written down.
+    ``lost`` returns the sites that were given up, and ``follow`` is told whenever it is written down.
     """
 
     def __init__(

@@ -20,14 +20,9 @@ _REVOKED: Final = "it gives no answers any more"
 
 
 class Desk:
-    """A site's end: takes parcels, has them handled, and hands out the answers.
+    """A site's end: takes parcels, has a party handle them, and hands out the answers.
 
-    Parameters
-    ----------
-    party : SiteParty
-        Answers the questions; nothing of it may raise.
-    hold : float
-        How long to wait for an answer before saying that it is not ready.
+    Nothing of the party may raise. ``hold`` is how long to wait for an answer before saying that it is busy.
     """
 
     def __init__(self, party: SiteParty, hold: float = HOLD_SECONDS) -> None:

@@ -79,18 +79,9 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnersDesk:
-    """The agent's end: listens for the owner's commands.
+    """The agent's end: listens for the owner's commands; ``report`` is told in one line who was refused.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    place : Path
-        Where the agent keeps what is about its study, the token among it.
-    standing : callable
-        Returns how the agent stands.
-    report : callable
-        Told in one line whom was refused.
+    In ``place`` the agent keeps what is about its study, the token among it.
     """
 
     def __init__(

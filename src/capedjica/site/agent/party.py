@@ -55,18 +55,9 @@ _journal: Final = logging.getLogger("capedjica.agent")
 class SiteParty:
     """The site of one study.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    study : Study
-        The study of its kit.
-    label : Label
-        Of the kit: it names the coordinator's key, which the site pinned when it approved.
-    place : Path
-        Where the agent keeps what is about this study.
-    carrier : str
-        What keeps the carrier from the site's files, which is told to everybody.
+    The ``label`` of its kit names the coordinator's key, which the site pinned when it approved. In ``place``
+    the agent keeps what is about this study. What keeps the ``carrier`` from the site's files is told to
+    everybody.
     """
 
     def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: CarrierName) -> None:

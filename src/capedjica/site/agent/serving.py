@@ -38,18 +38,8 @@ _journal: Final = logging.getLogger("capedjica.agent")
 class Agent:
     """Serves one carrier at a time.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    kit : Kit
-        Of the study.
-    carrier : str
-        What keeps the carrier from the site's files.
-    uid : int
-        The user whose processes may connect as the carrier.
-    network : str
-        What keeps this process from the network, in words.
+    ``carrier`` is what keeps the carrier from the site's files, ``uid`` the user whose processes may connect
+    as it, and ``network`` what keeps this process from the network, in words.
     """
 
     def __init__(self, home: SiteHome, kit: Kit, carrier: CarrierName, uid: int, network: str) -> None:
