@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -63,48 +62,32 @@ def confined(
     return Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets, socket))
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A process: numbers are used again, but not with the same time at which it began."""
+def mark(pid: int) -> str:
+    """Return what a process is known by: numbers are used again, but not with the time at which it began.
 
-    pid: int
-    began: str
-
-    @classmethod
-    def own(cls) -> Mark:
-        """Return that of this process."""
-        return cls(os.getpid(), _began(os.getpid()))
-
-    @classmethod
-    def read(cls, text: str) -> Mark:
-        """Return what ``str`` wrote."""
-        pid, began = text.split()
-        return cls(int(pid), began)
-
-    def __str__(self) -> str:
-        return f"{self.pid} {self.began}"
-
-    def is_alive(self) -> bool:
-        """Whether the process runs."""
-        try:
-            ended = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-            return not ended and _began(self.pid) == self.began
-        except psutil.Error:
-            return False
-
-
-def _began(pid: int) -> str:
-    """Return when a process began, by the clock since the start of the machine: the other one is set."""
+    That is by the clock since the start of the machine: the other one is set.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
-        return repr(psutil.Process(pid).create_time())
+        began = repr(psutil.Process(pid).create_time())
+    return f"{pid} {began}"
 
 
-def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -> int:
+def marked(known: str) -> int | None:
+    """Return the number of the process of a mark; None if it has ended."""
+    try:
+        process = psutil.Process(int(known.split()[0]))
+        alive = process.status() != psutil.STATUS_ZOMBIE and mark(process.pid) == known
+        return process.pid if alive else None
+    except (psutil.Error, ValueError, IndexError):
+        return None
+
+
+def start(place: Path, programs: Sequence[Program], owner: str = "") -> int:
     """Start programs under a supervisor, in the background; return the supervisor's process number.
 
-    With an ``owner`` they end when that process does.
+    With the mark of an ``owner`` they end when that process does.
     """
     place = place.absolute()
     if running(place) is not None:
@@ -112,7 +95,7 @@ def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -
     _write_programs(place, programs)
     with open(place / "supervisor.log", "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
-            [sys.executable, "-m", _MODULE, str(place), str(owner or "")],
+            [sys.executable, "-m", _MODULE, str(place), owner],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
@@ -159,10 +142,9 @@ def stop(place: Path) -> bool:
 def running(place: Path) -> int | None:
     """Return the number of the supervisor's process; None where none runs."""
     try:
-        mark = Mark.read((place / _PID).read_text())
+        return marked((place / _PID).read_text().strip())
     except (OSError, ValueError):
         return None
-    return mark.pid if mark.is_alive() else None
 
 
 def log(place: Path, program: str) -> Path:
@@ -186,10 +168,10 @@ def supervise(place: Path, programs: Sequence[Program]) -> None:
     """Run programs until told to end; start each again when it dies. Blocks."""
     place = place.absolute()
     _write_programs(place, programs)
-    _supervise(place, None)
+    _supervise(place)
 
 
-def _supervise(place: Path, owner: Mark | None) -> None:
+def _supervise(place: Path, owner: str = "") -> None:
     """Supervise until told to end, or until the owner ends, or a program refuses to run."""
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -199,10 +181,10 @@ def _supervise(place: Path, owner: Mark | None) -> None:
         # What a program leaves behind when it dies becomes a child of this process.
         with suppress(AttributeError, OSError):
             prctl(_SET_CHILD_SUBREAPER, 1)
-        (place / _PID).write_text(f"{Mark.own()}\n")
+        (place / _PID).write_text(f"{mark(os.getpid())}\n")
         kept = [_Kept(place, program) for program in _read_programs(place)]
         try:
-            while not told and (owner is None or owner.is_alive()):
+            while not told and (not owner or marked(owner) is not None):
                 if any(one.look() for one in kept):
                     break
                 _end_orphans(kept)
@@ -323,7 +305,7 @@ def main(path: str, owner: str) -> None:
     """Supervise programs as nobody's child: whoever started it need not wait for its end."""
     if os.fork():
         os._exit(0)
-    _supervise(Path(path), Mark.read(owner) if owner else None)
+    _supervise(Path(path), owner)
 
 
 if __name__ == "__main__":

@@ -236,7 +236,7 @@ class Carrier:
         limit = min(MOST_BYTES, MAX_FRAME * (1 + len(sites)))
         listener = Listener(self._socket, limit, {uid}, self._admit, self._serve, _log.warning)
         try:
-            processes.start(place, self._programs(out), owner=processes.Mark.own())
+            processes.start(place, self._programs(out), owner=processes.mark(os.getpid()))
             yield
         finally:
             # The job ends, and the sites' relays with it.

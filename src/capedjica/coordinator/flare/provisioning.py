@@ -172,7 +172,7 @@ def check_sizes(study: Study) -> None:
 def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> Path:
     """Make the folder of all kits."""
     names, title = study.contract.roster.names, project(study.hash.hex())
-    kits = flare_folders(title, host, port, names, scratch, admin=COORDINATOR, certificates=True)
+    kits = flare_folders(title, host, port, names, scratch, admin=COORDINATOR)
     made = scratch / "made"
     (made / "kits").mkdir(parents=True, mode=0o700)
     (kits / host).rename(made / "server")

@@ -27,18 +27,6 @@ _OPEN_FILES: Final = 4096
 _STACK: Final = 2 << 20
 
 
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("process", ctypes.c_int))
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
-
-
 def hide_memory() -> None:
     """Let no other process of this user read this one's memory, by debugging, in ``/proc`` or in a core file.
 
@@ -96,7 +84,8 @@ def drop_capability_bound() -> None:
 def drop_capabilities() -> None:
     """Give up all capabilities that this process has now."""
     if LINUX:
-        call("capset", _Header(_CAPABILITY_VERSION, 0), (_Sets * 2)())
+        # Of this process, no set of either half: effective, permitted, inheritable.
+        call("capset", (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)())
 
 
 def switch_user(uid: int, gid: int) -> None:
