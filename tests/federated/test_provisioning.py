@@ -15,7 +15,7 @@ from capedjica.coordinator.flare.provisioning import provision, settle
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.errors import InputError
 from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, PROTOCOL, Label, check_protocol
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.securesum.identity import Identity
 from capedjica.study.study_file import SiteTable, Study, write_study
 from tests.attacks.views.leaks import contents

@@ -18,8 +18,7 @@ from capedjica.coordinator.flare.posts import Post, read_replies
 from capedjica.coordinator.flare.relay import AggregatorRelay
 from capedjica.flare import link
 from capedjica.flare.link import Caller, LinkError, Listener, answer_calls, owners
-from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.wire import ANSWERS, MAX_FRAME, PARCEL, SETTINGS, TICKET, TOPIC
 from capedjica.site.flare.relay import SiteRelay
 from tests.support.waiting import wait_for
 

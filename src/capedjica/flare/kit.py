@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from capedjica.errors import InputError
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import VERSION
 from capedjica.securesum.identity import Identity, PublicIdentity
 

@@ -27,7 +27,7 @@ from capedjica.errors import InputError, ProtocolError
 from capedjica.flare import processes
 from capedjica.flare.launch import start_command
 from capedjica.flare.link import Caller, Channel, Greeting, LinkError, Listener, socket_path
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 from capedjica.flare.workspace import point_to
 from capedjica.tools.confinement.carrier import strongest
 

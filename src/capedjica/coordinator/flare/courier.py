@@ -13,7 +13,7 @@ from typing import Final
 from capedjica.coordinator.flare.carrier import CarrierLostError
 from capedjica.errors import ProtocolError
 from capedjica.flare.parcels import HOLD_SECONDS, TRANSIT_SECONDS, write_parcel
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import (
     Busy,

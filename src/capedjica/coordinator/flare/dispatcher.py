@@ -24,7 +24,7 @@ from capedjica.errors import CapedjicaError, InputError, ProtocolError
 from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write_json
 from capedjica.flare.link import VERSION, Greeting, answer_calls, connect
 from capedjica.flare.processes import port_is_free
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 
 # How long the server may take until it can be talked to.
 _SERVER_SECONDS: Final = 60.0

@@ -34,7 +34,7 @@ from capedjica.flare.kit import (
     startup_files,
     write_json,
 )
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.flare.workspace import flare_folders, restrict
 from capedjica.securesum.identity import Identity
 from capedjica.study.public_files import copy_files

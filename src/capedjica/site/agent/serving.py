@@ -14,7 +14,7 @@ from typing import Final
 from capedjica.errors import InputError
 from capedjica.flare.kit import check_protocol
 from capedjica.flare.link import Channel, Greeting, LinkError, Listener, answer_calls, socket_path
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import CarrierName
 from capedjica.mechanisms.site.private_log import private_log
 from capedjica.site.agent.desk import Desk

@@ -14,8 +14,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect_carrier
-from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, TICKET, TOPIC
+from capedjica.flare.wire import ANSWERS, LARGE, MAX_FRAME, PARCEL, TICKET, TOPIC
 
 # Longer than the agent keeps anybody waiting.
 _SECONDS: Final = 30.0
