@@ -201,14 +201,11 @@ class _Trip:
     """One question to one site, until it is answered or given up."""
 
     def __init__(self, question: bytes, patience: Patience) -> None:
-        now = time.monotonic()
         self.question, self.hash = question, question_hash(question)
         self.doubt: str | None = None
-        self._silence, self._last = patience.silence, now
-        self._joining = patience.joining
-        self._allowed = patience.of(question)
-        self._until = now + self._allowed
-        self._delivered = False
+        self._patience, self._allowed = patience, patience.of(question)
+        self._last = time.monotonic()
+        self._until, self._delivered = self._last + self._allowed, False
 
     def parcel(self) -> bytes:
         return write_parcel(self.question, self.hash if self._delivered else None)
@@ -221,13 +218,13 @@ class _Trip:
 
     def excuse(self) -> None:
         """Begin to count anew: nothing could be heard, and its site has to join another job first."""
-        now = time.monotonic()
-        self._last = now + max(0.0, self._joining - self._silence)
-        self._until, self._delivered = now + self._joining + self._allowed, False
+        now, joining = time.monotonic(), self._patience.joining
+        self._last = now + max(0.0, joining - self._patience.silence)
+        self._until, self._delivered = now + joining + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
         """Return why not to wait any longer, if so."""
         now = time.monotonic()
-        if not self._delivered and (was_lost or now - self._last > self._silence):
+        if not self._delivered and (was_lost or now - self._last > self._patience.silence):
             return self.doubt or "nothing was heard from it"
         return "it took too long" if now > self._until else None

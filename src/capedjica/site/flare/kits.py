@@ -64,7 +64,7 @@ class Kit:
     @property
     def workspace(self) -> Path:
         """Where the carrier works."""
-        return carrier_folder(SiteHome.load(self.path.parents[1]), self.label.study)
+        return carrier_folder(SiteHome.load(self.path.parents[1]), self.path.name)
 
     def study(self) -> Study:
         """Return the study; refuse one that is not what the kit was made for."""

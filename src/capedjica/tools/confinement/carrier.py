@@ -4,11 +4,8 @@ The program is taken to be hostile. The strongest wall is a user of its own: the
 files of others from it, and all of their programs. In the same user account Landlock keeps from it the files,
 the memory of other programs and (ABI 6) signals to them.
 
-What Landlock leaves open: before ABI 9 it does not govern connecting to Unix sockets by their path, so in the
-same user account a hostile program can still talk to other programs of that user that listen on one (session
-bus, ssh-agent, docker) and have them act for it. It can also ask for the sizes of files whose names it knows,
-change the modes of that user's files, and read that user's keys in the kernel's keyring. A user of its own is
-the answer to all of these.
+What Landlock leaves open in the same user account, other programs' sockets before ABI 9 above all, is in
+docs/threat-model.md; a user of its own is the answer to all of it.
 """
 
 from __future__ import annotations
