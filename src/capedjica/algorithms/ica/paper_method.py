@@ -29,6 +29,7 @@ from capedjica.algorithms.ica.scan_length import (
 )
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.method import Means, Progress, Released, Subject
+from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import ProtocolError
@@ -88,18 +89,22 @@ class PaperMethod:
         return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
-        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations."""
+        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
+
+        To the last bit the same for the same means: the number of threads would show in the eigenvectors.
+        """
         rate = self.learning_rate or default_learning_rate(self.n_components)
         infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
-        V = leading_subspace(means.mean(PCA), self.n_components)
-        means.publish(pack(V=V))
+        with one_thread():
+            V = leading_subspace(means.mean(PCA), self.n_components)
+            means.publish(pack(V=V))
 
-        def report(infomax: Infomax, iteration: int) -> None:
-            if progress is not None:
-                progress(infomax.W @ V.T, iteration)
+            def report(infomax: Infomax, iteration: int) -> None:
+                if progress is not None:
+                    progress(infomax.W @ V.T, iteration)
 
-        n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
-        return infomax.W @ V.T, n_iter
+            n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
+            return infomax.W @ V.T, n_iter
 
     def draws(self, released: Sequence[Released]) -> None:
         """Return nothing: where the noise of a descent with its own stopping rule leads is not simulated."""
