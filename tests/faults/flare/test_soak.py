@@ -17,6 +17,7 @@ from tests.support.small_study import make_study
 
 pytestmark = pytest.mark.full
 
+# FLARE remembers each message that it sent for five minutes, and at most 10,000 of them: less than 3% of a job.
 GROWTH = 1.05
 N_STUDIES, WARM_UP = 200, 40
 N_ITERATIONS = 500
