@@ -19,6 +19,7 @@ from capedjica.coordinator.flare.relay import AggregatorRelay
 from capedjica.flare import link
 from capedjica.flare.link import Caller, LinkError, Listener, answer_calls, owners
 from capedjica.flare.wire import ANSWERS, MAX_FRAME, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.site.flare import relay as site_relay
 from capedjica.site.flare.relay import SiteRelay
 from tests.support.waiting import wait_for
 
@@ -229,6 +230,44 @@ def test_a_relay_waits_until_that_of_an_earlier_job_is_gone(agent, settings):
     assert asked(engines[1], b"x1")[PARCEL] == b"1x"
     second.handle_event(EventType.END_RUN, context(engines[1]))
     assert all("one at a time" in line for line in agent.refused)
+
+
+@pytest.fixture
+def watching(settings, agent, monkeypatch):
+    """Begin a relay that looks often after a server, which replies as told; return why it ends its job."""
+    monkeypatch.setattr(site_relay, "_LOOK", 0.01)
+    monkeypatch.setattr(site_relay, "_GONE", 0.3)
+    relays = []
+
+    def begin(replies):
+        relay, engine, ends = SiteRelay(), Engine(settings), []
+        relay.system_panic = lambda reason, fl_ctx: ends.append(reason)
+        engine.send_aux_request = lambda *_, **__: replies(engine)
+        relay.handle_event(EventType.START_RUN, context(engine))
+        relays.append(relay)
+        return ends
+
+    yield begin
+    for relay in relays:
+        relay.handle_event(EventType.END_RUN, None)
+
+
+@pytest.mark.parametrize("reply", [None, {}, {"server": None}, {"server": make_reply(ReturnCode.TIMEOUT)}])
+def test_a_job_whose_server_is_gone_ends_itself(watching, reply):
+    """FLARE's own would go on for ever, where the server ended while this site could not hear it."""
+    ends = watching(lambda engine: reply)
+    wait_for(lambda: ends)
+    assert ends[0].startswith("nothing was heard from the server")
+
+
+def test_a_job_whose_server_is_there_or_asks_by_itself_goes_on(watching):
+    asked_by_server, asked = (
+        watching(lambda engine: engine.handlers[TOPIC](TOPIC, Shareable(), None) and {}),
+        [],
+    )
+    replied = watching(lambda engine: asked.append(1) or {"server": make_reply(ReturnCode.OK)})
+    wait_for(lambda: len(asked) > 50)
+    assert asked_by_server == replied == []
 
 
 def test_tasks_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,10 @@ from capedjica.flare.wire import ANSWERS, LARGE, MAX_FRAME, PARCEL, TICKET, TOPI
 
 # Longer than the agent keeps anybody waiting.
 _SECONDS: Final = 30.0
+# How often the server's job is asked whether it is there, while nothing comes from it by itself. Without an
+# answer for so long it is taken to be gone: a question may wait behind a large answer on a slow line.
+_LOOK: Final = 10.0
+_GONE: Final = 180.0
 
 
 class SiteRelay(Executor):  # type: ignore[misc]
@@ -36,6 +41,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
         self._seed = insecure_noise_seed
         self._caller: Caller | None = None
         self._connecting = threading.Lock()
+        self._heard, self._ended = 0.0, threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Begin and end with the job."""
@@ -43,8 +49,35 @@ class SiteRelay(Executor):  # type: ignore[misc]
             engine = fl_ctx.get_engine()
             self._connect(engine)
             engine.register_aux_message_handler(TOPIC, self._relay)
-        elif event_type == EventType.END_RUN and self._caller is not None:
-            self._caller.close()
+            self._heard = time.monotonic()
+            threading.Thread(target=self._watch, args=(engine,), daemon=True, name="capedjica-watch").start()
+        elif event_type == EventType.END_RUN:
+            self._ended.set()
+            if self._caller is not None:
+                self._caller.close()
+
+    def _watch(self, engine: Any) -> None:
+        """End the job when the server's is gone: one that ended while it heard nothing tells nobody again.
+
+        FLARE's own job would ask for tasks until its client is told to end it, by a server that may never run
+        again.
+        """
+        while not self._ended.wait(_LOOK):
+            with engine.new_context() as fl_ctx:
+                if time.monotonic() - self._heard > _LOOK:
+                    self._ask_server(engine, fl_ctx)
+                silence = time.monotonic() - self._heard
+                if silence > _GONE:
+                    self.system_panic(f"nothing was heard from the server for {silence:.0f} s", fl_ctx)
+                    return
+
+    def _ask_server(self, engine: Any, fl_ctx: FLContext) -> None:
+        """Hear from the server's job, if it is there."""
+        replies = engine.send_aux_request(None, ANSWERS, Shareable(), _GONE, fl_ctx, optional=True)
+        # FLARE returns nothing at all where it failed.
+        for reply in (replies or {}).values():
+            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK:
+                self._heard = time.monotonic()
 
     def _connect(self, engine: Any) -> None:
         """Connect to the agent; without it, nothing is answered, and the aggregator asks again."""
@@ -56,6 +89,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
             self.logger.error(f"no agent to work for: {error}")
 
     def _relay(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        self._heard = time.monotonic()
         parcel, ticket = request.get(PARCEL), request.get(TICKET)
         reply = make_reply(ReturnCode.OK)
         # Without a parcel, the question is whether there is somebody.
