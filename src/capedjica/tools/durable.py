@@ -82,3 +82,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Write a file, whole or not at all, that nobody else can read from its first byte on; durably."""
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # defence: enrolment-is-private
+        write_whole(file, content, mode=0o600)

@@ -30,6 +30,7 @@ from capedjica.algorithms.ica.scan_length import (
     reserve,
 )
 from capedjica.algorithms.kernels import PackedSubjects
+from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments, within_unit_ball
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.errors import InputError, ProtocolError
@@ -118,19 +119,21 @@ class PaperMethod(PaperOptions):
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
         """Run the method; ``progress(unmixing, iteration)`` is called after each step of the descent.
 
+        To the last bit the same for the same means: the number of threads would show in the eigenvectors.
         How stable the maps are is not told: where noise leads a descent with its stopping rule is not known.
         """
         rate = self.learning_rate or default_learning_rate(self.n_components)
         infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
-        V = leading_subspace(means.mean(PCA), self.n_components)
-        means.publish(pack(V=V))
+        with one_thread():
+            V = leading_subspace(means.mean(PCA), self.n_components)
+            means.publish(pack(V=V))
 
-        def report(infomax: Infomax, iteration: int) -> None:
-            if progress is not None:
-                progress(infomax.W @ V.T, iteration)
+            def report(infomax: Infomax, iteration: int) -> None:
+                if progress is not None:
+                    progress(infomax.W @ V.T, iteration)
 
-        n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
-        return Networks(infomax.W @ V.T, n_iter=n_iter)
+            n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
+            return Networks(infomax.W @ V.T, n_iter=n_iter)
 
 
 class PaperSite:

@@ -81,10 +81,9 @@ def agent(
     The site.toml names that user ([carrier] user), and only its processes may connect.
     """
     need_flare()
-    from capedjica.site.flare.starting import prepare_roles, run_agent
+    from capedjica.site.flare.starting import run_agent
 
     home, kit, _ = _ready(site, study)
-    prepare_roles(home, kit)
     run_agent(home, kit)
 
 

@@ -21,7 +21,6 @@ from capedjica.mechanisms.messages import (
     Busy,
     CarrierName,
     Refusal,
-    Reply,
     Unknown,
     is_greeting,
     is_refusal,
@@ -51,18 +50,9 @@ _journal: Final = logging.getLogger("capedjica.agent")
 class SiteParty:
     """The site of one study.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    study : Study
-        The study of its kit.
-    label : Label
-        Of the kit: it names the coordinator's key, which the site pinned when it approved.
-    place : Path
-        Where the agent keeps what is about this study.
-    carrier : str
-        What keeps the carrier from the site's files, which is told to everybody.
+    The ``label`` of its kit names the coordinator's key, which the site pinned when it approved. In ``place``
+    the agent keeps what is about this study. What keeps the ``carrier`` from the site's files is told to
+    everybody.
     """
 
     def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: CarrierName) -> None:
@@ -109,7 +99,7 @@ class SiteParty:
             with suppress(InputError):
                 log_refusal(self._home, error)
             _journal.warning("does not take part; %s says why", log_path(self._home))
-            return self.refuse(question_hash(question), _SILENT)
+            return self.reply(question_hash(question), Refusal, _SILENT)
         reply = site.handle(question)
         if is_refusal(reply):
             _journal.warning("refused a question; %s says why", log_path(self._home))
@@ -165,25 +155,11 @@ class SiteParty:
                 return self._site is None
         return True
 
-    # Signed replies of a desk
-
-    def busy(self, hash_: bytes) -> bytes:
-        """Return, signed, that a question is being worked on."""
-        return self._signed(hash_, Busy(*self._header()))
-
-    def unknown(self, hash_: bytes) -> bytes:
-        """Return, signed, that a question was never put."""
-        return self._signed(hash_, Unknown(*self._header()))
-
-    def refuse(self, hash_: bytes, reason: str) -> bytes:
-        """Return, signed, why a question is not answered."""
-        return self._signed(hash_, Refusal(*self._header(), reason[:1000]))
-
-    def _header(self) -> tuple[int, bytes, str]:
-        return VERSION, self._study.contract.hash, self._home.settings.name
-
-    def _signed(self, hash_: bytes, reply: Reply) -> bytes:
-        return sign_reply(self._identity, hash_, reply)
+    def reply(self, hash_: bytes, kind: type[Busy | Refusal | Unknown], *reason: str) -> bytes:
+        """Return, signed, what is not an answer to a question."""
+        words = [text[:1000] for text in reason]
+        header = VERSION, self._study.contract.hash, self._home.settings.name
+        return sign_reply(self._identity, hash_, kind(*header, *words))
 
     # What the coordinator says
 

@@ -26,7 +26,7 @@ from capedjica.mechanisms.site.private_log import private_log
 from capedjica.mechanisms.statistics import Statistics, Vectors
 from capedjica.privacy.ledger import Ledger
 from capedjica.site.home import SiteHome
-from capedjica.site.private_files import write_private
+from capedjica.tools.durable import write_private
 from capedjica.tools.locks import BusyError, locked
 from capedjica.tools.toml import read_toml, toml_value
 

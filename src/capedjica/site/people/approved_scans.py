@@ -22,8 +22,8 @@ from capedjica.data.layouts import recordings_among
 from capedjica.data.person_table import BadTableError, row_digest
 from capedjica.data.scans import Person, Recording
 from capedjica.site.home import SiteHome
-from capedjica.site.private_files import write_private
 from capedjica.study.study_file import Study
+from capedjica.tools.durable import write_private
 from capedjica.tools.text import printable
 
 SCHEMA: Final = 1
