@@ -157,6 +157,14 @@ def test_a_later_analysis_uses_what_an_earlier_one_published(tmp_path):
     np.testing.assert_allclose(found, total / sum(SIZES), atol=1e-6)
 
 
+def test_what_is_wrong_with_one_of_several_analyses_says_with_which():
+    features, (ica, mean) = ANALYSES[TWO]
+    other = msgspec.structs.replace(mean, networks="nothing")
+    content = msgspec.structs.replace(draft(), features=features, analyses=(ica, other))
+    (problem,) = Study(content).draft_problems()
+    assert problem.startswith("analysis[2].networks must name an analysis of kind 'ica'")
+
+
 def test_shares_divide_one_budget():
     content = msgspec.structs.replace(draft(), features=ANALYSES["three"][0], analyses=ANALYSES["three"][1])
     study = Study(content)

@@ -129,15 +129,20 @@ def content_problems(table: dict[str, Any]) -> list[str]:
     if len(analyses) > MOST_ANALYSES:
         found.append(f"analysis: at most {MOST_ANALYSES} are possible, got {len(analyses)}")
     for number, analysis in enumerate(analyses, start=1):
-        where = f"analysis[{number}]." if len(analyses) > 1 else "analysis."
+        where = _place(number, len(analyses))
         if not isinstance(analysis, dict):
             found.append("analysis: expected a table")
             continue
         try:
             found += problems(analysis, table_class(analysis.get("kind", "ica")), where)
         except InputError as error:
-            found.append(str(error))
+            found.append(str(error).replace("analysis.", where, 1))
     return found
+
+
+def _place(number: int, n_analyses: int) -> str:
+    """Return where the keys of an analysis are: its number is told where there are several."""
+    return f"analysis[{number}]." if n_analyses > 1 else "analysis."
 
 
 def _apart(table: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
@@ -209,9 +214,17 @@ class Study:
             *_title_problems(content.title),
             *_feature_problems(content.features),
             *_name_problems(content.analyses),
-            *(problem for table, setting in self._settings for problem in table.problems(setting)),
+            *self._analysis_problems(),
             *_site_problems(content.sites),
             *_refusals(self._budgets),
+        ]
+
+    def _analysis_problems(self) -> list[str]:
+        n_analyses = len(self.content.analyses)
+        return [
+            problem.replace("analysis.", _place(number, n_analyses), 1)
+            for number, (table, setting) in enumerate(self._settings, start=1)
+            for problem in table.problems(setting)
         ]
 
     @cached_property
