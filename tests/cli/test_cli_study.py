@@ -82,7 +82,7 @@ def test_flags_that_say_the_same_are_welcome(study, run):
         (["--delta", "1e-6"], "--delta 1e-06 contradicts the study, which has 1e-05"),
         (["--colluding", "2"], "--colluding 2 contradicts the study, which has 1"),
         (["--iterations", "8"], "--iterations 8 contradicts the study, which has 7"),
-        (["--mask", "paper"], "--mask paper contradicts the study, which has uniform"),
+        (["--mask", "paper"], "--masking paper contradicts the study, which has uniform"),
         (["--method", "paper"], "--method paper contradicts the study, which has subject"),
         (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration cannot be given with a study"),
     ],
