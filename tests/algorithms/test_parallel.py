@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from capedjica.algorithms.method import Released, Replay
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from capedjica.algorithms.analysis import ReleasedMean, Replay
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.parallel import InParallel
 
@@ -108,12 +108,12 @@ def test_as_many_threads_as_there_are_change_no_bit_of_an_estimate():
     """What a seeded run gives is the same on another machine of the kind, and in another process."""
     method, rng = PaperMethod(400, 3, max_iter=2), np.random.default_rng(0)
     released = [
-        Released(number, rng.standard_normal(stage.query.size), 1.0)
+        ReleasedMean(number, rng.standard_normal(stage.query.size), 1.0)
         for number, stage in enumerate(method.stages())
         for _ in range(stage.count)
     ]
     estimates = []
     for threads in (1, 2):
         with threadpool_limits(threads, user_api="blas"):
-            estimates.append(method.estimate(Replay(released))[0])
+            estimates.append(method.estimate(Replay(released)).estimate)
     np.testing.assert_array_equal(*estimates)
