@@ -77,6 +77,12 @@ def test_a_key_in_the_wrong_place_is_named(folder):
         read_study_file(folder / "study.toml")
 
 
+def test_a_file_that_does_not_say_its_schema_is_known_by_its_keys(folder):
+    text = (folder / "study.toml").read_text()
+    (folder / "silent.toml").write_text(text.replace("schema = 1\n", ""))
+    assert Study.load(folder / "silent.toml").hash == Study.load(folder).hash
+
+
 def test_ledgers_still_count(folder):
     study, interrupted = Study.load(folder), Study.load(folder / "interrupted.toml")
     told = json.loads((folder / "run" / "privacy.json").read_text())

@@ -28,6 +28,13 @@ _PRIVACY: Final = (
 _SITE: Final = ("name", "subjects", "card", "epsilon")
 
 
+def with_schema(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a file that does not say its schema as one of schema 1, if its keys stand where they stood then."""
+    analysis = table.get("analysis")
+    before = isinstance(analysis, dict) and any(key in analysis for key in _MOVED)
+    return {"schema": 1} | table if before else table
+
+
 def upgraded(table: dict[str, Any]) -> dict[str, Any]:
     """Return a file of schema 1 as one of today's; what was wrong with it is still wrong."""
     analysis, features, privacy = (table.get(key, {}) for key in ("analysis", "features", "privacy"))
@@ -36,6 +43,7 @@ def upgraded(table: dict[str, Any]) -> dict[str, Any]:
     moved = {key: analysis[key] for key in _MOVED if key in analysis}
     renamed = {"masking" if key == "mask" else key: value for key, value in privacy.items()}
     return table | {
+        "schema": 1,
         "analysis": {key: value for key, value in analysis.items() if key not in _MOVED},
         "features": features | moved,
         **({"privacy": renamed} if privacy else {}),

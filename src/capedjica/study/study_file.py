@@ -109,7 +109,7 @@ def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
     """Read a ``study.toml`` of any schema; InputError lists all that is wrong with it."""
     file = Path(path)
     table = parse_toml(file)
-    if check_schema(file, table, 1, SCHEMA) == 1:
+    if check_schema(file, schema_1.with_schema(table), 1, SCHEMA) == 1:
         table = schema_1.upgraded(table)
     found = content_problems(table)
     if found:
