@@ -29,7 +29,7 @@ _SITE: Final = ("name", "subjects", "card", "epsilon")
 
 
 def with_schema(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a file that does not say its schema as one of schema 1, if its keys stand where they stood then."""
+    """Return a file without a schema as one of schema 1, if its keys stand where they stood then."""
     analysis = table.get("analysis")
     before = isinstance(analysis, dict) and any(key in analysis for key in _MOVED)
     return {"schema": 1} | table if before else table
