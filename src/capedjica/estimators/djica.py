@@ -16,17 +16,15 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.infomax import Infomax
-from capedjica.algorithms.ica.maps import pseudo_inverse
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.pca import PrincipalComponents, leading_subspace
 from capedjica.errors import InputError
-from capedjica.estimators.base import Transformer
+from capedjica.estimators.base import DEPRECATED, Transformer, is_given, renamed, warn_of
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
 from capedjica.estimators.inputs import OnBad, Sites, read_sites
-from capedjica.estimators.old_names import DEPRECATED, is_given, renamed, warn_of
 from capedjica.estimators.reporting import Record, estimator_report
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName
 from capedjica.mechanisms.terms import Terms
@@ -124,7 +122,7 @@ class CapeDJICA(Transformer):
         The pseudo-inverse of ``mixing_``.
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.reliability`); below 0.8 a map is not to be trusted. None for methods
+        (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
         other than "subject".
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.

@@ -9,9 +9,8 @@ import numpy as np
 
 from capedjica.algorithms.pca import PrincipalComponents
 from capedjica.errors import InputError
-from capedjica.estimators.base import Transformer
+from capedjica.estimators.base import DEPRECATED, Transformer
 from capedjica.estimators.inputs import OnBad, Sites, read_sites
-from capedjica.estimators.old_names import DEPRECATED
 from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.report.slices import SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import whole_file

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.report import charts, slices
 from capedjica.report.brain import Peak
 from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table

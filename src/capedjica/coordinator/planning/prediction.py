@@ -37,7 +37,7 @@ import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.maps import pseudo_inverse
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic

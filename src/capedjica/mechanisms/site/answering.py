@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
 from capedjica.mechanisms.block import BlockLayout
-from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.contract import Contract, Query, Statistics, Vectors
 from capedjica.mechanisms.messages import (
     MAX_AHEAD,
     VERSION,
@@ -45,13 +45,12 @@ from capedjica.mechanisms.messages import (
 from capedjica.mechanisms.release import HEADROOM, MAX_BLOCK_WORDS, ReleasePlan
 from capedjica.mechanisms.site.clipping import sum_subjects
 from capedjica.mechanisms.site.head_seal import HeadSeal
-from capedjica.mechanisms.site.private_log import private_log
-from capedjica.mechanisms.statistics import Statistics, Vectors
 from capedjica.privacy.ledger import SlotBurntError, Summary, Totals
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import SumParameters
 from capedjica.securesum.site import SiteSum
+from capedjica.tools.log_files import private_log
 
 
 class SiteLedger(Protocol):

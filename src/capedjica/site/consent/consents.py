@@ -22,12 +22,12 @@ from capedjica.data.cache import SeriesCache
 from capedjica.data.people import People
 from capedjica.data.scans import Features, Person
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.site.private_log import private_log
-from capedjica.mechanisms.statistics import Statistics, Vectors
+from capedjica.mechanisms.contract import Statistics, Vectors
 from capedjica.privacy.ledger import Ledger
 from capedjica.site.home import SiteHome
 from capedjica.tools.durable import write_private
 from capedjica.tools.locks import BusyError, locked
+from capedjica.tools.log_files import private_log
 from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
