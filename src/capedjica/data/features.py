@@ -110,7 +110,7 @@ def feature_problems(table: FeatureTable) -> list[str]:
     """Return which settings do not go together; no file is looked at."""
     if table.kind == "table":
         return [*_row_problems(table)]
-    return [*_kind_problems(table), *_mask_problems(table), *_cleaning_problems(table)]
+    return [*_kind_problems(table), *_cleaning_problems(table)]
 
 
 def _row_problems(table: FeatureTable) -> Iterator[str]:
@@ -145,9 +145,6 @@ def _kind_problems(table: FeatureTable) -> Iterator[str]:
             yield "features.atlas is for kind 'atlas'; features.kind is 'voxels'"
         if table.mask is None and table.voxel_size is None:
             yield "features.voxel_size must be given, in mm, where features.mask is not"
-
-
-def _mask_problems(table: FeatureTable) -> Iterator[str]:
     if table.mask in _COMPUTED_MASKS:
         yield f"features.mask must be the name of a file, got {table.mask!r}; {ACROSS_PEOPLE}"
 
@@ -305,18 +302,16 @@ def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
         raise InputError(f"atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
     values = np.asanyarray(atlas.dataobj)
     if mask is not None:
-        _check_same_grid(atlas, mask.image)
-        inside = np.asanyarray(mask.image.dataobj) != 0
+        grid = mask.image
+        if atlas.shape[:3] != grid.shape or not np.allclose(atlas.affine, grid.affine, atol=1e-3):
+            affines = "equal" if np.allclose(atlas.affine, grid.affine) else "different"
+            raise InputError(
+                f"mask must be on the grid of the atlas: shapes {grid.shape} and {atlas.shape[:3]}, "
+                f"affines {affines}"
+            )
+        inside = np.asanyarray(grid.dataobj) != 0
         values = np.where(inside if values.ndim == 3 else inside[..., np.newaxis], values, 0)
     return new_image(_labels(values) if values.ndim == 3 else _maps(values), atlas.affine)
-
-
-def _check_same_grid(atlas: Nifti1Image, mask: Nifti1Image) -> None:
-    if atlas.shape[:3] != mask.shape or not np.allclose(atlas.affine, mask.affine, atol=1e-3):
-        raise InputError(
-            f"mask must be on the grid of the atlas: shapes {mask.shape} and "
-            f"{atlas.shape[:3]}, affines {'equal' if np.allclose(atlas.affine, mask.affine) else 'different'}"
-        )
 
 
 def _labels(values: Any) -> Any:
