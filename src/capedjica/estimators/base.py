@@ -77,7 +77,11 @@ class Estimator:
         params = {name: getattr(self, name) for name in self._defaults()}
         if not deep:
             return params
-        nested = {name: value for name, value in params.items() if _has_params(value)}
+        nested = {
+            name: value
+            for name, value in params.items()
+            if hasattr(value, "get_params") and not isinstance(value, type)
+        }
         return params | {
             f"{name}__{inner}": value
             for name, owner in nested.items()
@@ -190,10 +194,6 @@ class TableEstimator(Estimator):
     budget: PrivacyBudget | None = None
     mask: Any = DEPRECATED
     privacy_: PrivacyStatement = field(init=False)
-
-
-def _has_params(value: Any) -> bool:
-    return hasattr(value, "get_params") and not isinstance(value, type)
 
 
 def _same(value: Any, default: Any) -> bool:

@@ -199,7 +199,10 @@ class CapeDJICA(Transformer):
         """
         self._check_parameters()
         options, terms = self._paper_options(), self._terms()
-        self._extractor = self._images().open()
+        images = ImageOptions(
+            self.atlas, self._mask_img(), self.masker, self.smoothing_fwhm, self.standardize, self.memory
+        )
+        self._extractor = images.open()
         series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
         sites = read_sites(series, self.n_components, self.on_bad, self._longest)
         n_features = next(iter(sites.values()))[0].shape[1]
@@ -214,11 +217,6 @@ class CapeDJICA(Transformer):
             return None
         length = check_scan_length(self.scan_length)
         return length if self.method == "dp-djica" else longest_scan(length)
-
-    def _images(self) -> ImageOptions:
-        return ImageOptions(
-            self.atlas, self._mask_img(), self.masker, self.smoothing_fwhm, self.standardize, self.memory
-        )
 
     def _masking(self) -> MaskName:
         return super()._masking() if _hides(self.mask) else self.masking
@@ -407,15 +405,12 @@ class CapeDJICA(Transformer):
         return super().transform(X)
 
     def _transform_one(self, subject: Any) -> Any:
-        values = np.asarray(self._series(subject), dtype=np.float64)
+        if is_image(subject):
+            subject = series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
+        values = np.asarray(subject, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
             raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
         return (values - values.mean(axis=0)) @ self.unmixing_.T
-
-    def _series(self, subject: Any) -> Any:
-        if not is_image(subject):
-            return subject
-        return series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
 
 
 def _hides(mask: Any) -> TypeGuard[MaskName]:

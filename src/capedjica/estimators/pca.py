@@ -111,16 +111,16 @@ class CapePCA(Transformer):
             analysis,
             sites,
             self._terms(),
-            subjects={name: self._n_units(subjects) for name, subjects in sites.items()},
+            subjects={
+                name: len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
+                for name, subjects in sites.items()
+            },
             neighbour=self.neighbour,
             units_per_subject=1 if self.neighbour == "subject" else _longest(sites),
         )
         self.components_ = analysis.estimate(study).components
         self.privacy_ = study.privacy
         return self
-
-    def _n_units(self, subjects: Sequence[Scan]) -> int:
-        return len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
 
     def _transform_one(self, subject: Any) -> Any:
         self._check_fitted("components_")
