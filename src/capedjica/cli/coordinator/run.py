@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from capedjica.coordinator.flare.remote_run import Follower
     from capedjica.coordinator.run.run_folder import RunFolder, RunState
     from capedjica.coordinator.run.watcher import Watcher
-    from capedjica.study.study_file import Study, StudyStep
+    from capedjica.study.study_file import Study
 
 
 class Engine(StrEnum):
@@ -83,11 +83,15 @@ def run(
             if engine is Engine.FLARE:
                 state = _run_on_flare(given, sites, folder, wait, silence, insecure_noise_seed, progress)
             else:
-                state = _run_in_process(
-                    given, sites or beside / "sites", folder, insecure_noise_seed, progress
-                )
+                from capedjica.one_machine.local_run import find_sites, run_study
+
+                homes = find_sites(given, sites or beside / "sites")
+                state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:
-        _show_interruption(folder)
+        if (folder / "run.json").exists():
+            typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
+        else:
+            typer.echo("\nNothing was begun and nothing was spent.")
         raise
     _show(given, state, folder, console)
 
@@ -104,14 +108,6 @@ def progress_bars(console: Console) -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
-
-
-def _run_in_process(
-    study: Study, sites: Path, folder: Path, seed: int | None, progress: Progress
-) -> RunState:
-    from capedjica.one_machine.local_run import find_sites, run_study
-
-    return run_study(study, find_sites(study, sites), folder, seed, _watcher(progress, study))
 
 
 def _run_on_flare(
@@ -178,13 +174,6 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     return Bars()
 
 
-def _show_interruption(folder: Path) -> None:
-    if (folder / "run.json").exists():
-        typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
-    else:
-        typer.echo("\nNothing was begun and nothing was spent.")
-
-
 def _stable_words(stable: list[bool] | None) -> str:
     if stable is None:
         return "How stable the maps are under the noise is not known for this method."
@@ -218,10 +207,12 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     _show_stability(study, run, console)
     console.print(run.read_json("privacy.json", Cost).statement)
     for step in study.steps:
+        place = folder / study.results_folder(step)
+        first = place / "maps.png"
+        if not first.exists():
+            first = next(iter(sorted(place.glob("*.csv"))), place)
         # Not wrapped: a path in two pieces cannot be copied.
-        typer.echo(
-            f"{'The maps' if step.table.kind == 'ica' else step.name}: {_to_open(study, step, folder)}"
-        )
+        typer.echo(f"{'The maps' if step.table.kind == 'ica' else step.name}: {first}")
     typer.echo(f"The cost in full: {folder / 'privacy.json'}")
     typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")
     typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
@@ -235,13 +226,6 @@ def _show_stability(study: Study, run: RunFolder, console: Console) -> None:
     place = Path(study.results_folder(study.networks))
     stable = run.read_json(str(place / "reliability.json"), Reliability).stable
     console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
-
-
-def _to_open(study: Study, step: StudyStep, folder: Path) -> Path:
-    """Return the file of an analysis that people open first."""
-    place = folder / study.results_folder(step)
-    pictures = place / "maps.png"
-    return pictures if pictures.exists() else next(iter(sorted(place.glob("*.csv"))), place)
 
 
 def follower(progress: Progress) -> Follower:
