@@ -149,18 +149,15 @@ class BlockMaking:
                 self._note_missing(self._begin.invited, accepted)
                 return None
             if total.done:
-                return self._open(total, accepted)
+                # A survivor that did not finish does not know the participants, so it would refuse every
+                # release: the block is usable only if all its survivors are still there.
+                if not set(total.survivors) <= accepted:
+                    self._note_missing(total.survivors, accepted)
+                    return None
+                return OpenBlock(self._contract, self._begin, total.survivors, total.result)
             if self._abandoned.is_set():
                 return None
             answers = self._ask({name: Sum(*header, data) for name, data in questions.items()})
-
-    def _open(self, total: AggregatorSum, finished: Collection[str]) -> OpenBlock | None:
-        """Return the block, which is usable only if all its survivors are still there."""
-        # A survivor that did not finish does not know the participants, so it would refuse every release.
-        if not set(total.survivors) <= set(finished):
-            self._note_missing(total.survivors, finished)
-            return None
-        return OpenBlock(self._contract, self._begin, total.survivors, total.result)
 
     def _note_missing(self, expected: Collection[str], present: Collection[str]) -> None:
         self.missing = tuple(name for name in expected if name not in present)

@@ -336,7 +336,7 @@ class Aggregator:
             slot,
             list(plan.participants),
             block.begin.slots[slot],
-            self._published_hash(),
+            publication_hash(self._published),
             state,
         )
         # defence: what-is-asked-is-written-down
@@ -369,9 +369,6 @@ class Aggregator:
                 given = self._conversation.ask(dict.fromkeys(missing, ask), Answer)
                 answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
         return answers
-
-    def _published_hash(self) -> bytes:
-        return publication_hash(self._published)
 
     def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
         # defence: answers-that-fit
