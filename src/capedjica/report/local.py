@@ -91,7 +91,9 @@ def qualities(people: Sequence[PersonResults]) -> list[Quality]:
         "fit to the group's maps": [person.fit for person in people],
         "usual connectivity": [_correlation(own, usual) for own in connections],
         "largest jump": [_largest_jump(person) for person in people],
-        "volumes left out": [_left_out(person) for person in people],
+        "volumes left out": [
+            person.left_out / (person.left_out + sum(map(len, person.courses))) for person in people
+        ],
     }
     far = {name: _distances(np.array(values)) * MEASURES[name] for name, values in measured.items()}
     return [
@@ -113,10 +115,6 @@ def _correlation(first: FloatArray, second: FloatArray) -> float:
 def _largest_jump(person: PersonResults) -> float:
     steps = [np.abs(np.diff(standardise(course), axis=0)) for course in person.courses]
     return float(max(step.max(initial=0.0) for step in steps))
-
-
-def _left_out(person: PersonResults) -> float:
-    return person.left_out / (person.left_out + sum(map(len, person.courses)))
 
 
 def _distances(values: FloatArray) -> FloatArray:
