@@ -273,7 +273,12 @@ def _checked(image: Any, what: str) -> Nifti1Image:
 
 def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     """Return the mask of the voxels, that of the MNI152 template where none is given."""
-    mask = _mni_brain() if given is None else given.image
+    if given is None:
+        from nilearn.datasets import load_mni152_brain_mask
+
+        mask: Nifti1Image = load_mni152_brain_mask()
+    else:
+        mask = given.image
     if len(mask.shape) != 3:
         raise InputError(f"mask must be 3-D, got shape {mask.shape}")
     inside = new_image(np.asanyarray(mask.dataobj) != 0, mask.affine)
@@ -287,13 +292,6 @@ def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
             f"mask must hold between 2 and {MOST_VOXELS:,} voxels, got {count:,}; voxel_size changes it"
         )
     return inside
-
-
-def _mni_brain() -> Nifti1Image:
-    from nilearn.datasets import load_mni152_brain_mask
-
-    brain: Nifti1Image = load_mni152_brain_mask()
-    return brain
 
 
 def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
