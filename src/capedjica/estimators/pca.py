@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
-from capedjica.tools.arrays import FloatArray, Scan
+from capedjica.tools.arrays import FloatArray
 
 
 class CapePCA(Transformer):
@@ -116,7 +116,10 @@ class CapePCA(Transformer):
                 for name, subjects in sites.items()
             },
             neighbour=self.neighbour,
-            units_per_subject=1 if self.neighbour == "subject" else _longest(sites),
+            # How long the longest subject is, is public where samples are protected.
+            units_per_subject=1
+            if self.neighbour == "subject"
+            else max(len(subject) for subjects in sites.values() for subject in subjects),
         )
         self.components_ = analysis.estimate(study).components
         self.privacy_ = study.privacy
@@ -125,8 +128,3 @@ class CapePCA(Transformer):
     def _transform_one(self, subject: Any) -> Any:
         self._check_fitted("components_")
         return np.asarray(subject) @ self.components_.T
-
-
-def _longest(sites: Mapping[str, Sequence[Scan]]) -> int:
-    """Return the number of samples of the longest subject, which is public where samples are protected."""
-    return max(len(subject) for subjects in sites.values() for subject in subjects)
