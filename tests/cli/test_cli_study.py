@@ -10,7 +10,7 @@ import pytest
 
 from capedjica.coordinator.new_study import read_site, read_site_file
 from capedjica.coordinator.planning.plan import plan_study
-from capedjica.one_machine.site_folders import site_of_folder
+from capedjica.one_machine.local_run import site_of_folder
 from capedjica.privacy.wording import round_up
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.site.home import SiteHome

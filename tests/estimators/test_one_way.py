@@ -13,7 +13,7 @@ from capedjica.algorithms.tables.mean import MeanOfRows
 from capedjica.algorithms.tables.regression import LogisticOfRows
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 from capedjica.engines.embedded import EmbeddedStudy
-from capedjica.mechanisms.aggregator.guarantee import privacy_statement
+from capedjica.mechanisms.aggregator.history import privacy_statement
 from capedjica.mechanisms.terms import NO_RESERVE, Terms
 from capedjica.securesum.identity import Identity
 

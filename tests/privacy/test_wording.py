@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.coordinator.planning.plan_text import show_plan
-from capedjica.mechanisms.aggregator.guarantee import privacy_statement
+from capedjica.mechanisms.aggregator.history import privacy_statement
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.privacy.neighbour import ProtectedUnit
 from capedjica.privacy.wording import NOT_PRIVATE, Guarantee, round_up, short

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from capedjica.mechanisms.contract import Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 Progress = Callable[[Any, int], None]

@@ -22,8 +22,7 @@ from capedjica.algorithms.ica.scan_length import CutScans
 from capedjica.algorithms.kernels import second_moments
 from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError
-from capedjica.mechanisms.contract import CLIP_RANGE, Query, Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import CLIP_RANGE, Query, Stage, Statistics
 from capedjica.privacy import validate
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.tools.arrays import FloatArray, Scan

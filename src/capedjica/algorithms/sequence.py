@@ -13,8 +13,7 @@ from itertools import accumulate
 
 from capedjica.algorithms.analysis import Analysis, Means, Progress, ReleasedMean, Result
 from capedjica.errors import ProtocolError
-from capedjica.mechanisms.contract import Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 

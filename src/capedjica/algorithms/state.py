@@ -29,17 +29,16 @@ def pack(**arrays: ArrayLike) -> bytes:
 def unpack(data: bytes) -> dict[str, FloatArray]:
     """Return the arrays in bytes from elsewhere; anything but what :func:`pack` writes is a ProtocolError."""
     try:
-        arrays = {name: _read(array) for name, array in _decoder.decode(data).items()}
+        arrays = {
+            name: np.frombuffer(array.values, dtype="<f8").reshape(array.shape)
+            for name, array in _decoder.decode(data).items()
+        }
         # One state has one spelling, so that equal states have equal hashes.
         if pack(**arrays) != data:
             raise ValueError("another spelling")
     except (ValueError, RecursionError):
         raise ProtocolError(f"a public state of {len(data)} bytes cannot be read") from None
     return arrays
-
-
-def _read(array: _Array) -> FloatArray:
-    return np.frombuffer(array.values, dtype="<f8").reshape(array.shape)
 
 
 def read_arrays(data: bytes, **shapes: tuple[int, ...]) -> dict[str, FloatArray]:

@@ -51,17 +51,14 @@ def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:
 
 def _append(file: Path, block: str, expected: StudyFile) -> None:
     with writing(file), whole_file(file, mode=0o600) as draft:
-        draft.write(_joined(file.read_bytes(), block.encode()))
+        text = file.read_bytes()
+        # In lines that end as those of the text do.
+        end = b"\r\n" if b"\r\n" in text else b"\n"
+        draft.write(text + (b"" if text.endswith(b"\n") else end) + block.encode().replace(b"\n", end))
         draft.flush()
         if not _reads_as(Path(draft.name), expected):
             raise InputError(f"{file} cannot be added to: its sites must be tables, each headed [[sites]]")
         shutil.copymode(file, draft.name)
-
-
-def _joined(text: bytes, block: bytes) -> bytes:
-    """Return the text with the block after it, in lines that end as those of the text do."""
-    end = b"\r\n" if b"\r\n" in text else b"\n"
-    return text + (b"" if text.endswith(b"\n") else end) + block.replace(b"\n", end)
 
 
 def _reads_as(file: Path, expected: StudyFile) -> bool:

@@ -110,7 +110,7 @@ def feature_problems(table: FeatureTable) -> list[str]:
     """Return which settings do not go together; no file is looked at."""
     if table.kind == "table":
         return [*_row_problems(table)]
-    return [*_kind_problems(table), *_mask_problems(table), *_cleaning_problems(table)]
+    return [*_kind_problems(table), *_cleaning_problems(table)]
 
 
 def _row_problems(table: FeatureTable) -> Iterator[str]:
@@ -145,9 +145,6 @@ def _kind_problems(table: FeatureTable) -> Iterator[str]:
             yield "features.atlas is for kind 'atlas'; features.kind is 'voxels'"
         if table.mask is None and table.voxel_size is None:
             yield "features.voxel_size must be given, in mm, where features.mask is not"
-
-
-def _mask_problems(table: FeatureTable) -> Iterator[str]:
     if table.mask in _COMPUTED_MASKS:
         yield f"features.mask must be the name of a file, got {table.mask!r}; {ACROSS_PEOPLE}"
 
@@ -276,7 +273,12 @@ def _checked(image: Any, what: str) -> Nifti1Image:
 
 def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     """Return the mask of the voxels, that of the MNI152 template where none is given."""
-    mask = _mni_brain() if given is None else given.image
+    if given is None:
+        from nilearn.datasets import load_mni152_brain_mask
+
+        mask: Nifti1Image = load_mni152_brain_mask()
+    else:
+        mask = given.image
     if len(mask.shape) != 3:
         raise InputError(f"mask must be 3-D, got shape {mask.shape}")
     inside = new_image(np.asanyarray(mask.dataobj) != 0, mask.affine)
@@ -292,31 +294,22 @@ def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     return inside
 
 
-def _mni_brain() -> Nifti1Image:
-    from nilearn.datasets import load_mni152_brain_mask
-
-    brain: Nifti1Image = load_mni152_brain_mask()
-    return brain
-
-
 def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
     """Return the regions, within the mask where one is given."""
     if len(atlas.shape) not in (3, 4):
         raise InputError(f"atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
     values = np.asanyarray(atlas.dataobj)
     if mask is not None:
-        _check_same_grid(atlas, mask.image)
-        inside = np.asanyarray(mask.image.dataobj) != 0
+        grid = mask.image
+        if atlas.shape[:3] != grid.shape or not np.allclose(atlas.affine, grid.affine, atol=1e-3):
+            affines = "equal" if np.allclose(atlas.affine, grid.affine) else "different"
+            raise InputError(
+                f"mask must be on the grid of the atlas: shapes {grid.shape} and {atlas.shape[:3]}, "
+                f"affines {affines}"
+            )
+        inside = np.asanyarray(grid.dataobj) != 0
         values = np.where(inside if values.ndim == 3 else inside[..., np.newaxis], values, 0)
     return new_image(_labels(values) if values.ndim == 3 else _maps(values), atlas.affine)
-
-
-def _check_same_grid(atlas: Nifti1Image, mask: Nifti1Image) -> None:
-    if atlas.shape[:3] != mask.shape or not np.allclose(atlas.affine, mask.affine, atol=1e-3):
-        raise InputError(
-            f"mask must be on the grid of the atlas: shapes {mask.shape} and "
-            f"{atlas.shape[:3]}, affines {'equal' if np.allclose(atlas.affine, mask.affine) else 'different'}"
-        )
 
 
 def _labels(values: Any) -> Any:

@@ -119,7 +119,10 @@ class ImageFeatures(ABC):
                 raise UnusableError(*found)
             self._masker.set_params(t_r=self._repetition_time(recording, image))
             confounds, kept = self._confounds(recording, image.shape[3])
-            return self._extract(_in_memory(recording.path, image), *_cut(confounds, kept))
+            # The confounds of the volumes that are read, and which of these stay.
+            confounds = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
+            kept = None if kept is None else kept[kept < LONGEST_SCAN]
+            return self._extract(_in_memory(recording.path, image), confounds, kept)
 
     def series_of(self, image: Nifti1Image) -> Scan:
         """Return (time, features) of an image in memory; raise UnusableError when there are none."""
@@ -140,7 +143,8 @@ class ImageFeatures(ABC):
         except UnusableError as error:
             return error.problems
         except OSError as error:
-            return [_unreadable(recording, error)]
+            reason = error.strerror or "damaged"
+            return [Problem(recording.path, f"cannot be read ({reason})", "a file that can be read")]
         except Exception as error:
             why = " ".join(str(error).split())[:200]
             return [Problem(recording.path, f"nothing can be extracted ({why})", "a sound 4-D image")]
@@ -216,12 +220,6 @@ class ImageFeatures(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_features={self.n_features})"
-
-
-def _cut(confounds: Any, kept: NDArray[np.int64] | None) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return the confounds of the volumes that are read, and which of these stay."""
-    cut = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
-    return cut, None if kept is None else kept[kept < LONGEST_SCAN]
 
 
 def _check_confounds(recording: Recording, n_rows: int, n_volumes: int, n_kept: int) -> None:
@@ -410,11 +408,6 @@ def _one_at_a_time() -> Iterator[None]:
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _unreadable(recording: Recording, error: OSError) -> Problem:
-    reason = error.strerror or "damaged"
-    return Problem(recording.path, f"cannot be read ({reason})", "a file that can be read")
 
 
 def _like(image: Nifti1Image, values: NDArray[Any]) -> Nifti1Image:

@@ -114,7 +114,8 @@ def find_people(
         recordings, problems = _rows_by_person(home, pattern)
     else:
         recordings, problems = _plain(home, pattern, kind)
-    chosen = _chosen(_people(recordings), participants, home)
+    everybody = [Person(name, tuple(own)) for name, own in sorted(recordings.items())]
+    chosen = _chosen(everybody, participants, home)
     people = tuple(person for person in chosen if person.name not in without)
     names = {person.name for person in people}
     problems = [problem for problem in problems if problem.subject in names or not participants]
@@ -172,12 +173,10 @@ def _matching(home: Path, pattern: str, *, deep: bool) -> list[Path]:
         matching = list(home.rglob(pattern) if deep and "/" not in pattern else home.glob(pattern))
     except (ValueError, NotImplementedError):
         raise InputError(f"pattern must be that of file names in {home}, got {pattern!r}") from None
-    visible = [path for path in matching if not _is_hidden(path, home)]
+    visible = [
+        path for path in matching if not any(part.startswith(".") for part in path.relative_to(home).parts)
+    ]
     return sorted(visible, key=lambda path: (path.name, path))
-
-
-def _is_hidden(path: Path, home: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(home).parts)
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
@@ -188,10 +187,6 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
 
 
 # People ---------------------------------------------------------------------------------------------------
-
-
-def _people(recordings: Mapping[str, Sequence[Recording]]) -> list[Person]:
-    return [Person(name, tuple(own)) for name, own in sorted(recordings.items())]
 
 
 def _chosen(people: list[Person], participants: Sequence[str], home: Path) -> tuple[Person, ...]:
@@ -335,19 +330,17 @@ def _bids(
     images = sorted(path for path in _func_images(home) if path.match(pattern))
     preprocessed = [path for path in images if _PREPROCESSED in path.name]
     if not preprocessed:
-        raise InputError(_nothing_preprocessed(home, bool(images)))
+        wanted = f"sub-*/[ses-*/]func/*{_PREPROCESSED}bold.nii.gz"
+        if not images:
+            raise InputError(f"{home} holds no {wanted}")
+        raise InputError(
+            f"{home} holds raw images, not yet in a common space; give the derivatives of fMRIPrep, {wanted}"
+        )
     chosen = _with_entity(preprocessed, "task", task, home)
     chosen = _with_entity(chosen, "space", space, home)
     recordings = [Recording(path, _confounds_of(path)) for path in chosen]
     by_person = _grouped(recordings, lambda recording: _owner(recording.path, home))
     return by_person, list(_participant_problems(home / "participants.tsv", by_person))
-
-
-def _nothing_preprocessed(home: Path, raw: bool) -> str:
-    wanted = f"sub-*/[ses-*/]func/*{_PREPROCESSED}bold.nii.gz"
-    if not raw:
-        return f"{home} holds no {wanted}"
-    return f"{home} holds raw images, not yet in a common space; give the derivatives of fMRIPrep, {wanted}"
 
 
 def _with_entity(paths: list[Path], entity: str, value: str | None, home: Path) -> list[Path]:
@@ -408,10 +401,17 @@ def _abide(home: Path, pattern: str, site: str | None) -> dict[str, list[Recordi
     sites = {
         row["FILE_ID"]: row["SITE_ID"] for row in _rows_of(table, ",") if {"FILE_ID", "SITE_ID"} <= set(row)
     }
-    _check_abide_site(site, set(sites.values()), table)
+    known = set(sites.values())
+    if site is not None and site.lower() not in {name.lower() for name in known}:
+        raise InputError(
+            f"abide_site must be a SITE_ID of {table} ({', '.join(sorted(known))}), got {site!r}"
+        )
     files = [path for path in _matching(home, pattern, deep=True) if is_image(path) or path.suffix == ".1D"]
     recordings = _grouped(files, _file_id)
-    _check_one_derivative(recordings, home)
+    for paths in recordings.values():
+        if len(paths) > 1:
+            others = ", ".join(str(path.relative_to(home)) for path in paths)
+            raise InputError(f"{home} holds several derivatives of ABIDE ({others}): name one by the pattern")
     found = {
         name: [Recording(path) for path in paths]
         for name, paths in recordings.items()
@@ -426,17 +426,3 @@ def _file_id(path: Path) -> str:
     """Return ABIDE's name of a person: what comes before the name of the derivative."""
     found = re.match(r"(.+?_\d{7})(?:_|$)", stem(path))
     return found[1] if found else stem(path)
-
-
-def _check_abide_site(site: str | None, sites: set[str], table: Path) -> None:
-    if site is not None and site.lower() not in {name.lower() for name in sites}:
-        raise InputError(
-            f"abide_site must be a SITE_ID of {table} ({', '.join(sorted(sites))}), got {site!r}"
-        )
-
-
-def _check_one_derivative(recordings: Mapping[str, Sequence[Path]], home: Path) -> None:
-    for paths in recordings.values():
-        if len(paths) > 1:
-            others = ", ".join(str(path.relative_to(home)) for path in paths)
-            raise InputError(f"{home} holds several derivatives of ABIDE ({others}): name one by the pattern")

@@ -75,7 +75,8 @@ class PersonTable:
 
     def cells(self, person: str) -> list[list[str]]:
         """Return the cells of each row of a person."""
-        return [_cells(text, self.delimiter) for _, text in self.rows.get(person, ())]
+        texts = [text for _, text in self.rows.get(person, ())]
+        return [next(csv.reader([text], delimiter=self.delimiter, strict=True)) for text in texts]
 
     def repeated(self, person: str) -> str:
         """Return in words where the rows of a person are who has several; nothing for others."""
@@ -192,10 +193,6 @@ def _records(path: Path) -> Iterator[tuple[int, str, list[str]]]:
             if any(map(str.strip, cells)):
                 yield reader.line_num, "".join(taken), cells
             taken.clear()
-
-
-def _cells(text: str, delimiter: str) -> list[str]:
-    return next(csv.reader([text], delimiter=delimiter, strict=True))
 
 
 def _delimiter(path: Path) -> str:

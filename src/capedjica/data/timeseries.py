@@ -60,7 +60,7 @@ def read_scan(path: Path, n_features: int | None = None) -> Scan:
     if _is_matlab(path):
         return _read_matlab(path, n_features)
     lines = _table_lines(path, _LONGEST_LINE if n_features is None else _REMARK + _CELL * n_features)
-    if _is_blank(lines):
+    if all(line == "\n" for line in lines):
         return np.empty((0, 0))
     numbers = np.loadtxt(lines, delimiter=_delimiter(path), comments=None, quotechar='"', ndmin=2)
     return numbers[:LONGEST_SCAN]
@@ -186,10 +186,6 @@ def text_lines(file: TextIO, longest: int = _LONGEST_LINE) -> Iterator[str]:
         yield line
 
 
-def _is_blank(lines: Sequence[str]) -> bool:
-    return all(line == "\n" for line in lines)
-
-
 def _rows(lines: Sequence[str], delimiter: str | None) -> Iterator[Row]:
     """Yield the rows that are not blank, with the numbers of their lines, the first being 1."""
     if delimiter is None:
@@ -243,15 +239,12 @@ def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     except Exception as error:
         if isinstance(error, OSError) and error.strerror is not None:  # SciPy raises others for content
             raise
-        found, shape = _unreadable_problems(path)
+        if _is_matlab(path):
+            found, shape = _matlab_problems(path), None
+        else:
+            found, shape = _array_problems(path) if _is_array(path) else _table_problems(path)
         return found or [Problem(path, "content that cannot be read", "numbers")], shape
     return list(value_problems(path, scan)), scan.shape
-
-
-def _unreadable_problems(path: Path) -> tuple[list[Problem], Shape | None]:
-    if _is_matlab(path):
-        return _matlab_problems(path), None
-    return _array_problems(path) if _is_array(path) else _table_problems(path)
 
 
 def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:

@@ -11,11 +11,10 @@ from typing import Any, Final, Self, cast
 from capedjica.algorithms.analysis import Analysis, ReleasedMean, Result
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
 from capedjica.mechanisms.aggregator.driving import Aggregator
-from capedjica.mechanisms.aggregator.guarantee import privacy_statement
-from capedjica.mechanisms.contract import Stage
+from capedjica.mechanisms.aggregator.history import privacy_statement
+from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site.answering import Site, SitePolicy
-from capedjica.mechanisms.statistics import Statistics
 from capedjica.mechanisms.terms import NO_RESERVE, Terms
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.ledger import Policy

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
 from capedjica.algorithms.analysis import Analysis, Result
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError
-from capedjica.estimators.old_names import DEPRECATED, renamed
 from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.mechanisms.terms import Terms
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
+
+# The default of a parameter's old name, so that ``clone``, ``get_params`` and ``set_params`` treat it like
+# any other; what it says is looked at in ``fit``.
+DEPRECATED: Final = "deprecated"
+Value = TypeVar("Value")
 
 
 class Estimator:
@@ -72,7 +77,11 @@ class Estimator:
         params = {name: getattr(self, name) for name in self._defaults()}
         if not deep:
             return params
-        nested = {name: value for name, value in params.items() if _has_params(value)}
+        nested = {
+            name: value
+            for name, value in params.items()
+            if hasattr(value, "get_params") and not isinstance(value, type)
+        }
         return params | {
             f"{name}__{inner}": value
             for name, owner in nested.items()
@@ -187,10 +196,6 @@ class TableEstimator(Estimator):
     privacy_: PrivacyStatement = field(init=False)
 
 
-def _has_params(value: Any) -> bool:
-    return hasattr(value, "get_params") and not isinstance(value, type)
-
-
 def _same(value: Any, default: Any) -> bool:
     if isinstance(value, np.ndarray):
         return False
@@ -202,3 +207,27 @@ def _short(value: Any) -> str:
     if isinstance(value, np.ndarray) or hasattr(value, "dataobj"):
         return f"<{type(value).__name__} of shape {value.shape}>"
     return repr(value)
+
+
+# Parameters by the names they had before, accepted with a warning, as scikit-learn does it.
+
+
+def is_given(value: Any) -> bool:
+    """Tell whether a parameter was given by its old name."""
+    return not (isinstance(value, str) and value == DEPRECATED)
+
+
+def renamed(old: str, value: Any, new: str, given: Value, default: Value) -> Value:
+    """Return a parameter that may be given by its old name or by its new one, but not by both."""
+    if not is_given(value):
+        return given
+    if not (given is default or (isinstance(given, str) and given == default)):
+        raise InputError(f"{old} is the old name of {new}: give {new} alone")
+    warn_of(old, f"{new}=...")
+    result: Value = value
+    return result
+
+
+def warn_of(old: str, instead: str) -> None:
+    """Say what to write instead."""
+    warnings.warn(f"{old}= is deprecated and will be removed: write {instead}", FutureWarning, stacklevel=2)

@@ -16,17 +16,15 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.infomax import Infomax
-from capedjica.algorithms.ica.maps import pseudo_inverse
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.pca import PrincipalComponents, leading_subspace
 from capedjica.errors import InputError
-from capedjica.estimators.base import Transformer
+from capedjica.estimators.base import DEPRECATED, Transformer, is_given, renamed, warn_of
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
 from capedjica.estimators.inputs import OnBad, Sites, read_sites
-from capedjica.estimators.old_names import DEPRECATED, is_given, renamed, warn_of
 from capedjica.estimators.reporting import Record, estimator_report
 from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName
 from capedjica.mechanisms.terms import Terms
@@ -124,7 +122,7 @@ class CapeDJICA(Transformer):
         The pseudo-inverse of ``mixing_``.
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.reliability`); below 0.8 a map is not to be trusted. None for methods
+        (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
         other than "subject".
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.
@@ -201,7 +199,10 @@ class CapeDJICA(Transformer):
         """
         self._check_parameters()
         options, terms = self._paper_options(), self._terms()
-        self._extractor = self._images().open()
+        images = ImageOptions(
+            self.atlas, self._mask_img(), self.masker, self.smoothing_fwhm, self.standardize, self.memory
+        )
+        self._extractor = images.open()
         series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
         sites = read_sites(series, self.n_components, self.on_bad, self._longest)
         n_features = next(iter(sites.values()))[0].shape[1]
@@ -216,11 +217,6 @@ class CapeDJICA(Transformer):
             return None
         length = check_scan_length(self.scan_length)
         return length if self.method == "dp-djica" else longest_scan(length)
-
-    def _images(self) -> ImageOptions:
-        return ImageOptions(
-            self.atlas, self._mask_img(), self.masker, self.smoothing_fwhm, self.standardize, self.memory
-        )
 
     def _masking(self) -> MaskName:
         return super()._masking() if _hides(self.mask) else self.masking
@@ -409,15 +405,12 @@ class CapeDJICA(Transformer):
         return super().transform(X)
 
     def _transform_one(self, subject: Any) -> Any:
-        values = np.asarray(self._series(subject), dtype=np.float64)
+        if is_image(subject):
+            subject = series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
+        values = np.asarray(subject, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
             raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
         return (values - values.mean(axis=0)) @ self.unmixing_.T
-
-    def _series(self, subject: Any) -> Any:
-        if not is_image(subject):
-            return subject
-        return series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
 
 
 def _hides(mask: Any) -> TypeGuard[MaskName]:

@@ -154,19 +154,16 @@ class ImageOptions:
     def open(self) -> Extractor | None:
         """Return what makes series of images from public ones, None where none was given."""
         if self.masker is not None:
-            return self._of_masker()
+            for name in ("atlas", "mask_img", "smoothing_fwhm", "standardize", "memory"):
+                if getattr(self, name) not in (None, False):
+                    raise InputError(f"{name} must not be given beside masker, which has its own settings")
+            return MaskerExtractor(_fitted(self.masker))
         if self.atlas is None and self.mask_img is None:
             return None
         features = image_features(
             self._table(), _public(self.atlas, "atlas"), _public(self.mask_img, "mask_img")
         )
         return FeatureExtractor(features, _cache(self.memory))
-
-    def _of_masker(self) -> Extractor:
-        for name in ("atlas", "mask_img", "smoothing_fwhm", "standardize", "memory"):
-            if getattr(self, name) not in (None, False):
-                raise InputError(f"{name} must not be given beside masker, which has its own settings")
-        return MaskerExtractor(_fitted(self.masker))
 
     def _table(self) -> FeatureTable:
         if self.standardize not in (None, False, True, "zscore_sample"):

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from capedjica.algorithms.tables.mean import MeanOfRows
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError
+from capedjica.estimators.base import DEPRECATED, renamed
 from capedjica.estimators.inputs import Sites, name_sites
-from capedjica.estimators.old_names import DEPRECATED, renamed
 from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget

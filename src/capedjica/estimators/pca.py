@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from capedjica.algorithms.pca import PrincipalComponents
 from capedjica.errors import InputError
-from capedjica.estimators.base import Transformer
+from capedjica.estimators.base import DEPRECATED, Transformer
 from capedjica.estimators.inputs import OnBad, Sites, read_sites
-from capedjica.estimators.old_names import DEPRECATED
 from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
-from capedjica.tools.arrays import FloatArray, Scan
+from capedjica.tools.arrays import FloatArray
 
 
 class CapePCA(Transformer):
@@ -112,22 +111,20 @@ class CapePCA(Transformer):
             analysis,
             sites,
             self._terms(),
-            subjects={name: self._n_units(subjects) for name, subjects in sites.items()},
+            subjects={
+                name: len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
+                for name, subjects in sites.items()
+            },
             neighbour=self.neighbour,
-            units_per_subject=1 if self.neighbour == "subject" else _longest(sites),
+            # How long the longest subject is, is public where samples are protected.
+            units_per_subject=1
+            if self.neighbour == "subject"
+            else max(len(subject) for subjects in sites.values() for subject in subjects),
         )
         self.components_ = analysis.estimate(study).components
         self.privacy_ = study.privacy
         return self
 
-    def _n_units(self, subjects: Sequence[Scan]) -> int:
-        return len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
-
     def _transform_one(self, subject: Any) -> Any:
         self._check_fitted("components_")
         return np.asarray(subject) @ self.components_.T
-
-
-def _longest(sites: Mapping[str, Sequence[Scan]]) -> int:
-    """Return the number of samples of the longest subject, which is public where samples are protected."""
-    return max(len(subject) for subjects in sites.values() for subject in subjects)

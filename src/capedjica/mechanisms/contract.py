@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -19,11 +19,16 @@ from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.reserved_delta import RESERVED_DELTA
 from capedjica.privacy.wording import Guarantee
 from capedjica.securesum.parameters import Roster
+from capedjica.tools.arrays import Scan
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
+# What a site computes of its subjects for a release: one row per subject, a few subjects at a time.
+Vectors = Scan
+# What does it: ``statistics(stage, published, state)`` yields the subjects' vectors.
+Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
 
 # Norms in this range, and their squares, are far from where double precision ends.
 CLIP_RANGE: Final = (1e-140, 1e140)

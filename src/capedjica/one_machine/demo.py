@@ -21,7 +21,6 @@ from capedjica.estimators.djica import Method
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
-from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import write_whole
 from capedjica.tools.version import __version__
 
@@ -147,20 +146,17 @@ def summary(demo: Demo) -> dict[str, Any]:
 def write_demo(demo: Demo, folder: Path) -> None:
     """Write maps.png, convergence.png, report.html and result.json, each whole or not at all."""
     rows = {"true": demo.study.maps}
-    rows |= {WAYS[run.name].title.replace(", ", ",\n"): _matched_maps(demo.study, run) for run in demo.runs}
+    for run in demo.runs:
+        # In the order and with the signs of the true ones.
+        matching = match_components(run.estimator.components_, demo.study.mixing.T)
+        maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
+        rows[WAYS[run.name].title.replace(", ", ",\n")] = maps.reshape(demo.study.maps.shape)
     curves = {WAYS[run.name].title: run.gain_index for run in demo.runs}
     save(maps_figure(rows, f"Networks: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
     title = f"Networks of {sum(map(len, demo.study.sites))} people who do not exist"
     demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
     write_whole(folder / "result.json", json.dumps(summary(demo), indent=2).encode() + b"\n")
-
-
-def _matched_maps(study: SyntheticStudy, run: Run) -> FloatArray:
-    """Return a run's maps in the order and with the signs of the true ones."""
-    matching = match_components(run.estimator.components_, study.mixing.T)
-    maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
-    return maps.reshape(study.maps.shape)
 
 
 def prepare_folder(folder: Path) -> None:

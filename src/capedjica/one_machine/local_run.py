@@ -16,8 +16,9 @@ from capedjica.privacy.wording import round_up
 from capedjica.site.approval.admission import problems, spent_on
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import call_roll
 from capedjica.site.run import attending
-from capedjica.study.study_file import Study
+from capedjica.study.study_file import SiteTable, Study
 from capedjica.tools.log_files import logged
 from capedjica.tools.toml import listed
 
@@ -119,3 +120,12 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
                 f"{begun}. Give the folder of that run to go on with it, or make a new study, with a title "
                 "of its own, to spend more"
             )
+
+
+def site_of_folder(folder: str, subjects: int | None) -> SiteTable:
+    """Return a site given by its folder; its people are counted unless their number is given."""
+    home = SiteHome.load(folder)
+    site = home.card()
+    if subjects is None:
+        subjects = len(call_roll(home).people)
+    return SiteTable(name=site.name, subjects=subjects, card=site.card)

@@ -169,11 +169,6 @@ class Scans:
         self._bids = simulation.file_format == "bids"
         self.kind: DataKind = "bids" if self._bids else "nifti"
 
-    def _cleaning(self) -> dict[str, Any]:
-        if self._bids:
-            return {"space": SPACE, "confounds": ("motion", "wm_csf", "high_pass")}
-        return {"high_pass": _HIGH_PASS}
-
     @property
     def shortest(self) -> int:
         """So many that something is left for the components when the rest has been taken out."""
@@ -201,11 +196,14 @@ class Scans:
     @property
     def features(self) -> FeatureTable:
         """What the features are."""
+        cleaning: dict[str, Any] = {"high_pass": _HIGH_PASS}
+        if self._bids:
+            cleaning = {"space": SPACE, "confounds": ("motion", "wm_csf", "high_pass")}
         return FeatureTable(
             kind="voxels",
             mask="mask.nii.gz",
             detrend=True,
-            **self._cleaning(),
+            **cleaning,
             n_features=self.brain.n_voxels,
             scan_length=round(median(run.n_volumes for run in self.model.runs)),
         )

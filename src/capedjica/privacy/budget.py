@@ -289,16 +289,12 @@ def _key_beside(ledger: Path) -> bytes:
     path = ledger.with_name(ledger.name + ".key")
     try:
         if not ledger.exists():
-            _make_key(path)
+            # Only its owner can read it; it is put in its place as a whole, unless one is there.
+            with suppress(TakenError):
+                write_whole(path, os.urandom(_KEY_BYTES), mode=0o600, new=True)
         secret = path.read_bytes()
     except OSError as error:
         raise StorageError(f"the key of the budget, {path}: {error.strerror}") from None
     if len(secret) != _KEY_BYTES:
         raise StorageError(f"the key of the budget, {path}, must hold {_KEY_BYTES} bytes, got {len(secret)}")
     return secret
-
-
-def _make_key(path: Path) -> None:
-    """Put a new secret, which only its owner can read, in its place as a whole, unless one is there."""
-    with suppress(TakenError):
-        write_whole(path, os.urandom(_KEY_BYTES), mode=0o600, new=True)

@@ -30,21 +30,17 @@ PAPER_NAMES: Final = {
 
 def side_by_side(privacy: PrivacyStatement) -> dict[str, float]:
     """Return the epsilon of the releases that were made, for the site that gave most, by each accountant."""
-    mus = _worst_site(privacy)
+    spent: dict[str, list[float]] = {}
+    for release in privacy.releases:
+        for site, mu in release.site_mu.items():
+            spent.setdefault(site, []).append(mu)
+    mus: list[float] = max(spent.values(), key=lambda mus: math.hypot(*mus), default=[])
     totals = {}
     for name in ACCOUNTANTS:
         book = accountant(name, privacy.delta)
         book.compose(*(Release(mu, count) for mu, count in Counter(mus).items()))
         totals[name] = book.epsilon
     return totals
-
-
-def _worst_site(privacy: PrivacyStatement) -> list[float]:
-    spent: dict[str, list[float]] = {}
-    for release in privacy.releases:
-        for site, mu in release.site_mu.items():
-            spent.setdefault(site, []).append(mu)
-    return max(spent.values(), key=lambda mus: math.hypot(*mus), default=[])
 
 
 def by_the_paper(contract: Contract, privacy: PrivacyStatement) -> dict[str, float]:

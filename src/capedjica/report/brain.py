@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.ndimage import label
 
 from capedjica.tools.arrays import FloatArray
@@ -72,18 +71,14 @@ def _peaks(
         for cluster in range(1, count + 1):
             places = np.argwhere(clusters == cluster)
             heights = values[tuple(places.T)]
-            centre = affine[:3] @ [*_middle(places[np.abs(heights) == np.abs(heights).max()]), 1.0]
+            highest = places[np.abs(heights) == np.abs(heights).max()]
+            # A region of an atlas is flat: of several places, the one that is closest to their mean.
+            distance = np.linalg.norm(highest - highest.mean(axis=0), axis=1)
+            centre = affine[:3] @ [*highest[distance.argmin()], 1.0]
             x, y, z = (float(mm) for mm in np.round(centre, 1))
             height = float(heights[np.abs(heights).argmax()])
             size = len(places), len(places) * voxel
             yield Peak(component, x, y, z, height, *size, "" if regions is None else regions.at(x, y, z))
-
-
-def _middle(places: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the one of several places that is closest to their mean: a region of an atlas is flat."""
-    distance = np.linalg.norm(places - places.mean(axis=0), axis=1)
-    nearest: NDArray[np.intp] = places[distance.argmin()]
-    return nearest
 
 
 class RegionsAt:

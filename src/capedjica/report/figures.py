@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.report.slices import SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import whole_file
@@ -58,20 +58,18 @@ def slices_figure(image: Nifti1Image, title: str, stability: FloatArray | None =
     for number, (axis, values) in enumerate(
         zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows, strict=True)
     ):
-        axis.imshow(over_brain(values, stability is not None and bool(stability[number] < STABLE)))
+        faded = stability is not None and bool(stability[number] < STABLE)
+        caption = f"{number + 1}"
+        if stability is not None:
+            caption += f": stability {stability[number]:.2f}" + " unstable" * faded
+        axis.imshow(over_brain(values, faded))
         axis.set(xticks=[], yticks=[], frame_on=False)
-        axis.set_title(_caption(number, stability), fontsize=8, color=_INK, loc="left", pad=2)
+        axis.set_title(caption, fontsize=8, color=_INK, loc="left", pad=2)
     middles = (np.arange(len(SLICES)) + 0.5) * rows[0].shape[1] / len(SLICES)
     axis.set_xticks(middles, [f"z = {height}" for height in SLICES], fontsize=7, color=_INK)
     axis.tick_params(length=0)
     axis.set_xlabel("mm above the anterior commissure; left is left", fontsize=7, color=_INK)
     return figure
-
-
-def _caption(number: int, stability: FloatArray | None) -> str:
-    if stability is None:
-        return str(number + 1)
-    return f"{number + 1}: stability {stability[number]:.2f}" + " unstable" * bool(stability[number] < STABLE)
 
 
 def convergence_figure(

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts, charts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.privacy.statement import PrivacyStatement
 
 if TYPE_CHECKING:

@@ -181,7 +181,12 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
             show_paragraph(words, console)
     if facts["problems"]:
         show_heading("What is wrong with scans", console)
-        _show_problems(facts["problems"], console)
+        problems = facts["problems"]
+        kinds = {problem["what"]: "cannot be used" if problem["fatal"] else "note" for problem in problems}
+        # Once: a column that a table of people lacks is everybody's problem.
+        for what, kind in kinds.items():
+            # Not wrapped: a path in two pieces cannot be copied.
+            console.print(Text(f"  {kind}: {what}"), soft_wrap=True)
     if facts["study"] is not None:
         show_heading(f"What would leave, for '{printable(facts['study']['title'])}'", console)
         show_releases(facts["study"], console)
@@ -241,14 +246,6 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
             f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their scans are not read, "
             "and they count as zero."
         )
-
-
-def _show_problems(problems: list[dict[str, Any]], console: Console) -> None:
-    kinds = {problem["what"]: "cannot be used" if problem["fatal"] else "note" for problem in problems}
-    # Once: a column that a table of people lacks is everybody's problem.
-    for what, kind in kinds.items():
-        # Not wrapped: a path in two pieces cannot be copied.
-        console.print(Text(f"  {kind}: {what}"), soft_wrap=True)
 
 
 def _cost_words(facts: dict[str, Any]) -> Iterator[str]:

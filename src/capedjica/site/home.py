@@ -170,10 +170,14 @@ class SiteHome:
         Cap(total_epsilon, delta), Cap(study_epsilon, delta)
         if (home / "site.toml").exists():
             raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
+        head = Path("ledger.head")
+        if not simulated:
+            state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+            head = state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
         text = _TEMPLATE.format(
             schema=SCHEMA,
             name=toml_value(name),
-            head=toml_value("ledger.head" if simulated else _default_head(name, identity).as_posix()),
+            head=toml_value(head.as_posix()),
             data=toml_value(data),
             data_kind=toml_value(data_kind),
             abide_site=f"abide_site = {toml_value(abide_site)}" if abide_site else '# abide_site = "NYU"',
@@ -313,11 +317,6 @@ class SiteHome:
     def has_ledger(self) -> bool:
         """Whether a ledger was begun, also one that is missing now."""
         return self.ledger_path.exists() or self.head_path.exists()
-
-
-def _default_head(name: str, identity: Identity) -> Path:
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
 
 
 def _joined(fingerprint: str) -> str:

@@ -12,7 +12,6 @@ from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
 from capedjica.mechanisms.site.answering import Site, SitePolicy
-from capedjica.mechanisms.site.private_log import private_log
 from capedjica.securesum.noise import NoiseSource
 from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
@@ -20,7 +19,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import Scan
-from capedjica.tools.log_files import logged
+from capedjica.tools.log_files import logged, private_log
 
 
 def own_log(home: SiteHome) -> AbstractContextManager[None]:

@@ -7,8 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from capedjica.tools.durable import writing
+
+# No name of a module begins so: what goes into FLARE's logs, and what must not, is told apart by it.
+PRIVATE_LOGS: Final = "capedjica-site"
 
 
 @contextmanager
@@ -59,3 +63,8 @@ class _LogFile(logging.FileHandler):
         """Close the file, and lose what could not be written."""
         with suppress(OSError):
             super().close()
+
+
+def private_log(site: str) -> logging.Logger:
+    """Return where to log what may name people: nobody but the site may read it."""
+    return logging.getLogger(f"{PRIVATE_LOGS}.{site}")

@@ -38,10 +38,7 @@ def show_table(
     narrow = 2 * len(widths) + sum(widths) > console.width
     for index, cells in enumerate([columns, *rows], start=-1):
         style = "dim" if index == -1 else "bold" if index == strong else ""
-        for line in _lines(cells, widths, narrow):
+        first, numbers = cells[0].ljust(widths[0]), list(map(str.rjust, cells[1:], widths[1:]))
+        lines = [first.rstrip(), "  " + "  ".join(numbers)] if narrow else ["  ".join([first, *numbers])]
+        for line in lines:
             console.print(Text(f"  {line}", style=style), soft_wrap=True)
-
-
-def _lines(cells: list[str], widths: list[int], narrow: bool) -> list[str]:
-    first, numbers = cells[0].ljust(widths[0]), list(map(str.rjust, cells[1:], widths[1:]))
-    return [first.rstrip(), "  " + "  ".join(numbers)] if narrow else ["  ".join([first, *numbers])]

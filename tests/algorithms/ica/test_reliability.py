@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.maps import mixing_of, peak_order, pseudo_inverse
-from capedjica.algorithms.ica.reliability import STABLE, stability
+from capedjica.algorithms.ica.networks import STABLE, mixing_of, peak_order, pseudo_inverse, stability
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data import make_synthetic
 from capedjica.engines.embedded import EmbeddedStudy, in_process

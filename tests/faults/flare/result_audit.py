@@ -20,15 +20,14 @@ import numpy as np
 from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import ReleasedMean, Replay
-from capedjica.algorithms.ica.maps import pseudo_inverse
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.coordinator.run.journal import read_journal
 from capedjica.coordinator.run.results import BUNDLE, reliability_json
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.mechanisms.contract import Statistics
 from capedjica.mechanisms.messages import Answer, Ask, publication_hash
 from capedjica.mechanisms.release import ReleasePlan, plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
-from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people

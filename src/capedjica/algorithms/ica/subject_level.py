@@ -141,7 +141,7 @@ class SubjectMethod:
         Time points of a typical scan, as planned.
     noise : float
         Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
-        budget went into one release (:func:`capedjica.mechanisms.variance.mean_noise`); 0 without noise.
+        budget went into one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without noise.
     max_rotations : int, optional
         J, the number of iterations; by default what suits the noise.
     basis : array (K, D), optional

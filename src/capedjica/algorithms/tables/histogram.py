@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.tables.rows import batches, named
-from capedjica.mechanisms.contract import Query, Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Query, Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 

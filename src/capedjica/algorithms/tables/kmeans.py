@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.tables.rows import batches, clip_rows, named, public_array
-from capedjica.mechanisms.contract import Query, Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Query, Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 # sqrt(2), and room for the rounding of clipped points in double precision.

@@ -15,8 +15,7 @@ import numpy as np
 
 from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.tables.rows import batches, named
-from capedjica.mechanisms.contract import Query, Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Query, Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 

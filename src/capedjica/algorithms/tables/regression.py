@@ -28,8 +28,7 @@ from scipy.special import expit
 from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.tables.rows import batches, clip_rows, named, public_array
-from capedjica.mechanisms.contract import Query, Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Query, Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 

@@ -27,8 +27,7 @@ from capedjica.algorithms.ica.scan_length import CutScans
 from capedjica.algorithms.parallel import InParallel
 from capedjica.algorithms.state import pack, read_arrays
 from capedjica.errors import ProtocolError
-from capedjica.mechanisms.contract import Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 ValuesName = Literal["average", "connectivity", "amplitudes"]

@@ -15,7 +15,6 @@ from capedjica.cli.options import JsonOption
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.coordinator.planning.plan import Plan
     from capedjica.coordinator.planning.prediction import Prediction
     from capedjica.study.study_file import Study
 
@@ -82,6 +81,7 @@ def plan(
     Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
     find the cost of the paper's noise. With --predict, also how good the maps will be.
     """
+    from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study
     from capedjica.coordinator.planning.plan_text import show_plan, show_prediction
 
     given = {
@@ -101,7 +101,11 @@ def plan(
     }
     flags = {flag: value for flag, value in given.items() if value is not None}
     chosen = _study_of_flags(flags) if study is None else _study_of_file(study, flags)
-    result, prediction = _plan(chosen, epsilon_per_iteration), _predicted(chosen) if predict else None
+    if epsilon_per_iteration is None:
+        result = plan_study(chosen)
+    else:
+        result = plan_paper_noise(chosen, epsilon_per_iteration)
+    prediction = _predicted(chosen) if predict else None
     if as_json:
         extra = {} if prediction is None else {"prediction": prediction.as_dict()}
         typer.echo(json.dumps(result.as_dict() | extra, indent=2))
@@ -110,14 +114,6 @@ def plan(
     show_plan(result, console)
     if prediction is not None:
         show_prediction(prediction, console)
-
-
-def _plan(study: Study, epsilon_per_iteration: float | None) -> Plan:
-    from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study
-
-    if epsilon_per_iteration is None:
-        return plan_study(study)
-    return plan_paper_noise(study, epsilon_per_iteration)
 
 
 def _predicted(study: Study) -> Prediction:

@@ -1,8 +1,9 @@
-"""``capedjica run``."""
+"""``capedjica run``, and how a run is followed in the terminal."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,9 +22,11 @@ from rich.progress import (
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
+    from capedjica.coordinator.flare.progress import Progress as RunProgress
+    from capedjica.coordinator.flare.remote_run import Follower
     from capedjica.coordinator.run.run_folder import RunFolder, RunState
     from capedjica.coordinator.run.watcher import Watcher
-    from capedjica.study.study_file import Study, StudyStep
+    from capedjica.study.study_file import Study
 
 
 class Engine(StrEnum):
@@ -80,11 +83,15 @@ def run(
             if engine is Engine.FLARE:
                 state = _run_on_flare(given, sites, folder, wait, silence, insecure_noise_seed, progress)
             else:
-                state = _run_in_process(
-                    given, sites or beside / "sites", folder, insecure_noise_seed, progress
-                )
+                from capedjica.one_machine.local_run import find_sites, run_study
+
+                homes = find_sites(given, sites or beside / "sites")
+                state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:
-        _show_interruption(folder)
+        if (folder / "run.json").exists():
+            typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
+        else:
+            typer.echo("\nNothing was begun and nothing was spent.")
         raise
     _show(given, state, folder, console)
 
@@ -103,14 +110,6 @@ def progress_bars(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
 
 
-def _run_in_process(
-    study: Study, sites: Path, folder: Path, seed: int | None, progress: Progress
-) -> RunState:
-    from capedjica.one_machine.local_run import find_sites, run_study
-
-    return run_study(study, find_sites(study, sites), folder, seed, _watcher(progress, study))
-
-
 def _run_on_flare(
     study: Study,
     sites: Path | None,
@@ -120,7 +119,6 @@ def _run_on_flare(
     seed: int | None,
     progress: Progress,
 ) -> RunState:
-    from capedjica.cli.coordinator.following import follower
     from capedjica.cli.options import need_flare
 
     if sites is not None:
@@ -176,13 +174,6 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     return Bars()
 
 
-def _show_interruption(folder: Path) -> None:
-    if (folder / "run.json").exists():
-        typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
-    else:
-        typer.echo("\nNothing was begun and nothing was spent.")
-
-
 def _stable_words(stable: list[bool] | None) -> str:
     if stable is None:
         return "How stable the maps are under the noise is not known for this method."
@@ -216,10 +207,12 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     _show_stability(study, run, console)
     console.print(run.read_json("privacy.json", Cost).statement)
     for step in study.steps:
+        place = folder / study.results_folder(step)
+        first = place / "maps.png"
+        if not first.exists():
+            first = next(iter(sorted(place.glob("*.csv"))), place)
         # Not wrapped: a path in two pieces cannot be copied.
-        typer.echo(
-            f"{'The maps' if step.table.kind == 'ica' else step.name}: {_to_open(study, step, folder)}"
-        )
+        typer.echo(f"{'The maps' if step.table.kind == 'ica' else step.name}: {first}")
     typer.echo(f"The cost in full: {folder / 'privacy.json'}")
     typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")
     typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
@@ -235,8 +228,46 @@ def _show_stability(study: Study, run: RunFolder, console: Console) -> None:
     console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
 
 
-def _to_open(study: Study, step: StudyStep, folder: Path) -> Path:
-    """Return the file of an analysis that people open first."""
-    place = folder / study.results_folder(step)
-    pictures = place / "maps.png"
-    return pictures if pictures.exists() else next(iter(sorted(place.glob("*.csv"))), place)
+def follower(progress: Progress) -> Follower:
+    """Return what shows how a run on other machines goes: a bar, or lines where there is no terminal."""
+    from capedjica.coordinator.flare.remote_run import Follower
+
+    class Lines(Follower):
+        """Says what is new, and moves a bar."""
+
+        def __init__(self) -> None:
+            self._task = progress.add_task("starting", total=None, status="", start=False)
+            self._said: set[str] = set()
+
+        def _say(self, text: str) -> None:
+            if text not in self._said:
+                self._said.add(text)
+                progress.console.print(text)
+
+        def server(self, host: str, port: int, confinement: str) -> None:
+            self._say(f"The server is up: sites reach it at {host}:{port}. It is confined by {confinement}.")
+
+        def sites(self, connected: Mapping[str, bool]) -> None:
+            for name, there in connected.items():
+                if there:
+                    self._say(f"Site {name} is connected.")
+            missing = [name for name, there in connected.items() if not there]
+            progress.update(self._task, description="sites", status=f"waiting for {', '.join(missing)}")
+
+        def progress(self, latest: RunProgress) -> None:
+            for name, reason in latest.lost.items():
+                self._say(f"Site {name} is lost: {reason}.")
+            if latest.n_done:
+                progress.start_task(self._task)
+            progress.update(
+                self._task,
+                completed=latest.n_done,
+                total=latest.n_total,
+                description=f"{latest.stage} {latest.number}/{latest.count}" if latest.n_done else "run",
+                status=f"epsilon {latest.epsilon} so far" if latest.n_done else latest.doing,
+            )
+
+        def died(self, attempt: int, reason: str) -> None:
+            progress.console.print(f"The run was interrupted ({reason}); it goes on where it was.")
+
+    return Lines()

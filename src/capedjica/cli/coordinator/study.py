@@ -92,7 +92,7 @@ def new(
     Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
     """
     from capedjica.coordinator.new_study import beside, n_features_of, read_site_file, read_sites
-    from capedjica.one_machine.site_folders import site_of_folder
+    from capedjica.one_machine.local_run import site_of_folder
     from capedjica.study.analyses import IcaTable
     from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
@@ -216,7 +216,7 @@ def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
 
 def _ask_for_sites(sites: list[SiteTable]) -> None:
     from capedjica.coordinator.new_study import SITE_FORMS, read_site
-    from capedjica.one_machine.site_folders import site_of_folder
+    from capedjica.one_machine.local_run import site_of_folder
 
     typer.echo(f"Each site as {SITE_FORMS}; an empty line ends the list.")
     while True:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from capedjica.coordinator.planning.plan import Plan
-from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
+from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, Prediction
 from capedjica.privacy.wording import round_up
 from capedjica.tools.terminal import show_heading, show_paragraph, show_table
 from capedjica.tools.text import printable
@@ -187,32 +187,25 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
     largest = max(2 * USABLE, *(quality.gain_index for quality in qualities))
     limit = round(USABLE / largest * BAR)
     title = f"{' ' * limit}{line} usable below {USABLE:g}".ljust(BAR)
-    bars = [_bar(round(quality.gain_index / largest * BAR), limit, full, line) for quality in qualities]
-    rows = [
-        [_budget(quality), bar.ljust(len(title)), *_numbers(quality)]
-        for quality, bar in zip(qualities, bars, strict=True)
-    ]
+    rows = []
+    for quality in qualities:
+        epsilon = f"{quality.epsilon:.4g}" if math.isfinite(quality.epsilon) else "none"
+        cells = (full * round(quality.gain_index / largest * BAR)).ljust(BAR)
+        bar = f"{cells[:limit]}{line}{cells[limit + 1 :]}"
+        values = (quality.gain_index, *quality.gain_index_range)
+        rows.append(
+            [
+                f"{epsilon} (planned)" if quality.planned else epsilon,
+                bar.ljust(len(title)),
+                *(f"{value:.3f}" for value in values),
+                f"{quality.map_correlation:.2f}",
+            ]
+        )
     show_heading("How good will the maps be? (a prediction)", console)
     strong = qualities.index(prediction.planned)
     show_table(["epsilon", title, *NUMBERS], rows, console, strong)
     show_paragraph(_how(prediction), console, "dim")
     show_paragraph(CAVEAT, console)
-
-
-def _budget(quality: PredictedQuality) -> str:
-    epsilon = f"{quality.epsilon:.4g}" if math.isfinite(quality.epsilon) else "none"
-    return f"{epsilon} (planned)" if quality.planned else epsilon
-
-
-def _numbers(quality: PredictedQuality) -> list[str]:
-    values = (quality.gain_index, *quality.gain_index_range)
-    return [*(f"{value:.3f}" for value in values), f"{quality.map_correlation:.2f}"]
-
-
-def _bar(length: int, limit: int, full: str, line: str) -> str:
-    """Return a bar of this length, with a line at the limit."""
-    cells = (full * length).ljust(BAR)
-    return f"{cells[:limit]}{line}{cells[limit + 1 :]}"
 
 
 def _how(prediction: Prediction) -> str:

@@ -37,7 +37,7 @@ import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.maps import pseudo_inverse
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
@@ -287,9 +287,17 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
     setup, budgets = Setup.of(study), _budgets(study)
     simulated = [setup.simulated(other) for other in budgets.values()]
     analyses = [simulated[0].without_noise, *simulated]
-    advance = _counted(progress, REPETITIONS * len(analyses))
+    total = REPETITIONS * len(analyses)
     with one_thread():
-        runs = [_repetition(setup, analyses, seed + number, advance) for number in range(REPETITIONS)]
+        runs = []
+        for number in range(seed, seed + REPETITIONS):
+            # The same subjects with the same noise, scaled, for each analysis.
+            subjects, scores = SimulatedSubjects(setup.data(number), analyses[0].method), []
+            for analysis in analyses:
+                scores.append(subjects.score(analysis, number))
+                if progress is not None:
+                    progress(total)
+            runs.append(scores)
     gains, correlations = np.moveaxis(np.array(runs), -1, 0)
     gains = as_with_more_subjects(gains[:, 1:], float(np.median(gains[:, 0])), setup)
     largest = max(study.contract.epsilon, default=math.inf)
@@ -312,21 +320,6 @@ def _budgets(study: Study) -> dict[float, Study]:
         return {1.0: study}
     others = {factor: with_budget(study, factor) for factor in FACTORS}
     return {factor: other for factor, other in others.items() if not other.problems()}
-
-
-def _counted(progress: Callable[[int], None] | None, total: int) -> Callable[[], None]:
-    return lambda: None if progress is None else progress(total)
-
-
-def _repetition(
-    setup: Setup, analyses: list[Simulated], seed: int, advance: Callable[[], None]
-) -> list[tuple[float, float]]:
-    """Return what comes of each analysis of the same subjects with the same noise, scaled."""
-    subjects, scores = SimulatedSubjects(setup.data(seed), analyses[0].method), []
-    for analysis in analyses:
-        scores.append(subjects.score(analysis, seed))
-        advance()
-    return scores
 
 
 def as_with_more_subjects(gains: FloatArray, floor: float, setup: Setup) -> FloatArray:

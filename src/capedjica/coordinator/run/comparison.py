@@ -8,14 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from capedjica.algorithms.ica.maps import pseudo_inverse
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.coordinator.run.results import Provenance
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.study.study_file import Study
-from capedjica.tools.arrays import FloatArray
-from capedjica.tools.matrices import read_matrix
+from capedjica.tools.arrays import FloatArray, read_matrix
 from capedjica.tools.toml import listed
 
 

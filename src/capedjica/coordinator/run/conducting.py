@@ -12,7 +12,7 @@ from capedjica.coordinator.run.standing_file import open_standing
 from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
-from capedjica.mechanisms.aggregator.guarantee import privacy_statement
+from capedjica.mechanisms.aggregator.history import privacy_statement
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.study_file import Study

@@ -35,8 +35,7 @@ from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study, StudyStep
-from capedjica.tools.arrays import FloatArray
-from capedjica.tools.matrices import read_matrix
+from capedjica.tools.arrays import FloatArray, read_matrix
 
 REPORT: Final = "report.html"
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import Result
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon

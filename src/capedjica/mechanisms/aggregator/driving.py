@@ -206,17 +206,15 @@ class Aggregator:
         told, nonce = (*self._header(), self._published, self._aborted), secrets.token_bytes(NONCE_BYTES)
         questions = {name: Hello(*told, self._heads.get(name, b""), nonce) for name in self._wanted()}
         self._tell("greeting", self._informed)
-        present = self._credible(self._conversation.ask(questions, Status))
+        answers = self._conversation.ask(questions, Status)
+        # Without the sites that lie about what they claimed or spent.
+        left_out = self.standing.judge(self.contract, answers)
+        self.refusals.update(left_out)
+        present = {name: status for name, status in answers.items() if name not in left_out}
         self.standing.note_carriers(present)
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
         return present
-
-    def _credible(self, present: dict[str, Status]) -> dict[str, Status]:
-        """Leave out sites that lie about what they claimed or spent."""
-        left_out = self.standing.judge(self.contract, present)
-        self.refusals.update(left_out)
-        return {name: status for name, status in present.items() if name not in left_out}
 
     def _note_failures(self, names: Iterable[str]) -> None:
         """Remember which sites failed the others, and why."""
@@ -338,7 +336,7 @@ class Aggregator:
             slot,
             list(plan.participants),
             block.begin.slots[slot],
-            self._published_hash(),
+            publication_hash(self._published),
             state,
         )
         # defence: what-is-asked-is-written-down
@@ -371,9 +369,6 @@ class Aggregator:
                 given = self._conversation.ask(dict.fromkeys(missing, ask), Answer)
                 answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
         return answers
-
-    def _published_hash(self) -> bytes:
-        return publication_hash(self._published)
 
     def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
         # defence: answers-that-fit

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from capedjica.compiled import compiled
 from capedjica.errors import ProtocolError
+from capedjica.mechanisms.contract import Vectors
 from capedjica.mechanisms.release import ReleasePlan
-from capedjica.mechanisms.statistics import Vectors
 from capedjica.tools.arrays import FloatArray
 
 

@@ -272,15 +272,11 @@ class Ledger:
         except BaseException:
             if place in self._touched:
                 # Should even this entry fail, the set in memory and the incarnation keep the slot burnt.
-                with suppress(LedgerError):
-                    self._burn(place)
+                with suppress(LedgerError), self._chain.writing():
+                    books = self._chain.books
+                    if place not in books.releases and place not in books.burnt:
+                        self._chain.append("burn", Note("no message could be made"), *place)
             raise
-
-    def _burn(self, place: Slot) -> None:
-        with self._chain.writing():
-            books = self._chain.books
-            if place not in books.releases and place not in books.burnt:
-                self._chain.append("burn", Note("no message could be made"), *place)
 
     # Reading
 

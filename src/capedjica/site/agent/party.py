@@ -28,7 +28,6 @@ from capedjica.mechanisms.messages import (
     sign_reply,
 )
 from capedjica.mechanisms.site.answering import Site
-from capedjica.mechanisms.site.private_log import private_log
 from capedjica.privacy.ledger import Ledger
 from capedjica.site.approval.admission import Scans, has_begun, why_not
 from capedjica.site.approval.participation import taking_part
@@ -37,6 +36,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_path, log_refusal, own_log
 from capedjica.study.study_file import Study
 from capedjica.tools.durable import write_whole
+from capedjica.tools.log_files import private_log
 
 # Told to the aggregator: why, may name a patient, and is in the site's own log.
 # defence: silence-of-a-site-that-refuses

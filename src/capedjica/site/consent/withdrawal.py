@@ -72,7 +72,9 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
     enrolment = read_enrolment(home)
     name = _name(home, enrolment, person)
     if enrolment is None and name not in standing(home):
-        enrolment = _fix(home)
+        # Everybody who is found is enrolled: so the number stays what it was when scans are removed.
+        enrolment = Enrolment.now(home.settings.data, _found(home), [], None)
+        write_enrolment(home, enrolment)
     # First of all, so that it holds whatever happens to the rest.
     since = add_withdrawn(home, name)
     try:
@@ -133,13 +135,6 @@ def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
         guess = f"did you mean {printable(near[0])}?" if near else "names are those of the scans"
         raise InputError(f"site {home.settings.name} knows nobody called {printable(person)!r}; {guess}")
     return matching[0]
-
-
-def _fix(home: SiteHome) -> Enrolment:
-    """Enrol everybody who is found: so the number stays what it was when scans are removed."""
-    enrolment = Enrolment.now(home.settings.data, _found(home), [], None)
-    write_enrolment(home, enrolment)
-    return enrolment
 
 
 def _found(home: SiteHome) -> list[str]:

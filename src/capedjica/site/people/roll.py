@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -209,7 +208,10 @@ def enrol(
         )
     found = find(home, data, study)
     problems = list(dict.fromkeys([*found.problems, *look(home, list(found.people), study, tick)]))
-    reasons = _reasons(problems)
+    reasons: dict[str, list[str]] = {}
+    for problem in problems:
+        if problem.fatal:
+            reasons.setdefault(problem.name, []).append(str(problem))
     enrolled = [person.name for person in found.people if person.name not in reasons]
     if not enrolled:
         first = next(iter(reasons.values()), ["nobody is there"])[0]
@@ -223,12 +225,3 @@ def enrol(
     enrolment = Enrolment.now(data, enrolled, left_out, title)
     write_enrolment(home, enrolment)
     return enrolment
-
-
-def _reasons(problems: list[Problem]) -> dict[str, list[str]]:
-    """Return why people cannot take part, by name."""
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for problem in problems:
-        if problem.fatal:
-            reasons[problem.name].append(str(problem))
-    return reasons

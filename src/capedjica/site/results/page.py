@@ -10,15 +10,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from capedjica.algorithms.ica.maps import mixing_of
+from capedjica.algorithms.ica.networks import mixing_of
 from capedjica.errors import InputError
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
 from capedjica.site.results.per_person import write_local_results
 from capedjica.study.study_file import Study
-from capedjica.tools.arrays import FloatArray
-from capedjica.tools.matrices import read_matrix
+from capedjica.tools.arrays import FloatArray, read_matrix
 
 REPORT: Final = "report.html"
 

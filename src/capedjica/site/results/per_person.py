@@ -34,9 +34,8 @@ from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll, measure
 from capedjica.study.study_file import Study
-from capedjica.tools.arrays import FloatArray, Scan
+from capedjica.tools.arrays import FloatArray, Scan, read_matrix
 from capedjica.tools.durable import write_whole, writing
-from capedjica.tools.matrices import read_matrix
 
 _README: Final = """\
 About single people: never to leave this site. Made by `capedjica site results` from the maps of
