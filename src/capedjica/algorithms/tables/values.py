@@ -78,6 +78,8 @@ class Values:
             courses = np.asarray(scan, dtype=np.float64)
             if unmixing is not None:
                 courses = centre(courses) @ unmixing.T
+            if not np.isfinite(courses).all():
+                return np.full(self.size, np.nan)
             numbers = self._numbers(courses)
             return numbers[list(self.order)] if self.order else numbers
 
