@@ -165,13 +165,21 @@ class Caller:
             number, self._next = self._next, self._next + 1
             self._waiting[number] = answer
         try:
-            self._channel.send(Call(number, data))
+            self._send(Call(number, data))
             return answer.result(seconds)
         except LateError:
             raise LinkError(f"no answer within {seconds:.0f} s") from None
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
+
+    def _send(self, call: Call) -> None:
+        try:
+            self._channel.send(call)
+        except LinkError:
+            # Before the listener finds it out: whoever asks next is to connect again.
+            self.over.set()
+            raise
 
     def _listen(self) -> None:
         reason = "the other end is gone"
