@@ -52,6 +52,10 @@ class LinkError(ProtocolError):
     """The other end is gone, refused, or does not keep to the protocol."""
 
 
+class GoneError(LinkError):
+    """The other end hung up."""
+
+
 class Greeting(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The first frame of whoever connects: the version, as what, and by which right."""
 
@@ -96,7 +100,7 @@ class Channel:
             self.put(message)
         except OSError as error:
             self.close()
-            raise LinkError(f"the other end is gone: {error.strerror}") from None
+            raise GoneError(f"the other end is gone: {error.strerror}") from None
 
     def put(self, message: Struct) -> None:
         """Send one message; OSError if it cannot be sent, and what came before can still be received."""
@@ -176,7 +180,7 @@ class Caller:
     def _send(self, call: Call) -> None:
         try:
             self._channel.send(call)
-        except LinkError:
+        except GoneError:
             # Before the listener finds it out: whoever asks next is to connect again.
             self.over.set()
             raise
