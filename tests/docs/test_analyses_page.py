@@ -18,7 +18,9 @@ STUDIES = [snippet for snippet in SNIPPETS if "analysis" in snippet]
 
 @pytest.mark.parametrize("snippet", STUDIES)
 def test_a_snippet_is_part_of_a_study(snippet):
-    study = Study(to_content(plain(draft()) | snippet))
+    frame = plain(draft())
+    privacy = frame["privacy"] | snippet.get("privacy", {})
+    study = Study(to_content(frame | snippet | {"privacy": privacy}))
     assert study.problems() == []
     assert msgspec.to_builtins(study.content)["analysis"]
 

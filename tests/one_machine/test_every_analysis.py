@@ -25,6 +25,8 @@ from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy import gaussian_epsilon
+from capedjica.study.analyses.of_rows import MeanTable, RegressionTable
+from capedjica.study.analyses.pca import PcaTable
 from capedjica.study.approval_text import show_study
 from capedjica.study.study_file import Study, write_study
 from tests.support.drafts import ANALYSES, draft
@@ -230,7 +232,7 @@ def test_a_run_killed_between_two_analyses_pays_once(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "median"}, "analysis.kind: 'median' is not installed here; did you mean"),
+        ({"kind": "median"}, "analysis.kind: 'median' is not known here; known are ica, pca, mean"),
         ({"kind": "mean"}, "analysis.clip is missing"),
         ({"kind": "mean", "clip": 1.0, "networks": "ica"}, "analysis.networks must name an analysis of kind"),
         (
@@ -243,17 +245,67 @@ def test_a_run_killed_between_two_analyses_pays_once(tmp_path):
         ({"kind": "ica", "n_components": 7}, "analysis.n_components must be at most n_features, 6; got 7"),
         ({"kind": "mean", "clip": 1.0, "name": "../up"}, "analysis.name"),
         ({"kind": "mean", "clip": 1.0, "share": 0.5}, "shares must add up to 1"),
+        ({"kind": "mean", "clip": 1.0, "name": "a\n"}, "analysis.name"),
+        ({"kind": "mean", "clip": 1.0, "center": [1.0]}, "analysis.center must hold a number for each of 6"),
+        ({"kind": "kmeans", "n_clusters": 2, "radius": 1.0, "scale": [0.0] * 6}, "analysis.scale"),
     ],
 )
 def test_an_analysis_that_cannot_be_run_is_refused_in_words(tmp_path, change, message):
     write_study(tmp_path / "study.toml", msgspec.structs.replace(draft(), features=ANALYSES["ica"][0]))
     text = (tmp_path / "study.toml").read_text()
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
-    changed = re.sub(r"\[analysis\].*?\n\n", f"[analysis]\n{lines}\n\n", text, flags=re.DOTALL)
+    changed = re.sub(r"\[analysis\].*?\n\n", lambda _: f"[analysis]\n{lines}\n\n", text, flags=re.DOTALL)
     (tmp_path / "study.toml").write_text(changed)
     with pytest.raises(InputError) as error:
         Study.load(tmp_path)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "table", "message"),
+    [
+        (10**9, MeanTable(clip=1.0), "a person would have 1,000,000,000 numbers"),
+        (20_000, MeanTable(clip=1.0, values="connectivity"), "a person would have 199,990,000 numbers"),
+        (1, MeanTable(clip=1.0, values="connectivity"), "needs at least 2 features"),
+        (1, MeanTable(clip=1.0, values="amplitudes"), "needs at least 2 features"),
+    ],
+)
+def test_sizes_are_refused_before_anything_of_that_size_is_made(n_features, table, message):
+    features = msgspec.structs.replace(ANALYSES["ica"][0], n_features=n_features)
+    (problem,) = Study(msgspec.structs.replace(draft(), features=features, analyses=(table,))).problems()
+    assert message in problem
+
+
+def test_public_centres_and_scales_make_a_regression_that_learns(tmp_path):
+    """Ages and volumes in units of about one: without noise the weights point the right way."""
+    table = RegressionTable(
+        label="dx", feature_bound=2.0, center=(50.0, 1.5), scale=(20.0, 1.0), max_iter=200
+    )
+    content = msgspec.structs.replace(draft(), features=ANALYSES["mean"][0], analyses=(table,))
+    study = make_kind(tmp_path, "regression", content, epsilon=None, mechanism="none")
+    for home in find_sites(study, tmp_path / "sites"):
+        header, *rows = table_of(home)
+        split = [row.split("\t") for row in rows]
+        lines = [f"{name}\t{age}\t{volume}\t{int(float(age) > 50)}" for name, age, volume, _ in split]
+        (home.data_path / "participants.tsv").write_text("\n".join([header, *lines]) + "\n")
+    run(study, tmp_path)
+    weights = np.load(tmp_path / "run" / "weights.npy")
+    assert weights[0] > 1.0
+    assert abs(weights[1]) < weights[0] / 2
+    assert "(age - 50) / 20" in (tmp_path / "run" / "weights.csv").read_text()
+
+
+def test_principal_components_of_columns_are_a_table(tmp_path):
+    content = msgspec.structs.replace(
+        draft(), features=ANALYSES["mean"][0], analyses=(PcaTable(n_components=2, clip=100.0),)
+    )
+    study = make_kind(tmp_path, "pca", content, epsilon=None, mechanism="none")
+    run(study, tmp_path)
+    assert set(results_of(tmp_path / "run")) == {"components.npy", "components.csv"}
+    rows = (tmp_path / "run" / "components.csv").read_text().splitlines()
+    assert rows[0] == "column,component 1,component 2"
+    assert [row.split(",")[0] for row in rows[1:]] == ["age", "volume", "dx"]
+    assert "components.csv" in run_report(tmp_path / "run").html
 
 
 def test_two_analyses_of_one_name_are_refused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.study import analyses
+from capedjica.study import analyses, study_file
 from capedjica.study.analyses import AnalysisTable, known_kinds, provider, table_class
 from capedjica.study.approval_text import describe
 from capedjica.study.study_file import Study
@@ -70,11 +70,18 @@ def test_sites_are_told_whose_it_is(tmp_path, installed):
     assert "median" in known_kinds()
 
 
+def test_another_version_of_the_package_is_another_study(tmp_path, installed, monkeypatch):
+    study = median_study(tmp_path)
+    before = study.hash
+    monkeypatch.setattr(study_file, "provider", lambda kind: "private-median 2.0")
+    assert Study.load(tmp_path).hash != before
+
+
 def test_where_it_is_not_installed_it_is_refused(tmp_path, installed, monkeypatch):
     median_study(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(MEDIAN)])
     analyses._foreign.cache_clear()
-    with pytest.raises(InputError, match="'median' is not installed here"):
+    with pytest.raises(InputError, match="'median' is not known here"):
         Study.load(tmp_path)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import tarfile
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,6 +19,7 @@ from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.results.per_person import write_local_results
 from capedjica.study.study_file import Study, read_study_file, write_study
+from tests.support.drafts import ANALYSES, draft
 from tests.support.places import ROOT
 
 HASHES = {
@@ -81,6 +83,31 @@ def test_a_file_that_does_not_say_its_schema_is_known_by_its_keys(folder):
     text = (folder / "study.toml").read_text()
     (folder / "silent.toml").write_text(text.replace("schema = 1\n", ""))
     assert Study.load(folder / "silent.toml").hash == Study.load(folder).hash
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("n_components = 2", 'n_components = 2\nkind = "pca"', "analysis.kind is not a key of schema 1"),
+        ("n_components = 2", 'n_components = 2\nname = "x"', "analysis.name is not a key of schema 1"),
+        ("n_components = 2", "n_components = 2\nshare = 1.0", "analysis.share is not a key of schema 1"),
+        ("n_components = 2", "n_component = 2", "did you mean n_components"),
+        ("[analysis]", "[[analysis]]", "several need schema = 2"),
+    ],
+)
+def test_what_schema_1_did_not_have_is_refused(folder, before, after, message):
+    text = (folder / "study.toml").read_text()
+    assert before in text
+    (folder / "study.toml").write_text(text.replace(before, after))
+    with pytest.raises(InputError) as error:
+        Study.load(folder)
+    assert message in str(error.value)
+
+
+def test_several_analyses_do_not_fit_into_schema_1():
+    content = msgspec.structs.replace(draft(), features=ANALYSES["pca"][0], analyses=ANALYSES["pca"][1])
+    assert Study(content).problems() == []
+    assert "need schema = 2" in Study(msgspec.structs.replace(content, schema=1)).problems()[0]
 
 
 def test_ledgers_still_count(folder):

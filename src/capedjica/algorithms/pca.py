@@ -9,7 +9,7 @@ at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only add
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.analysis import Means, Progress, Result
+from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.ica.scan_length import CutScans
 from capedjica.algorithms.kernels import second_moments
 from capedjica.algorithms.svec import svec, svec_size, unsvec
@@ -108,11 +108,24 @@ class Components(Result):
     """Orthonormal rows (R, D), the leading one first, each with its largest entry positive."""
 
     components: FloatArray
+    names: tuple[str, ...] = ()
 
     @property
-    def maps(self) -> FloatArray:
-        """The components."""
-        return self.components
+    def maps(self) -> FloatArray | None:
+        """The components; those of named columns are a table instead."""
+        return None if self.names else self.components
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return the components of named columns; others are the maps."""
+        return {"components": self.components} if self.names else {}
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return how much of each column is in each component."""
+        if not self.names:
+            return ()
+        columns = ("column", *(f"component {number}" for number in range(1, len(self.components) + 1)))
+        rows = [(name, *map(float, part)) for name, part in zip(self.names, self.components.T, strict=True)]
+        return (ResultTable("components", "How much of each column is in a component.", columns, rows),)
 
 
 @dataclass(frozen=True)
@@ -130,6 +143,8 @@ class PrincipalComponents:
         Whether a subject or a time point is a unit.
     longest : int, optional
         How many time points of a scan take part; all of them by default.
+    names : tuple of str
+        Of the columns, where the features are those of a table.
     """
 
     n_features: int
@@ -137,6 +152,7 @@ class PrincipalComponents:
     clip: float | None = None
     neighbour: Neighbour = "subject"
     longest: int | None = None
+    names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the one question."""
@@ -152,7 +168,7 @@ class PrincipalComponents:
         """Ask for the moments."""
         basis = leading_subspace(means.mean(0), self.n_components)
         signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])
-        return Components((basis * signs).T)
+        return Components((basis * signs).T, self.names)
 
 
 def _moments(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from capedjica.tools.toml import toml_value
+from capedjica.tools.toml import suggestion, toml_value
 
 if TYPE_CHECKING:
     from capedjica.study.study_file import StudyFile
@@ -33,6 +33,16 @@ def with_schema(table: dict[str, Any]) -> dict[str, Any]:
     analysis = table.get("analysis")
     before = isinstance(analysis, dict) and any(key in analysis for key in _MOVED)
     return {"schema": 1} | table if before else table
+
+
+def problems(table: dict[str, Any]) -> list[str]:
+    """Return what stands under [analysis] that schema 1 did not have."""
+    analysis = table.get("analysis")
+    if not isinstance(analysis, dict):
+        return ["analysis must be one table: several need schema = 2"] if analysis is not None else []
+    known = (*_ANALYSIS, *_MOVED)
+    unknown = [key for key in analysis if key not in known]
+    return [f"analysis.{key[:60]} is not a key of schema 1; {suggestion(key, known)}" for key in unknown]
 
 
 def upgraded(table: dict[str, Any]) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.mechanisms.terms import DELTA, RESERVE, Terms
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study import schema_1
-from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, table_class
+from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, provider, table_class
 from capedjica.study.canonical import canonical
 from capedjica.study.planned_releases import planned_releases
-from capedjica.study.public_files import file_problems, with_hashes
+from capedjica.study.public_files import file_problems, public_files, with_hashes
 from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.toml import check_schema, listed, parse_toml, problems, toml_value
 
@@ -109,9 +109,10 @@ def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
     """Read a ``study.toml`` of any schema; InputError lists all that is wrong with it."""
     file = Path(path)
     table = parse_toml(file)
+    found: list[str] = []
     if check_schema(file, schema_1.with_schema(table), 1, SCHEMA) == 1:
-        table = schema_1.upgraded(table)
-    found = content_problems(table)
+        found, table = schema_1.problems(table), schema_1.upgraded(table)
+    found = found or content_problems(table)
     if found:
         raise InputError(listed(str(file), found))
     try:
@@ -213,7 +214,7 @@ class Study:
         return content_problems(msgspec.to_builtins(content)) or [
             *_title_problems(content.title),
             *_feature_problems(content.features),
-            *_name_problems(content.analyses),
+            *_name_problems(content),
             *self._analysis_problems(),
             *_site_problems(content.sites),
             *_refusals(self._budgets),
@@ -231,13 +232,16 @@ class Study:
     def hash(self) -> bytes:
         """SHA-256 of the content: comments and the order of keys do not count, every value does.
 
-        The files that it names count through their own hashes.
+        The files that it names count through their own hashes, an analysis of another package through the
+        name and version of that package.
         """
         # As read back from a file, where 2 and 2.0 are the same number.
         content = to_content(msgspec.to_builtins(self.content))
         if content.schema == 1:
             return schema_1.hash_of(content)
-        return hashlib.sha256(b"capedjica/study/2" + canonical(content)).digest()
+        foreign = {table.kind: provider(table.kind) for table in content.analyses if provider(table.kind)}
+        packages = msgspec.msgpack.encode(foreign, order="deterministic") if foreign else b""
+        return hashlib.sha256(b"capedjica/study/2" + canonical(content) + packages).digest()
 
     @cached_property
     def features(self) -> Features:
@@ -475,9 +479,18 @@ def _feature_problems(table: FeatureTable) -> list[str]:
     return found
 
 
-def _name_problems(tables: Sequence[AnalysisTable]) -> list[str]:
+def _name_problems(content: StudyFile) -> list[str]:
     """Return which analyses cannot be told apart, and shares that do not add up."""
+    tables = content.analyses
+    if content.schema == 1 and (len(tables) > 1 or type(tables[0]) is not IcaTable):
+        return ["schema 1 has one analysis, of brain networks; others need schema = 2"]
+    names = {name for _, name, _ in public_files(content.features)}
     found = [
+        f"analysis: its results would take the place of the file {table.called!r}: give it another name"
+        for table in tables
+        if table.called in names
+    ]
+    found += [
         f"analysis: {times} of them have the name {name!r}: give them names (name = ...)"
         for name, times in Counter(table.called for table in tables).items()
         if times > 1

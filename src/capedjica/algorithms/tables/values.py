@@ -48,11 +48,15 @@ class Values:
         Features of a scan, or networks of the earlier analysis.
     order : tuple of int
         Which of the numbers, in which order; all of them where it is empty.
+    center, scale : tuple of float
+        Public numbers that are subtracted from these, and by which they are divided then; none where empty.
     """
 
     kind: ValuesName
     n_courses: int
     order: tuple[int, ...] = ()
+    center: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
 
     @property
     def size(self) -> int:
@@ -68,7 +72,18 @@ class Values:
         """Return the names of the numbers, from those of the features or networks."""
         if self.kind == "connectivity":
             courses = [f"{one} - {other}" for one, other in combinations(courses, 2)]
-        return tuple(courses[number] for number in self.order or range(self._all))
+        names = [courses[number] for number in self.order or range(self._all)]
+        if self.center:
+            names = [
+                f"({name} - {center:g})" if center else name
+                for name, center in zip(names, self.center, strict=True)
+            ]
+        if self.scale:
+            names = [
+                f"{name} / {scale:g}" if scale != 1 else name
+                for name, scale in zip(names, self.scale, strict=True)
+            ]
+        return tuple(names)
 
     def of(self, scan: Scan, unmixing: FloatArray | None) -> FloatArray:
         """Return the vector of a person; NaN where it cannot be had."""
@@ -81,7 +96,9 @@ class Values:
             if not np.isfinite(courses).all():
                 return np.full(self.size, np.nan)
             numbers = self._numbers(courses)
-            return numbers[list(self.order)] if self.order else numbers
+            chosen = numbers[list(self.order)] if self.order else numbers
+            moved = chosen - np.array(self.center) if self.center else chosen
+            return moved / np.array(self.scale) if self.scale else moved
 
     def _numbers(self, courses: FloatArray) -> FloatArray:
         if self.kind == "average":

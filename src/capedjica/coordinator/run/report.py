@@ -148,7 +148,8 @@ def run_findings(run: Path) -> Findings:
 
 def _first_file(study: Study, step: StudyStep) -> str:
     """Return a file without which there is nothing to tell of an analysis."""
-    name = "maps.npy" if step.table.kind in ("ica", "pca") else "tables.json"
+    maps = step.table.kind in ("ica", "pca") and study.content.features.kind != "table"
+    name = "maps.npy" if maps else "tables.json"
     return str(Path(study.results_folder(step)) / name)
 
 

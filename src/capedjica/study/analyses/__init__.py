@@ -15,7 +15,6 @@ from capedjica.study.analyses.base import AnalysisTable, Setting
 from capedjica.study.analyses.ica import IcaTable
 from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
-from capedjica.tools.toml import suggestion
 
 GROUP: Final = "capedjica.analyses"
 OWN: Final[dict[str, type[AnalysisTable]]] = {
@@ -54,8 +53,10 @@ def table_class(kind: Any) -> type[AnalysisTable]:
     if isinstance(kind, str) and kind in OWN:
         return OWN[kind]
     if not isinstance(kind, str) or kind not in _foreign():
-        known = suggestion(str(kind), known_kinds())
-        raise InputError(f"analysis.kind: {str(kind)[:60]!r} is not installed here; {known}")
+        raise InputError(
+            f"analysis.kind: {str(kind)[:60]!r} is not known here; known are {', '.join(known_kinds())}. A "
+            "kind of another package needs that package to be installed"
+        )
     try:
         found = _foreign()[kind].load()
     except Exception as error:  # whatever another package raises when it is imported

@@ -16,7 +16,7 @@ MOST_ITERATIONS: Final = 10**6
 Iterations = Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 # Becomes the name of a folder.
-Name = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
 Words = Mapping[str, str]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 

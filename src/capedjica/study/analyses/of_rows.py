@@ -16,6 +16,7 @@ from capedjica.algorithms.tables.mean import MeanOfRows
 from capedjica.algorithms.tables.regression import LogisticOfRows
 from capedjica.algorithms.tables.values import OfScans, Values, ValuesName
 from capedjica.data.features import MOST
+from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.analyses.base import AnalysisTable, Iterations, Positive, Setting, Words
 from capedjica.study.analyses.ica import IcaTable
 
@@ -35,10 +36,14 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
 
     values: ValuesName = "average"
     networks: str | None = None
+    center: tuple[Number, ...] = ()
+    scale: tuple[Positive, ...] = ()
 
     comments: ClassVar[Words] = {
         "values": 'One vector per person: "average" over time, "connectivity" or "amplitudes".',
         "networks": "Of the networks that this earlier analysis found, instead of the features.",
+        "center": "Public numbers that are subtracted, one for each number of a person.",
+        "scale": "Public numbers by which they are divided then.",
     }
 
     def problems(self, setting: Setting) -> list[str]:
@@ -54,11 +59,30 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
             found.append(f"analysis.values {self.values!r} needs scans; features.kind is 'table'")
         if self.networks is not None and self.values == "average":
             found.append("analysis.values 'average' of networks is always 0: take connectivity or amplitudes")
-        return found
+        if self.values != "average" and self._n_courses(setting) < 2:
+            found.append(f"analysis.values {self.values!r} needs at least 2 features or networks")
+        return found or self._size_problems(setting)
+
+    def _size_problems(self, setting: Setting) -> list[str]:
+        """Return what is wrong with the number of numbers, before any list of that length is made."""
+        size = self.vector(setting).size
+        if size > MAX_BLOCK_WORDS:
+            return [
+                f"a person would have {size:,} numbers, more than the {MAX_BLOCK_WORDS:,} of a release: "
+                "analyse fewer features, regions of an atlas for example"
+            ]
+        return [
+            f"analysis.{key} must hold a number for each of {self._n_scaled(setting):,}; got {len(given)}"
+            for key, given in (("center", self.center), ("scale", self.scale))
+            if given and len(given) != self._n_scaled(setting)
+        ]
+
+    def _n_scaled(self, setting: Setting) -> int:
+        return self.vector(setting).size
 
     def vector(self, setting: Setting) -> Values:
         """Return how a scan becomes a vector."""
-        return Values(self.values, self._n_courses(setting))
+        return Values(self.values, self._n_courses(setting), (), self.center, self.scale)
 
     def _n_courses(self, setting: Setting) -> int:
         earlier = setting.earlier.get(self.networks or "")
@@ -241,7 +265,12 @@ class RegressionTable(RowsTable, frozen=True, kw_only=True):
         names = setting.names
         order = [number for number, name in enumerate(names) if name != self.label]
         last = [names.index(self.label)] if self.label in names else []
-        return Values("average", setting.n_features, (*order, *last))
+        center = (*self.center, 0.0) if self.center else ()
+        scale = (*self.scale, 1.0) if self.scale else ()
+        return Values("average", setting.n_features, (*order, *last), center, scale)
+
+    def _n_scaled(self, setting: Setting) -> int:
+        return setting.n_features - 1
 
     def open(self, setting: Setting) -> Analysis[Any]:
         """Return the regression."""

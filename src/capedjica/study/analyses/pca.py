@@ -41,7 +41,13 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
     def open(self, setting: Setting) -> Analysis[Any]:
         """Return capePCA."""
         longest = longest_scan(setting.scan_length)
-        return PrincipalComponents(setting.n_features, self.n_components, self.clip, longest=longest)
+        return PrincipalComponents(
+            setting.n_features,
+            self.n_components,
+            self.clip,
+            longest=longest,
+            names=tuple(setting.features.columns),
+        )
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
@@ -49,9 +55,15 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
 
     def words(self, setting: Setting) -> list[str]:
         """Return what is computed in sentences."""
+        about = (
+            "Each scan is centred and scaled by itself before."
+            if self.clip is None
+            else f"Nothing is centred: they are directions of large second moments about zero, of vectors of "
+            f"length {self.clip:g} at most."
+        )
         return [
             f"{self.n_components} principal components: the directions, among {setting.n_features:,} "
-            "features, in which the scans of all sites vary most, every person counted alike."
+            f"features, in which everybody's numbers are largest, every person counted alike. {about}"
         ]
 
     def article(self, setting: Setting) -> str:
