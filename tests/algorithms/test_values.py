@@ -43,6 +43,36 @@ def test_a_scan_that_cannot_be_used_is_no_number(kind):
         assert np.isnan(values.of(scan, None)).all()
 
 
+class Unreadable(list):
+    """Scans of which one cannot be had."""
+
+    error: Exception
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise self.error
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ValueError(), np.ones((9, 4))])
+def test_one_persons_scan_changes_nobody_elses_part(error):
+    """Too long for the memory, not to be read, or of another width: that person alone counts as zero."""
+    if isinstance(error, Exception):
+        scans = Unreadable(SCANS)
+        scans.error = error
+    else:
+        scans = [SCANS[0], error, SCANS[2]]
+    analysis = OfScans(MeanOfRows(5, 2.0), Values("average", 5), 5, 100)
+    rows, right = (np.concatenate(list(analysis.site(one)(0, b"", b""))) for one in (scans, SCANS))
+    assert np.isnan(rows[1]).all()
+    np.testing.assert_array_equal(rows[[0, 2]], right[[0, 2]])
+
+
+def test_the_memory_of_all_rows_is_in_use_before_a_scan_is_read():
+    statistics = OfScans(MeanOfRows(5, 2.0), Values("average", 5), 5, 100).site(SCANS)
+    assert np.isnan(statistics._rows).all()
+
+
 def test_names_go_with_the_numbers():
     assert Values("connectivity", 3).names(["a", "b", "c"]) == ("a - b", "a - c", "b - c")
     assert Values("average", 3, (2, 0)).names(["a", "b", "c"]) == ("c", "a")

@@ -184,8 +184,9 @@ class _ScanRows:
 
     def __init__(self, analysis: OfScans[Result], scans: CutScans) -> None:
         self._analysis, self._scans = analysis, scans
-        # Before anybody's scan is read: whether there is memory must not depend on data.
-        self._rows = np.zeros((len(scans), analysis.values.size))
+        # Before anybody's scan is read, and every page written to: whether there is memory must not depend on
+        # data.
+        self._rows = np.full((len(scans), analysis.values.size), np.nan)
         self._networks: bytes | None = None
         self._statistics: Statistics | None = None
 
@@ -201,8 +202,13 @@ class _ScanRows:
         if self._analysis.networks:
             shape = (values.n_courses, self._analysis.n_features)
             unmixing = read_arrays(networks, unmixing=shape)["unmixing"]
-        for number, row in enumerate(InParallel(partial(values.of, unmixing=unmixing), self._scans)):
-            self._rows[number] = row
+        computed = InParallel(partial(values.of, unmixing=unmixing), self._scans)
+        for row in self._rows:
+            # Whatever goes wrong with one person's scan must not touch anybody else's part.
+            try:
+                row[:] = next(computed)
+            except Exception:
+                row[:] = np.nan
         self._networks, self._statistics = networks, self._analysis.rows.site(list(self._rows))
 
 
