@@ -106,7 +106,7 @@ def test_a_person_is_one_row_in_the_order_of_names(tmp_path):
         PLAIN.rstrip("\n"),
         PLAIN.replace("age", " age ").replace("41", " 41 ").replace("sub-02", " sub-02"),
         PLAIN.replace("sub-", ""),
-        PLAIN.replace("F", '"two\nlines, and\ta tab"').replace("41", '"41"'),
+        PLAIN.replace("F", '"words, and\ta tab"').replace("41", '"41"'),
         PLAIN.replace("sex", "sex\tsex").replace("F", "F\tF").replace("M", "M\tM"),
     ],
 )
@@ -159,6 +159,41 @@ def test_a_row_of_another_length_is_not_guessed_at(tmp_path):
     ]
 
 
+BAD_CELLS = {
+    "no text": (b"\xff", "what is not text in UTF-8"),
+    "text and more": (b'"5" tall', "cells that cannot be told apart"),
+    "never closed": (b'"open', "cells that cannot be told apart"),
+    "longer than a cell may be": (b"x" * 140_000, "cells that cannot be told apart"),
+    "longer than a line may be": (b"x" * ((1 << 24) + 10), "too long a line"),
+    "somebody else's row after a line's end": (b"F\rsub-01\t99\t0\tM", "cells that cannot be told apart"),
+    "that in quotation marks": (b'"F\rsub-01\t99\t0\tM', "cells that cannot be told apart"),
+}
+
+
+@pytest.mark.parametrize(("cell", "why"), BAD_CELLS.values(), ids=BAD_CELLS.keys())
+def test_one_persons_cell_changes_nobody_elses_row(tmp_path, cell, why):
+    path = written(tmp_path, PLAIN)
+    before = [row_digest(Recording(path, row=name)) for name in ("sub-01", "sub-02")]
+    written(tmp_path, PLAIN.encode().replace(b"F", cell))
+    found = people(tmp_path, "age")
+    assert found.names == ["sub-01", "sub-02"]
+    assert [row.tolist() for row in found] == [[[30.0]], []]
+    (problem,) = found.check(5)
+    assert (problem.name, problem.fatal) == ("sub-02", True)
+    assert problem.found.startswith(why)
+    assert problem.found.endswith("in line 2 (sub-02)")
+    after = [row_digest(Recording(path, row=name)) for name in ("sub-01", "sub-02")]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+
+
+def test_a_row_is_a_line(tmp_path):
+    """What is in quotation marks too: else one that is not closed would take in the rows that follow."""
+    written(tmp_path, PLAIN.replace("F", '"two\nlines"'))
+    found = people(tmp_path, "age")
+    assert [row.tolist() for row in found] == [[[30.0]], []]
+    assert found.names == ["sub-01", "sub-02"]
+
+
 @pytest.mark.parametrize("again", ["sub-01", "01", " sub-01 "])
 def test_a_person_with_two_rows_has_none(tmp_path, again):
     path = written(tmp_path, PLAIN + f"{again}\t31\t0\tM\n")
@@ -171,9 +206,12 @@ def test_a_person_with_two_rows_has_none(tmp_path, again):
     assert found.check(5) == [problem]
 
 
-@pytest.mark.parametrize("name", ["", "n/a", "a/../../b", "a\\b", "a\x1b[2J", '"a\nb"', "x" * 201])
+@pytest.mark.parametrize(
+    "name", ["", "n/a", "a/../../b", "a\\b", "a\x1b[2J", '"a\rb"', "a\rb", b"\xff", "x" * 201]
+)
 def test_rows_of_nobody_are_told_and_not_used(tmp_path, name):
-    written(tmp_path, PLAIN + f"{name}\t31\t0\tM\n")
+    name = name if isinstance(name, bytes) else name.encode()
+    written(tmp_path, PLAIN.encode() + name + b"\t31\t0\tM\n")
     found = find_people("table", tmp_path)
     assert [person.name for person in found.people] == ["sub-01", "sub-02"]
     (problem,) = found.problems
@@ -247,11 +285,11 @@ def test_what_looks_like_a_table_of_people(tmp_path):
         ("participant_id;age\n1;2\n", "no columns participant_id among 'participant_id;age'"),
         ("participant_id\tparticipant_id\n1\t2\n", "2 columns participant_id"),
         ("participant_id\tage\n", "has a row of nobody"),
-        (PLAIN.encode("utf-16"), "not text in UTF-8"),
+        (PLAIN.encode("utf-16"), "what is not text in UTF-8 in its first row"),
         (os.urandom(5000), "not text in UTF-8|no columns|cannot be told apart"),
-        (PLAIN.replace("41", '"41'), "rows that cannot be told apart"),
-        (PLAIN.replace("M", "M" * 200_000), "rows that cannot be told apart"),
-        ("participant_id\t" + "x" * (1 << 24), "not text in UTF-8|cannot be told apart"),
+        (PLAIN.replace("age", '"age'), r"cells that cannot be told apart \(.*\) in its first row"),
+        (PLAIN.replace("age", "x" * 200_000), "cells that cannot be told apart"),
+        ("participant_id\t" + "x" * (1 << 24), "too long a line in its first row"),
     ],
 )
 def test_files_that_are_no_table_of_people(tmp_path, content, message):

@@ -5,6 +5,10 @@ columns. A row belongs to the person of its ``participant_id``, with or without 
 rows has none that could be used: privacy is that of people, and who counted twice would be protected half as
 well.
 
+A row is a line, and is read by itself: what one person's cells hold, be it a quotation mark that is never
+closed or a byte that is no text, changes nothing about the row of another. So no cell has several lines. How
+lines end is seen at the first one, which is nobody's.
+
 The table is kept in memory until its file has another size or time of change: to read it for each person anew
 would take time in the square of their number.
 """
@@ -15,10 +19,13 @@ import csv
 import hashlib
 import math
 import os
+import re
 import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -27,7 +34,7 @@ import msgspec
 import numpy as np
 
 from capedjica.data.scans import Problem, Recording
-from capedjica.data.timeseries import is_number, quoted, text_lines
+from capedjica.data.timeseries import is_number, quoted
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray, Scan
 
@@ -39,6 +46,7 @@ TABLE_SUFFIXES: Final = (".tsv", ".csv")
 # Names of people are also those of folders; beyond these, a table is none of people.
 _LONGEST_NAME: Final = 200
 _LARGEST_FILE: Final = 1 << 30
+_LONGEST_LINE: Final = 1 << 24
 _MOST_NAMED: Final = 8
 _UNNAMED: Final = ("", "n/a")
 
@@ -62,7 +70,7 @@ class PersonTable:
     width : int
         How many cells a row has.
     rows : dict
-        For each person the number of the line in which each of their rows ends, and its text.
+        For each person the line in which each of their rows is, and its text.
     nameless : tuple of int
         Lines of rows of nobody who could be named.
     """
@@ -73,10 +81,9 @@ class PersonTable:
     nameless: tuple[int, ...]
     delimiter: str
 
-    def cells(self, person: str) -> list[list[str]]:
-        """Return the cells of each row of a person."""
-        texts = [text for _, text in self.rows.get(person, ())]
-        return [next(csv.reader([text], delimiter=self.delimiter, strict=True)) for text in texts]
+    def cells(self, person: str) -> list[list[str] | _BadRow]:
+        """Return the cells of each row of a person, or why they cannot be had."""
+        return [_cells(text, self.delimiter) for _, text in self.rows.get(person, ())]
 
     def repeated(self, person: str) -> str:
         """Return in words where the rows of a person are who has several; nothing for others."""
@@ -93,7 +100,10 @@ def row_digest(recording: Recording) -> str:
     """Return the SHA-256 of somebody's row and of the names of its columns; refuse a table that is none."""
     assert recording.row is not None
     table = read_person_table(recording.path)
-    content = msgspec.json.encode([table.columns, table.cells(person_of(recording.row))])
+    rows = [
+        repr(row.text) if isinstance(row, _BadRow) else row for row in table.cells(person_of(recording.row))
+    ]
+    content = msgspec.json.encode([table.columns, rows])
     return hashlib.sha256(content).hexdigest()
 
 
@@ -102,8 +112,8 @@ def is_person_table(path: Path) -> bool:
     try:
         if path.suffix.lower() not in TABLE_SUFFIXES or not path.is_file():
             return False
-        return PARTICIPANT in _header(path, _records(path))
-    except (OSError, ValueError, csv.Error, BadTableError):
+        return PARTICIPANT in _header(path, _lines(path))
+    except (OSError, BadTableError):
         return False
 
 
@@ -142,10 +152,6 @@ def _outcome(path: Path, status: os.stat_result) -> PersonTable | Problem:
         return error.problem
     except OSError as error:
         return _unreadable(path, error)
-    except csv.Error as error:
-        return Problem(path, f"rows that cannot be told apart ({error})", "a table with a row per person")
-    except ValueError:
-        return Problem(path, "not text in UTF-8", "a table with a row per person")
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:
@@ -153,8 +159,8 @@ def _unreadable(path: Path, error: OSError) -> Problem:
 
 
 def _read(path: Path) -> PersonTable:
-    records = _records(path)
-    header = _header(path, records)
+    lines, delimiter = _lines(path), _delimiter(path)
+    header = _header(path, lines)
     columns, rows, nameless = defaultdict(list), defaultdict(list), []
     for place, name in enumerate(header):
         columns[name].append(place)
@@ -162,37 +168,74 @@ def _read(path: Path) -> PersonTable:
         found = f"{len(columns[PARTICIPANT]) or 'no'} columns {PARTICIPANT} among {_named(header)}"
         raise BadTableError(Problem(path, found, f"one column {PARTICIPANT}, and a row per person"))
     (own,) = columns[PARTICIPANT]
-    for line, text, cells in records:
+    for line, text in lines:
+        cells = _loosely(text, delimiter)
         participant = cells[own].strip() if own < len(cells) else ""
         if _is_name(participant):
             rows[person_of(participant)].append((line, text))
-        else:
+        elif any(map(str.strip, cells)):
             nameless.append(line)
-    return PersonTable(dict(columns), len(header), dict(rows), tuple(nameless), _delimiter(path))
+    return PersonTable(dict(columns), len(header), dict(rows), tuple(nameless), delimiter)
 
 
-def _header(path: Path, records: Iterator[tuple[int, str, list[str]]]) -> list[str]:
-    for _, _, cells in records:
-        return [cell.strip() for cell in cells]
-    raise BadTableError(Problem(path, "an empty file", "a row of names, and a row per person"))
+def _header(path: Path, lines: Iterator[tuple[int, str]]) -> list[str]:
+    """Return the cells of the first line that is not blank."""
+    delimiter = _delimiter(path)
+    text = next((text for _, text in lines if any(map(str.strip, _loosely(text, delimiter)))), None)
+    if text is None:
+        raise BadTableError(Problem(path, "an empty file", "a row of names, and a row per person"))
+    cells = _cells(text, delimiter)
+    if isinstance(cells, _BadRow):
+        raise BadTableError(Problem(path, f"{cells.why} in its first row", "the names of the columns"))
+    return [cell.strip() for cell in cells]
 
 
-def _records(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the line, the text and the cells of every row that is not blank."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        taken: list[str] = []
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of every line, of one that no table has the beginning."""
+    # What is no text is kept as it is, and found where the line is read.
+    opened = partial(path.open, encoding="utf-8-sig", errors="surrogateescape")
+    with opened(newline="") as file:
+        end = "\r" if file.readline(_LONGEST_LINE).endswith("\r") else "\n"
+    with opened(newline=end) as file:
+        for number in count(1):
+            text = part = file.readline(_LONGEST_LINE)
+            if not text:
+                return
+            while len(part) == _LONGEST_LINE and not part.endswith(end):
+                part = file.readline(_LONGEST_LINE)
+            yield number, text
 
-        def noted() -> Iterator[str]:
-            for line in text_lines(file):
-                taken.append(line)
-                yield line
 
-        # Strict: a quotation mark that is never closed would swallow everybody who follows.
-        reader = csv.reader(noted(), delimiter=_delimiter(path), strict=True)
-        for cells in reader:
-            if any(map(str.strip, cells)):
-                yield reader.line_num, "".join(taken), cells
-            taken.clear()
+@dataclass(frozen=True, repr=False)
+class _BadRow:
+    """A row without cells: why, and its text."""
+
+    why: str
+    text: str
+
+
+def _cells(text: str, delimiter: str) -> list[str] | _BadRow:
+    """Return the cells of a line, or why there are none."""
+    if len(text) == _LONGEST_LINE:
+        return _BadRow("too long a line", text)
+    try:
+        text.encode()
+        # Strict: a quotation mark that is never closed would swallow the cells that follow.
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
+    except UnicodeEncodeError:
+        return _BadRow("what is not text in UTF-8", text)
+    except csv.Error as error:
+        return _BadRow(f"cells that cannot be told apart ({error})", text)
+
+
+def _loosely(text: str, delimiter: str) -> list[str]:
+    """Return what may be the cells of a line, to know whose it is."""
+    try:
+        return next(csv.reader([text], delimiter=delimiter))
+    except csv.Error:
+        # Longer than a cell may be, or with the end of a line inside.
+        plain = re.sub(r"[\r\n]", "\0", text.strip("\r\n")[: csv.field_size_limit()])
+        return next(csv.reader([plain], delimiter=delimiter))
 
 
 def _delimiter(path: Path) -> str:
@@ -204,7 +247,7 @@ def _is_name(participant: str) -> bool:
         participant.lower() not in _UNNAMED
         and len(participant) <= _LONGEST_NAME
         and participant.isprintable()
-        and not {"/", "\\"} & set(participant)
+        and not {"/", "\\", '"'} & set(participant)
     )
 
 
@@ -293,6 +336,8 @@ class PersonRows:
             found = table.repeated(person) or f"no row of {person}"
             return [], [Problem(path, found, _ONE_ROW)]
         (row,), ((line, _),) = rows, table.rows[person]
+        if isinstance(row, _BadRow):
+            return [], [Problem(path, f"{row.why} in line {line} ({person})", "text with a cell per column")]
         if len(row) != table.width:
             found = f"{len(row)} cells in line {line} ({person})"
             return [], [Problem(path, found, f"{table.width}, one for each column")]
