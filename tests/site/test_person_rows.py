@@ -63,6 +63,25 @@ def home(homes):
     return homes[0]
 
 
+@pytest.mark.parametrize("kind", ["auto", "table"])
+def test_a_table_may_be_named_itself(home, study, kind):
+    """Others beside it, and letters that mean something in patterns, are no matter."""
+    table = home.data_path / "people [1].tsv"
+    (home.data_path / "participants.tsv").rename(table)
+    (home.data_path / "other.tsv").write_text("1\t2\n")
+    data = msgspec.structs.replace(home.settings.data, path=str(table), kind=kind)
+    home = SiteHome(home.folder, msgspec.structs.replace(home.settings, data=data))
+    approve(home, study)
+    assert problems(home, study) == []
+    assert site_report(home, study)["data"]["kind"] == "table"
+    assert_array_equal(open_people(home, study)[2], [[32.0, 2001.0, -2.0]])
+    begin(home, study)
+    assert problems(home, study) == []
+    table.unlink()
+    (words,) = problems(home, study)
+    assert words.endswith("people [1].tsv must be the folder of the scans; it is not a folder")
+
+
 def rows():
     return {name: [30 + number, 1000.5 * number, -number, "patient"] for number, name in enumerate(PEOPLE)}
 

@@ -18,6 +18,7 @@ folder is named after; else to the person whom the file is named after.
 from __future__ import annotations
 
 import csv
+import glob
 import hashlib
 import os
 import re
@@ -92,7 +93,7 @@ def find_people(
     kind : {"auto", "files", "nifti", "bids", "abide", "table"}
         What the folder holds; "auto" is what it looks like.
     folder : path
-        The folder.
+        The folder, or the table with a row per person itself.
     pattern : str
         Which of its files.
     task, space : str, optional
@@ -104,7 +105,10 @@ def find_people(
     without : collection of str
         Names of people who are left out, and none of whose files is opened.
     """
-    home = _readable(Path(folder))
+    home = Path(folder)
+    if kind in ("auto", "table") and _is_one_table(home):
+        kind, home, pattern = "table", home.parent, glob.escape(home.name)
+    home = _readable(home)
     kind = _guess(home, pattern) if kind == "auto" else kind
     if kind == "bids":
         recordings, problems = _bids(home, pattern, task, space)
@@ -138,8 +142,14 @@ def recordings_among(files: Sequence[Path]) -> tuple[Recording, ...]:
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder of scans that is not there or empty, as that of a disk that is not mounted."""
+    if _is_one_table(folder):
+        return
     if next(_readable(folder).iterdir(), None) is None:
         raise InputError(f"{folder} must be the folder of the scans; it is empty")
+
+
+def _is_one_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
 
 
 def _readable(home: Path) -> Path:
@@ -300,7 +310,7 @@ def _confound_tables(path: Path) -> list[Path]:
 def _rows_by_person(home: Path, pattern: str) -> tuple[dict[str, list[Recording]], list[Problem]]:
     """Return everybody's row in the one table of a folder."""
     matching = _matching(home, pattern, deep=False)
-    paths = [path for path in matching if path.suffix.lower() in TABLE_SUFFIXES and path.is_file()]
+    paths = [path for path in matching if _is_one_table(path)]
     if not paths:
         raise InputError(f"{home} holds no {', '.join(TABLE_SUFFIXES)} file that matches {pattern!r}")
     if len(paths) > 1:

@@ -35,7 +35,7 @@ ledger = "ledger.sqlite"
 head = {head}
 
 [data]
-# The folder of the scans.
+# The folder of the scans; or a table with a row per person.
 path = {data}
 # What is in it. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per person, with a row per time
 # point. "nifti": 4-D images, one or more per person. "bids": derivatives as fMRIPrep writes them. "abide":

@@ -40,7 +40,11 @@ def init(
     study_epsilon: Annotated[float, typer.Option(help="The most that any one study may spend.")] = 2.0,
     delta: Annotated[float, typer.Option(help="The delta of both limits.")] = 1e-5,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of the scans; by default 'data' in the site's folder.")
+        Path | None,
+        typer.Option(
+            help="The folder of the scans, or a table with a row per person; by default 'data' in the site's "
+            "folder."
+        ),
     ] = None,
     kind: Annotated[
         str,
