@@ -18,7 +18,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.roll import enrol, open_people
 from capedjica.site.results.per_person import write_local_results
-from capedjica.study.analyses.of_rows import MeanTable
+from capedjica.study.analyses.of_rows import MeanTable, RegressionTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile, write_study
 from tests.site.test_approved_scans import changed_since_approval
 from tests.site.test_settled import begin
@@ -136,9 +136,48 @@ def test_what_is_wrong_is_told_once(home, study):
     )
     facts = site_report(home, study)
     assert len(facts["problems"]) == 2 * len(PEOPLE)
+    assert "\n".join(shown(facts)).count("no columns 'volume'") == 1
+
+
+def shown(facts):
     console = Console(file=io.StringIO(), width=200)
     show_site(facts, console)
-    assert console.file.getvalue().count("no columns 'volume'") == 1
+    return console.file.getvalue().splitlines()
+
+
+def test_a_column_of_words_is_told_in_one_line(home, study):
+    write(home, {name: ["old", *cells[1:]] for name, cells in rows().items()})
+    facts = site_report(home, study)
+    assert len(facts["problems"]) == len(PEOPLE)
+    told = "'old' in line 2 (sub-00), column 'age'; expected a finite number (and 5 more like this)"
+    assert [line.endswith(told) for line in shown(facts) if "'old'" in line] == [True]
+    assert [words.endswith(told) for words in facts["obstacles"] if "'old'" in words] == [True]
+    write(home, {name: ["old", "large", *cells[2:]] for name, cells in rows().items()})
+    told = [words for words in site_report(home, study)["obstacles"] if "a finite number" in words]
+    assert ["column 'age'" in words for words in told] == [True, False]
+
+
+def test_labels_and_rows_that_count_for_less_are_told_to_the_site_alone(home, study):
+    """Labels of 1 and 2 in place of 0 and 1: half of the people would count as zero."""
+    regression = RegressionTable(label="score", feature_bound=1500.0)
+    study = Study(msgspec.structs.replace(study.content, analyses=(regression,)))
+    table = rows()
+    for number, cells in enumerate(table.values()):
+        cells[2] = 1 + number % 2
+    write(home, table)
+    approve(home, study)
+    assert problems(home, study) == []
+    facts = site_report(home, study)
+    assert facts["obstacles"] == []
+    notes = [line for line in shown(facts) if line.startswith("  note: ")]
+    table = home.data_path / "participants.tsv"
+    assert notes == [
+        f"  note: {table}: label 2 (sub-01); expected 0 or 1 in column 'score'; others count as zero (and 2 "
+        "more like this)",
+        f"  note: {table}: numbers of length 2001 (sub-02); expected at most 1500 (feature_bound), to which "
+        "longer ones are shortened (and 3 more like this)",
+    ]
+    assert enrol(home, home.settings.data, study).enrolled == tuple(PEOPLE)
 
 
 def test_approved_people_are_read_by_their_rows(home, study):

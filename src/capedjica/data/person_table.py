@@ -258,7 +258,7 @@ def table_problems(path: Path, table: PersonTable) -> Iterator[Problem]:
     """Say who has several rows, and which rows are nobody's."""
     for person in sorted(table.rows):
         if found := table.repeated(person):
-            yield Problem(path, found, _ONE_ROW, subject=person)
+            yield Problem(path, found, _ONE_ROW, subject=person, alike=_ONE_ROW)
     if table.nameless:
         found = f"rows without a {PARTICIPANT} that can be a name (lines {_listed(table.nameless)})"
         yield Problem(path, found, "the name of somebody; these rows are not used", fatal=False)
@@ -334,13 +334,14 @@ class PersonRows:
         rows = table.cells(person)
         if len(rows) != 1:
             found = table.repeated(person) or f"no row of {person}"
-            return [], [Problem(path, found, _ONE_ROW)]
+            return [], [Problem(path, found, _ONE_ROW, alike=_ONE_ROW)]
         (row,), ((line, _),) = rows, table.rows[person]
         if isinstance(row, _BadRow):
-            return [], [Problem(path, f"{row.why} in line {line} ({person})", "text with a cell per column")]
+            found = f"{row.why} in line {line} ({person})"
+            return [], [Problem(path, found, "text with a cell per column", alike=row.why)]
         if len(row) != table.width:
             found = f"{len(row)} cells in line {line} ({person})"
-            return [], [Problem(path, found, f"{table.width}, one for each column")]
+            return [], [Problem(path, found, f"{table.width}, one for each column", alike="cells in a line")]
         values, problems = [], []
         for column in self.columns:
             places = table.columns.get(column, ())
@@ -349,7 +350,7 @@ class PersonRows:
                 problems.append(Problem(path, found, "each column that the study analyses, once"))
             elif (value := _number(row[places[0]])) is None:
                 found = f"{quoted(row[places[0]])} in line {line} ({person}), column {quoted(column)}"
-                problems.append(Problem(path, found, "a finite number"))
+                problems.append(Problem(path, found, "a finite number", alike=f"column {column}"))
             else:
                 values.append(value)
         return values, problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -27,6 +28,9 @@ class Problem:
         False where the subject can take part all the same.
     subject : str
         Whose file it is; empty where its name says so.
+    alike : str
+        The same for all whose problem is of one kind, of which one line is said (`told_once`); empty where
+        it is told by itself.
     """
 
     path: Path
@@ -34,6 +38,7 @@ class Problem:
     expected: str
     fatal: bool = True
     subject: str = ""
+    alike: str = ""
 
     @property
     def name(self) -> str:
@@ -42,6 +47,18 @@ class Problem:
 
     def __str__(self) -> str:
         return printable(f"{self.path}: {self.found}; expected {self.expected}", exactly=True)
+
+
+def told_once(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return one line for all that are alike, given what they have in common and the words of each."""
+    groups: dict[str, dict[str, None]] = {}
+    for alike, words in told:
+        groups.setdefault(alike or words, {})[words] = None
+    return [next(iter(words)) + _others(len(words) - 1) for words in groups.values()]
+
+
+def _others(count: int) -> str:
+    return f" (and {count:,} more like this)" if count else ""
 
 
 @dataclass(frozen=True)

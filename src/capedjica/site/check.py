@@ -16,6 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
+from capedjica.data.scans import told_once
 from capedjica.errors import InputError
 from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
@@ -59,13 +60,13 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
     if study is not None and home.settings.name in study.contract.roster.names:
         facts["approval"] = _approval(home, study, found)
     try:
-        roll, seen = scans.roll, [(problem.name, str(problem), problem.fatal) for problem in scans.problems]
+        roll, seen = scans.roll, [(one.name, str(one), one.fatal, one.alike) for one in scans.problems]
     except InputError as error:
-        facts["data"], seen = None, [("", str(error), False)] * (str(error) not in facts["obstacles"])
+        facts["data"], seen = None, [("", str(error), False, "")] * (str(error) not in facts["obstacles"])
     else:
         facts["data"] = _measured(roll)
         facts["enrolment"] = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
-    facts["problems"] = [dict(zip(("person", "what", "fatal"), one, strict=True)) for one in seen]
+    facts["problems"] = [dict(zip(("person", "what", "fatal", "alike"), one, strict=True)) for one in seen]
     return facts | _cost(home, study)
 
 
@@ -181,12 +182,14 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
             show_paragraph(words, console)
     if facts["problems"]:
         show_heading("What is wrong with scans", console)
-        problems = facts["problems"]
-        kinds = {problem["what"]: "cannot be used" if problem["fatal"] else "note" for problem in problems}
+        told = (
+            (one["alike"], f"{'cannot be used' if one['fatal'] else 'note'}: {one['what']}")
+            for one in facts["problems"]
+        )
         # Once: a column that a table of people lacks is everybody's problem.
-        for what, kind in kinds.items():
+        for words in told_once(told):
             # Not wrapped: a path in two pieces cannot be copied.
-            console.print(Text(f"  {kind}: {what}"), soft_wrap=True)
+            console.print(Text(f"  {words}"), soft_wrap=True)
     if facts["study"] is not None:
         show_heading(f"What would leave, for '{printable(facts['study']['title'])}'", console)
         show_releases(facts["study"], console)

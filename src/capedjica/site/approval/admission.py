@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Literal
 
 from capedjica.data.layouts import check_folder
-from capedjica.data.scans import Problem
+from capedjica.data.scans import Problem, told_once
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Spent
@@ -303,7 +303,7 @@ def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
     if roll.enrolment is None:
         expected, count = study.contract.enrolled[home.settings.name], len(roll.people)
         wrong = f"the study enrols {expected} subjects, {home.data_path} holds {count}"
-        return [wrong] * (count != expected) + [str(problem) for problem in fatal]
+        return [wrong] * (count != expected) + _told(fatal)
     if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
         first = fatal[0] if fatal else f"{home.data_path} holds nobody of them"
         return [f"none of its {len(roll.people)} enrolled people can be used; the first reason: {first}"]
@@ -313,4 +313,8 @@ def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
 def _unusable(scans: Scans) -> list[str]:
     """Return what no study could use; whoever was enrolled is in nobody's way."""
     found = scans.problems
-    return [] if scans.roll.enrolment else [str(problem) for problem in found if problem.fatal]
+    return [] if scans.roll.enrolment else _told(problem for problem in found if problem.fatal)
+
+
+def _told(found: Iterable[Problem]) -> list[str]:
+    return told_once((problem.alike, str(problem)) for problem in found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from capedjica.site.people.enrolment import (
     write_enrolment,
 )
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -143,7 +144,12 @@ def look(
     readable = consenting(home, people, study.features, standing(home))
     length = study.content.features.scan_length
     longest = LONGEST_SCAN if length is None else longest_scan(length)
-    return readable.check(study.fewest_timepoints, tick, longest)
+
+    def notes(series: Scan) -> Iterator[tuple[str, str]]:
+        for step in study.steps:
+            yield from step.table.notes(series, step.setting)
+
+    return readable.check(study.fewest_timepoints, tick, longest, notes)
 
 
 def _plain_features(people: list[Person]) -> Features:

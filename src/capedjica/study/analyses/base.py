@@ -11,6 +11,7 @@ import msgspec
 from capedjica.algorithms.analysis import Analysis
 from capedjica.data.features import FeatureTable
 from capedjica.data.scans import Features
+from capedjica.tools.arrays import Scan
 
 MOST_ITERATIONS: Final = 10**6
 Iterations = Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)]
@@ -113,3 +114,10 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     def fewest_timepoints(self, setting: Setting) -> int:
         """Return how many time points a scan must have to be of any use."""
         return 1
+
+    def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
+        """Return what only its site is told of a scan that is of less or no use: what is found and expected.
+
+        What is expected is the same for everybody, so that all who are alike are told in one line.
+        """
+        return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -19,6 +20,7 @@ from capedjica.data.features import MOST
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.analyses.base import AnalysisTable, Iterations, Positive, Setting, Words
 from capedjica.study.analyses.ica import IcaTable
+from capedjica.tools.arrays import Scan
 
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Edges = Annotated[tuple[Number, ...], msgspec.Meta(min_length=2, max_length=10_000)]
@@ -279,6 +281,17 @@ class RegressionTable(RowsTable, frozen=True, kw_only=True):
             len(names), self.feature_bound, self.clip, self.max_iter, self.learning_rate, self.l2, names
         )
         return self.on_scans(rows, setting)
+
+    def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
+        """Return whether a row has another label than 0 or 1, or is longer than the bound."""
+        *numbers, label = map(float, self.vector(setting).of(scan, None))
+        length, found = math.hypot(*numbers), []
+        if label not in (0.0, 1.0):
+            found.append((f"label {label:g}", f"0 or 1 in column '{self.label}'; others count as zero"))
+        if length > self.feature_bound:
+            bound = f"at most {self.feature_bound:g} (feature_bound), to which longer ones are shortened"
+            found.append((f"numbers of length {length:.4g}", bound))
+        return found
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
