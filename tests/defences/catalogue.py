@@ -143,6 +143,18 @@ DEFENCES = (
         {"one-subject-fails-alone": "return"},
     ),
     Defence(
+        "one row fails alone",
+        "one person's scan changes nobody else's row",
+        "test_one_persons_scan_changes_nobody_elses_part",
+        {"one-row-fails-alone": "raise"},
+    ),
+    Defence(
+        "a line by itself",
+        "one person's cell changes nobody else's row of a table",
+        "test_one_persons_cell_changes_nobody_elses_row",
+        {"a-line-by-itself": 'opened = partial(path.open, encoding="utf-8-sig")'},
+    ),
+    Defence(
         "clip on integers",
         "replacing one subject moves the sum by at most the sensitivity",
         "test_replacing_one_subject_moves_the_sum_by_at_most_the_sensitivity",

@@ -193,6 +193,7 @@ def _header(path: Path, lines: Iterator[tuple[int, str]]) -> list[str]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of every line, of one that no table has the beginning."""
     # What is no text is kept as it is, and found where the line is read.
+    # defence: a-line-by-itself
     opened = partial(path.open, encoding="utf-8-sig", errors="surrogateescape")
     with opened(newline="") as file:
         end = "\r" if file.readline(_LONGEST_LINE).endswith("\r") else "\n"

@@ -208,6 +208,7 @@ class _ScanRows:
             try:
                 row[:] = next(computed)
             except Exception:
+                # defence: one-row-fails-alone
                 row[:] = np.nan
         self._networks, self._statistics = networks, self._analysis.rows.site(list(self._rows))
 
