@@ -30,7 +30,7 @@ from capedjica.site.people.roll import Roll, Tick, measure
 from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.terminal import show_heading, show_paragraph
-from capedjica.tools.text import printable
+from capedjica.tools.text import counted, printable
 
 KINDS: Final = {
     "files": "tables of region time series, one per person",
@@ -180,7 +180,7 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
         for words in _enrolment_words(facts):
             show_paragraph(words, console)
     if facts["problems"]:
-        show_heading("What is wrong with scans", console)
+        show_heading("What is wrong with the data", console)
         problems = facts["problems"]
         kinds = {problem["what"]: "cannot be used" if problem["fatal"] else "note" for problem in problems}
         # Once: a column that a table of people lacks is everybody's problem.
@@ -229,7 +229,7 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
     if enrolment is None:
         yield (
             f"Nobody was chosen yet: all {facts['data']['people']:,} who are found take part. `capedjica "
-            "site enrol` fixes the list, and leaves out scans that cannot be used."
+            "site enrol` fixes the list, and leaves out those whose data cannot be used."
         )
         return
     yield (
@@ -243,7 +243,7 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
         )
     if enrolment["withdrawn"]:
         yield (
-            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their scans are not read, "
+            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their data are not read, "
             "and they count as zero."
         )
 
@@ -302,10 +302,11 @@ def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
     yield (
         "Approved."
         if approval["when"] is None
-        else f"Approved {approval['when']}, with the scans of that time."
+        else f"Approved {approval['when']}, with the data of that time."
     )
     if approval["releases"]:
-        yield f"It has begun: {approval['releases']:,} releases were made."
+        n_made = approval["releases"]
+        yield f"It has begun: {counted(n_made, 'release')} {'was' if n_made == 1 else 'were'} made."
     elif approval["when"] is not None and not approval["changed"]:
         yield "They have not changed since."
     for changed in approval["changed"]:
