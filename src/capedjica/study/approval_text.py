@@ -46,8 +46,10 @@ _ENFORCED: Final = (
     "How often each is released, and with which part of the budget, is the plan. What a site enforces is "
     "that nothing else is released, and the total: it refuses what would go beyond the limit below."
 )
-_NOT_ENFORCED: Final = "How often each is released is the plan. A site enforces that nothing else is released, but not how "
-    "often."
+_NOT_ENFORCED: Final = (
+    "How often each is released is the plan. What a site enforces is that nothing else is released, and not "
+    "how often."
+)
 _GREETINGS: Final = (
     "Whenever it is asked: that it is there, which part of this study's budget it has spent, and a signed "
     "checksum of its ledger (its record of all that ever left); or why it refuses, in words that depend on "

@@ -82,8 +82,8 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         """Return what is computed in sentences."""
         return [
             f"{counted(self.n_components, 'brain network')} (components: parts of the brain whose "
-            "activity rises and falls together), found in all scans at once by independent component analysis, which looks for "
-            "signals as independent of each other as can be. A scan is a table: "
+            "activity rises and falls together), found in all scans at once by independent component "
+            "analysis, which looks for signals as independent of each other as can be. A scan is a table: "
             f"{setting.n_features:,} numbers (voxels or regions) at each of about "
             f"{setting.scan_length:,} time points.",
             _METHOD_WORDS[self.method],
