@@ -257,7 +257,7 @@ def test_check_says_what_changed_since_the_approval(trial, cli):
     scan.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     checked = cli("site", "check", str(site), "--study", str(study))
     assert checked.returncode == 2
-    words = "1 of 9 people's data changed since the study was approved: the first are those of sub-01"
+    words = "1 of 9 people's data changed since the study was approved: the first is that of sub-01"
     assert words in checked.stderr
     assert f"But {words}" in " ".join(checked.stdout.split())
     scan.write_bytes(content)

@@ -146,7 +146,7 @@ def test_only_those_whose_rows_changed_are_told(home, study):
     write(home, table)
     (words,) = changed_since_approval(home, study)
     assert words == (
-        f"1 of 6 people's data changed since the study was approved: the first are those of sub-04; {AGAIN}"
+        f"1 of 6 people's data changed since the study was approved: the first is that of sub-04; {AGAIN}"
     )
     approve(home, study)
     assert problems(home, study) == []
