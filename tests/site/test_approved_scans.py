@@ -81,9 +81,7 @@ def test_scans_that_changed_are_told_until_they_are_approved(home, study, enroll
         approve(home, study)
     np.save(home.data_path / "sub-01.npy", scan(1))
     np.save(home.data_path / "sub-04.npy", scan(2))
-    words = (
-        f"2 of 6 people's data changed since the study was approved: the first is that of sub-01; {AGAIN}"
-    )
+    words = f"2 of 6 people's data changed since the study was approved: the first is that of sub-01; {AGAIN}"
     assert changed_since_approval(home, study) == [words]
     assert problems(home, study) == [f"site s1: {words}"]
     assert site_report(home, study)["obstacles"] == [words]

@@ -151,7 +151,7 @@ def test_nobody_reads_of_scans_where_there_are_none():
             assert not re.search(r"\bscans?\b", text, re.IGNORECASE)
     rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
     text = words(Study(rows))
-    assert "1 principal component: the direction, among 3 features, in which the data of all sites" in text
+    assert "1 principal component: the direction, among 3 features, in which everybody's numbers" in text
     assert "scan" not in text
 
 

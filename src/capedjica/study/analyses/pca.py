@@ -59,8 +59,8 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
         about = (
             "Each scan is centred and scaled by itself before."
             if self.clip is None
-            else f"Nothing is centred: they are directions of large second moments about zero, of vectors of "
-            f"length {self.clip:g} at most."
+            else "Nothing is centred: what counts are second moments about zero, of vectors of length "
+            f"{self.clip:g} at most."
         )
         which = "the direction" if self.n_components == 1 else "the directions"
         return [
