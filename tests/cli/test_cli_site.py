@@ -233,12 +233,12 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     assert checked.returncode == 0, checked.stderr
     words = " ".join(checked.stdout.split())
     for fact in (
-        "Scans never leave.",
+        "Nobody's data leave their site.",
         "rotation 6 3",
         "This study may cost each person (all their data) here at most epsilon 10. All together would then",
         "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
         "Nothing was spent by looking.",
-        "with the scans of that time. They have not changed since.",
+        "with the data of that time. They have not changed since.",
         "Site s2 is ready for 'A small study'.",
     ):
         assert fact in words, fact
@@ -257,7 +257,7 @@ def test_check_says_what_changed_since_the_approval(trial, cli):
     scan.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     checked = cli("site", "check", str(site), "--study", str(study))
     assert checked.returncode == 2
-    words = "1 of 9 people's scans changed since the study was approved: the first is that of sub-01"
+    words = "1 of 9 people's data changed since the study was approved: the first is that of sub-01"
     assert words in checked.stderr
     assert f"But {words}" in " ".join(checked.stdout.split())
     scan.write_bytes(content)

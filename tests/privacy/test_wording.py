@@ -54,7 +54,20 @@ def test_the_factor_in_words_is_not_below_the_true_one(epsilon):
     factor = float(re.search(r"factor of more than ([\d.,]+) \(e to", said)[1].replace(",", ""))
     assert math.exp(epsilon) <= factor <= 1.02 * math.exp(epsilon) + 1
     assert "1 in 100,000" in said
-    assert "next to nobody" in replace(GUARANTEE, nominal_epsilon=14.0).odds
+    assert "next to nobody" not in said
+
+
+@pytest.mark.parametrize("epsilon", [13.9, 14.0, 30.0, 100.0])
+def test_the_factor_of_a_large_epsilon_is_not_below_the_true_one_either(epsilon):
+    said = replace(GUARANTEE, nominal_epsilon=epsilon).odds
+    factor = 10.0 ** int(re.search(r"by a factor of more than 10\^(\d+) \(e to", said)[1])
+    assert 1e6 < math.exp(epsilon) <= factor <= 10 * math.exp(epsilon)
+    assert said.endswith("It may be a factor of more than a million, which protects next to nobody.")
+
+
+def test_nobody_has_odds_where_nobody_is_protected():
+    assert replace(GUARANTEE, secure=False).odds == ""
+    assert replace(GUARANTEE, nominal_epsilon=math.inf, nominal_mu=math.inf).odds == ""
 
 
 @pytest.mark.parametrize("delta", [1e-3, 3e-6, 1e-9, 7e-7])
@@ -72,6 +85,24 @@ def test_whoever_is_enrolled_twice_has_the_mu_of_both():
     sample = replace(GUARANTEE, unit=ProtectedUnit("sample", 100))
     assert sample.two_sites_epsilon is None
     assert sample.enrolled_once == ""
+
+
+def test_where_one_site_works_alone_nobody_gives_anything_twice():
+    local = replace(GUARANTEE, mechanism="local", alone="north")
+    assert local.two_sites_epsilon is None
+    assert local.enrolled_once == ""
+    assert not [words for words in local.rests_on if "more than one site" in words]
+
+
+def test_what_it_rests_on_fits_who_may_collude_and_what_is_counted():
+    assert GUARANTEE.rests_on[0] == (
+        "No more than 1 of the 4 sites side with the aggregator; the others follow the protocol."
+    )
+    nobody = replace(GUARANTEE, n_colluding=0).rests_on
+    assert nobody[0] == "No site sides with the aggregator, and all follow the protocol."
+    assert any(words.startswith("How many people each site enrolled was fixed") for words in nobody)
+    sample = replace(GUARANTEE, unit=ProtectedUnit("sample", 100)).rests_on
+    assert any(words.startswith("How many time points each site holds was fixed") for words in sample)
 
 
 def test_numbers_are_written_as_people_do():

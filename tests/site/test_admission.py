@@ -171,7 +171,7 @@ CASES = {
     ),
     "list of the withdrawn": ("consent", lost_list, "lacks 1 of the 1 withdrawals of consent", True),
     "the same, begun": ("consent", begun(lost_list), "lacks 1 of the 1 withdrawals of consent", True),
-    "no record": ("record", lost_record, "there is no record of the scans", False),
+    "no record": ("record", lost_record, "there is no record of the data", False),
     "no record, begun": ("record", begun(lost_record), "put it back from a backup", False),
     "a scan changed": ("record", changed_scan, "the first is that of sub-03; to use them as they are", False),
     "somebody came": ("scans", somebody_new, "the study enrols 6 subjects", True),

@@ -81,9 +81,7 @@ def test_scans_that_changed_are_told_until_they_are_approved(home, study, enroll
         approve(home, study)
     np.save(home.data_path / "sub-01.npy", scan(1))
     np.save(home.data_path / "sub-04.npy", scan(2))
-    words = (
-        f"2 of 6 people's scans changed since the study was approved: the first is that of sub-01; {AGAIN}"
-    )
+    words = f"2 of 6 people's data changed since the study was approved: the first is that of sub-01; {AGAIN}"
     assert changed_since_approval(home, study) == [words]
     assert problems(home, study) == [f"site s1: {words}"]
     assert site_report(home, study)["obstacles"] == [words]
@@ -128,7 +126,7 @@ def test_somebody_enrolled_who_vanished_is_approved_as_missing(home, study):
     enrol(home, home.settings.data, study)
     approve(home, study)
     (home.data_path / "sub-02.npy").unlink()
-    assert "1 of 6 people's scans changed" in changed_since_approval(home, study)[0]
+    assert "1 of 6 people's data changed" in changed_since_approval(home, study)[0]
     approve(home, study)
     assert changed_since_approval(home, study) == []
     assert read_record(home, study).people["sub-02"] == {}
@@ -157,7 +155,7 @@ def test_without_a_record_a_study_is_to_be_approved_again(home, study, damage):
     file = record_path(home, study)
     file.unlink() if damage is None else file.write_bytes(damage)
     (found,) = changed_since_approval(home, study)
-    assert found.startswith("there is no record of the scans for which 'A small study' was approved")
+    assert found.startswith("there is no record of the data for which 'A small study' was approved")
     approve(home, study)
     assert changed_since_approval(home, study) == []
 

@@ -204,12 +204,12 @@ def test_only_those_whose_rows_changed_are_told(home, study):
     write(home, table)
     (words,) = changed_since_approval(home, study)
     assert words == (
-        f"1 of 6 people's scans changed since the study was approved: the first is that of sub-04; {AGAIN}"
+        f"1 of 6 people's data changed since the study was approved: the first is that of sub-04; {AGAIN}"
     )
     approve(home, study)
     assert problems(home, study) == []
     write(home, {name: cells for name, cells in table.items() if name != "sub-02"})
-    assert "1 of 6 people's scans changed" in changed_since_approval(home, study)[0]
+    assert "1 of 6 people's data changed" in changed_since_approval(home, study)[0]
 
 
 def test_somebody_who_came_later_is_not_read(home, study):
@@ -241,7 +241,7 @@ def test_scans_in_place_of_rows_are_another_site(home, study):
     (home.data_path / "participants.tsv").rename(home.folder / "participants.tsv")
     for name in PEOPLE:
         (home.data_path / f"{name}.tsv").write_text("1\t2\t3\n4\t5\t7\n" + f"{name[4:]}\t0\t0\n")
-    assert "6 of 6 people's scans changed" in changed_since_approval(home, study)[0]
+    assert "6 of 6 people's data changed" in changed_since_approval(home, study)[0]
     assert not any(len(row) for row in open_people(home, study))
     assert "a scan; expected a row of a table of people" in problems(home, study)[-1]
 
@@ -276,7 +276,7 @@ def test_a_mean_between_three_tables(homes, study, tmp_path):
     for home in homes:
         approve(home, study)
     write(homes[1], rows() | {"sub-04": [1, 2, 3, "control"]})
-    with pytest.raises(InputError, match=r"nothing was spent: site s2: 1 of 6 people's scans changed"):
+    with pytest.raises(InputError, match=r"nothing was spent: site s2: 1 of 6 people's data changed"):
         run_study(study, homes, tmp_path / "run")
     approve(homes[1], study)
     assert run_study(study, homes, tmp_path / "run").complete

@@ -1,17 +1,19 @@
 """An analysis of another package, a private median of fifty lines: found by its entry point, and run."""
 
 import importlib.metadata
+import io
 import sys
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.study import analyses, study_file
 from capedjica.study.analyses import AnalysisTable, known_kinds, provider, table_class
-from capedjica.study.approval_text import describe
+from capedjica.study.approval_text import describe, show_study
 from capedjica.study.study_file import Study
 from tests.support.drafts import TABLE, draft
 from tests.support.kinds import SIZES, make_kind
@@ -68,6 +70,15 @@ def test_sites_are_told_whose_it_is(tmp_path, installed):
     assert told["provider"] == "private-median 1.0"
     assert provider("mean") == ""
     assert "median" in known_kinds()
+    out = io.StringIO()
+    show_study(study, Console(file=out, width=80, color_system=None))
+    text = " ".join(out.getvalue().split())
+    assert "Computed by private-median 1.0, which is not part of capedjica" in text
+    assert "holds only if its claims hold" in text
+    assert "share above the middle: private-median 1.0 claims that each person's numbers are made of" in text
+    assert "never further apart than 1 (spread) times the length to which each is shortened, 1 (clip)" in text
+    assert "where one is false, so is what is said of the cost" in text
+    assert "bounded all the same" not in text
 
 
 def test_another_version_of_the_package_is_another_study(tmp_path, installed, monkeypatch):

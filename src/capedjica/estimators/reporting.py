@@ -14,6 +14,7 @@ from capedjica.report.brain import find_peaks
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.estimators.djica import CapeDJICA
@@ -32,7 +33,8 @@ class Record:
 def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) -> HtmlReport:
     """Return the report of a fit."""
     contract = record.contract
-    usual = f"Networks of {sum(contract.subjects):,} people at {len(contract.subjects)} sites"
+    people = contract.participants
+    usual = f"Networks of {sum(people.values()):,} people at {counted(len(people), 'site')}"
     findings = Findings(
         title=title or usual,
         method=estimator.method,

@@ -280,6 +280,11 @@ class Contract:
         """The site that works alone under ``mechanism="local"``."""
         return self.local_site or max(self.roster.names, key=lambda name: self.enrolled[name])
 
+    @cached_property
+    def participants(self) -> Mapping[str, int]:
+        """M_s of the sites that take part: all, or under ``mechanism="local"`` the one that works alone."""
+        return {self.alone: self.enrolled[self.alone]} if self.mechanism == "local" else self.enrolled
+
     @property
     def unit(self) -> ProtectedUnit:
         """What is protected."""

@@ -105,8 +105,11 @@ class Guarantee:
 
     @property
     def two_sites_epsilon(self) -> float | None:
-        """Of a person who is enrolled at two sites; None if a time point is the unit, which is there once."""
-        if not self.private or not self.unit.is_subject:
+        """Of a person who is enrolled at two sites.
+
+        None if a time point is the unit, which is there once, and where only one site gives anything.
+        """
+        if not self.private or not self.unit.is_subject or self.mechanism == "local":
             return None
         # What the grid adds to delta is added at both.
         mu = self.mu + (self.other_mu or self.mu)
@@ -175,16 +178,20 @@ class Guarantee:
     @property
     def odds(self) -> str:
         """What (epsilon, delta) says: no outcome is e^epsilon times as likely, but for delta."""
-        factor = "a million, which protects next to nobody"
-        if self.epsilon < math.log(1e6):
-            likelier = math.exp(self.epsilon)
+        if not self.private:
+            return ""
+        if self.epsilon <= math.log(1e6):
+            likelier, little = math.exp(self.epsilon), ""
             factor = round_up(likelier, 3) if self.epsilon < 2 else f"{math.ceil(likelier):,}"
+        else:
+            factor = f"10^{math.ceil(self.epsilon / math.log(10))}"
+            little = " It may be a factor of more than a million, which protects next to nobody."
         chance = f"{self.delta:g}" if self.delta > 0.1 else f"1 in {math.floor((1 + 1e-9) / self.delta):,}"
         replaced = "the data of one person" if self.unit.is_subject else "one time point of one person"
         return (
             f"That is: if {replaced} were replaced by any other, no outcome, and nothing that anybody "
             f"concludes from it, would become more likely by a factor of more than {factor} (e to the power "
-            f"of epsilon), but for a remainder of probability {chance} (delta)."
+            f"of epsilon), but for a remainder of probability {chance} (delta).{little}"
         )
 
     @property
@@ -206,7 +213,7 @@ class Guarantee:
 
     @property
     def enrolled_once(self) -> str:
-        """What a person loses who is enrolled twice; empty where a time point is the unit."""
+        """What a person loses who is enrolled twice; empty where that cannot be more than once."""
         twice = self.two_sites_epsilon
         if twice is None:
             return ""
@@ -221,13 +228,14 @@ class Guarantee:
         """What the guarantee rests on."""
         sides = ""
         if self.mechanism == "cape":
-            most = f"No more than {self.n_colluding} of the {self.n_sites} sites side"
-            most = most if self.n_colluding else "No site sides"
-            sides = f"{most} with the aggregator; the others follow the protocol."
-        fixed = (
-            f"How many {self.unit.plural()} each site enrolled was fixed, and public, before the study was "
-            "approved."
-        )
+            sides = "No site sides with the aggregator, and all follow the protocol."
+            if self.n_colluding:
+                sides = (
+                    f"No more than {self.n_colluding} of the {self.n_sites} sites side with the aggregator; "
+                    "the others follow the protocol."
+                )
+        counted = "people each site enrolled" if self.unit.is_subject else "time points each site holds"
+        fixed = f"How many {counted} was fixed, and public, before the study was approved."
         ciphers = "Ciphers stay unbroken (X25519, AES), and each site's computer is its own."
         return tuple(filter(None, (sides, self.enrolled_once, fixed, ciphers)))
 

@@ -51,7 +51,7 @@ class Findings:
     released : sequence of ReleasedMean
         The means; none where they are not at hand.
     n_iter : int
-        Iterations made.
+        Iterations made; 0 if that is not to be told.
     preparation : sequence of str
         What sites make of scans, in sentences.
     prepared : str
@@ -61,7 +61,7 @@ class Findings:
     origin : dict
         Versions, hashes and dates, by their names.
     unconfined : tuple of str
-        Sites at which nothing kept the program that has the network from the scans.
+        Sites at which nothing kept the program that has the network from people's data.
     """
 
     title: str

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from capedjica.algorithms.ica.networks import STABLE
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.report.group import Findings
@@ -184,14 +185,15 @@ def paragraph(findings: Findings) -> str:
 
 def _analysis(findings: Findings) -> str:
     contract = findings.contract
-    who = f"{sum(contract.subjects):,} participants at {len(contract.subjects)} sites"
-    without = f"without any scan leaving its site (capedjica {findings.version})"
+    people = contract.participants
+    who = f"{sum(people.values()):,} participants at {counted(len(people), 'site')}"
+    without = f"without anybody's data leaving their site (capedjica {findings.version})"
     sentences = []
     if findings.maps is not None:
         how = _METHOD_WORDS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
         sentences.append(
             f"Brain networks were estimated from {who} by one independent component analysis with "
-            f"{len(findings.maps)} components over all of them, {without}: {how}."
+            f"{counted(len(findings.maps), 'component')} over all of them, {without}: {how}."
         )
     others = "; ".join(section.article for section in findings.sections)
     if others and sentences:
@@ -214,7 +216,8 @@ def _accounting(privacy: PrivacyStatement) -> str:
     pure = sum(release.pure_epsilon > 0 for release in privacy.releases)
     exactly = f"accounted for exactly, by Gaussian differential privacy ({DONG.short})"
     if not pure:
-        return f"The {len(privacy.releases)} releases were {exactly}."
+        one = len(privacy.releases) == 1
+        return f"The {'one release was' if one else f'{len(privacy.releases)} releases were'} {exactly}."
     return (
         f"Releases with Gaussian noise ({len(privacy.releases) - pure}) were {exactly}; those with Laplace "
         f"noise ({pure}) count with their own ε, which was added."

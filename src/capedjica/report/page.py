@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capedjica.privacy.wording import NOT_PRIVATE, round_up, short
 from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.text import counted
 
 
 class HtmlReport:
@@ -76,6 +77,7 @@ def _environment() -> Environment:
     environment.globals["NOT_PRIVATE"] = NOT_PRIVATE
     environment.filters["up"] = round_up
     environment.filters["short"] = short
+    environment.filters["counted"] = counted
     return environment
 
 

@@ -31,7 +31,7 @@ from capedjica.site.people.roll import Roll, Tick, measure
 from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.terminal import show_heading, show_paragraph
-from capedjica.tools.text import printable
+from capedjica.tools.text import counted, printable
 
 KINDS: Final = {
     "files": "tables of region time series, one per person",
@@ -181,7 +181,7 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
         for words in _enrolment_words(facts):
             show_paragraph(words, console)
     if facts["problems"]:
-        show_heading("What is wrong with scans", console)
+        show_heading("What is wrong with the data", console)
         told = (
             (one["alike"], f"{'cannot be used' if one['fatal'] else 'note'}: {one['what']}")
             for one in facts["problems"]
@@ -232,7 +232,7 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
     if enrolment is None:
         yield (
             f"Nobody was chosen yet: all {facts['data']['people']:,} who are found take part. `capedjica "
-            "site enrol` fixes the list, and leaves out scans that cannot be used."
+            "site enrol` fixes the list, and leaves out those whose data cannot be used."
         )
         return
     yield (
@@ -246,7 +246,7 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
         )
     if enrolment["withdrawn"]:
         yield (
-            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their scans are not read, "
+            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their data are not read, "
             "and they count as zero."
         )
 
@@ -305,10 +305,11 @@ def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
     yield (
         "Approved."
         if approval["when"] is None
-        else f"Approved {approval['when']}, with the scans of that time."
+        else f"Approved {approval['when']}, with the data of that time."
     )
     if approval["releases"]:
-        yield f"It has begun: {approval['releases']:,} releases were made."
+        n_made = approval["releases"]
+        yield f"It has begun: {counted(n_made, 'release')} {'was' if n_made == 1 else 'were'} made."
     elif approval["when"] is not None and not approval["changed"]:
         yield "They have not changed since."
     for changed in approval["changed"]:

@@ -14,15 +14,14 @@ from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.wording import round_up
 from capedjica.study.analyses import provider
-from capedjica.study.planned_releases import participants
 from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.terminal import show_heading, show_paragraph, show_table
 from capedjica.tools.text import printable
 
 _SUMS: Final = (
-    "Scans never leave. Releases go to the aggregator, the computer that adds up what the sites send. A "
-    "release is a sum over the people of the site: each person's numbers, shortened to a fixed length, so "
-    "that nobody counts for much more than others{hidden}."
+    "Nobody's data leave their site. Releases go to the aggregator, the computer that adds up what the sites "
+    "send. A release is a sum over the people of the site: each person's numbers, shortened to a fixed "
+    "length, so that nobody counts for much more than others{hidden}."
 )
 _HIDDEN: Final = {
     "cape": "; plus noise that the site draws; plus a mask, random numbers that hide all the rest and cancel "
@@ -34,13 +33,27 @@ _HIDDEN: Final = {
 }
 _MASK_WORDS: Final = (
     "Before, to agree on the masks: public keys, encrypted pieces of keys, and random numbers, as many as "
-    "are released later ({numbers:,} in all); 5 messages for every {block:,} numbers or so. They are made "
-    "without looking at a scan."
+    "are released later ({numbers:,} in all, as planned); 5 messages for every {block:,} numbers or so. They "
+    "are made without looking at anybody's data."
+)
+_CLAIM: Final = (
+    "{what}: {provider} claims that each person's numbers are made of that person's data alone, and that "
+    "those of two people are never further apart than {spread:.4g} (spread) times the length to which each "
+    "is shortened, {clip:.4g} (clip). Sites enforce that length, and neither claim: where one is false, so "
+    "is what is said of the cost."
+)
+_ENFORCED: Final = (
+    "How often each is released, and with which part of the budget, is the plan. What a site enforces is "
+    "that nothing else is released, and the total: it refuses what would go beyond the limit below."
+)
+_NOT_ENFORCED: Final = (
+    "How often each is released is the plan. What a site enforces is that nothing else is released, and not "
+    "how often."
 )
 _GREETINGS: Final = (
     "Whenever it is asked: that it is there, which part of this study's budget it has spent, and a signed "
     "checksum of its ledger (its record of all that ever left); or why it refuses, in words that depend on "
-    "no scan."
+    "nobody's data."
 )
 
 
@@ -91,6 +104,9 @@ def _releases(study: Study) -> list[dict[str, Any]]:
             "meaning": step.table.meanings.get(stage.query.label, ""),
             "times": stages[number].count,
             "numbers": stages[number].query.size,
+            "clip": stages[number].query.clip,
+            "spread": stages[number].query.spread,
+            "provider": provider(step.table.kind),
         }
         for step in study.steps
         for number, stage in zip(step.stages, step.analysis.stages(), strict=True)
@@ -115,7 +131,7 @@ def _privacy(contract: Contract) -> dict[str, Any]:
         "guarantee": guarantee.as_dict(),
         "protects": contract.protects,
         "n_colluding": contract.roster.n_colluding if contract.mechanism == "cape" else None,
-        "releasing_sites": list(participants(contract)),
+        "releasing_sites": list(contract.participants),
     }
 
 
@@ -194,7 +210,8 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
         if analysis["provider"]:
             show_paragraph(
                 f"Computed by {analysis['provider']}, which is not part of capedjica: whoever approves "
-                "should know it. What it may release is bounded all the same, as is said below.",
+                "should know it. What is said below of the cost holds only if its claims hold, which are "
+                "said beside what it releases.",
                 console,
             )
     for paragraph in facts["features"]["words"]:
@@ -202,7 +219,7 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
 
 
 def feature_words(features: FeatureTable) -> list[str]:
-    """Return in words what every site makes of a scan."""
+    """Return in words what every site makes of a scan, or which rows it reads."""
     n_features, table = features.n_features or 0, msgspec.to_builtins(features)
     mask = "the brain of the MNI152 template" if features.mask is None else f"the mask {features.mask!r}"
     wide = "" if features.voxel_size is None else f", {features.voxel_size:g} mm wide"
@@ -250,14 +267,18 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
     privacy, releases = facts["privacy"], facts["releases"]
     hidden = _HIDDEN[privacy["mechanism"]].format(alone=privacy["releasing_sites"][0])
     show_paragraph(_SUMS.format(hidden=hidden), console)
-    columns = ["release", "times, at most", "numbers each"]
+    columns = ["release", "times, as planned", "numbers each"]
     rows = [[row["what"], f"{row['times']:,}", f"{row['numbers']:,}"] for row in releases]
     console.print()
     show_table(columns, rows, console)
     for row in releases:
         if row["meaning"]:
             show_paragraph(f"{row['what']}: {row['meaning']}.", console, "dim")
+    for row in releases:
+        if row["provider"]:
+            show_paragraph(_CLAIM.format(**row), console)
     console.print()
+    show_paragraph(_ENFORCED if privacy["protects"] else _NOT_ENFORCED, console)
     if privacy["mechanism"] == "cape":
         numbers = sum(row["times"] * row["numbers"] for row in releases)
         show_paragraph(_MASK_WORDS.format(numbers=numbers, block=BLOCK_WORDS), console)
@@ -316,6 +337,13 @@ def _budgets_differ(facts: dict[str, Any]) -> bool:
 
 def _show_lost_sites(facts: dict[str, Any], console: Console) -> None:
     show_paragraph(facts["lost_sites"]["then"], console)
+    if not facts["privacy"]["protects"]:
+        show_paragraph(
+            "A release that was sent and then could not be finished is asked again, and the site sends it "
+            "again. No limit holds for that: see above.",
+            console,
+        )
+        return
     show_paragraph(
         "A release that was sent and then could not be finished stays charged. It is asked again, with new "
         f"noise: {facts['lost_sites']['reserve']:.4g} of the budget is held back for that, and beyond it "

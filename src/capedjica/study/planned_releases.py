@@ -17,14 +17,9 @@ def fractions(contract: Contract) -> list[float]:
     return [share * shrink for share in shares]
 
 
-def participants(contract: Contract) -> tuple[str, ...]:
-    """Return the sites that take part."""
-    return (contract.alone,) if contract.mechanism == "local" else contract.roster.names
-
-
 def planned_releases(contract: Contract) -> list[ReleasePlan]:
     """Return what each participant does in a release of each stage; InputError where it cannot be made."""
-    sites = participants(contract)
+    sites = tuple(contract.participants)
     return [
         plan_release(contract, stage.query, fraction, sites)
         for stage, fraction in zip(contract.stages, fractions(contract), strict=True)

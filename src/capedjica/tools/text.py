@@ -1,4 +1,4 @@
-"""Words of others, made safe to show."""
+"""Words of others, made safe to show; and numbers of things."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from typing import Final
 
 # Words of others are quoted up to this length.
 _LONGEST: Final = 200
+
+
+def counted(number: int, thing: str) -> str:
+    """Return how many there are of a thing that is named in the singular: "1 release", "1,200 releases"."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def printable(text: str, *, exactly: bool = False) -> str:

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 
 from capedjica.errors import InputError
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.coordinator.flare.progress import Progress as RunProgress
@@ -144,21 +145,21 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     total = sum(stage.count for stage in study.contract.stages)
 
     class Bars(Watcher):
-        """Two bars: scans read in this pass, and releases made."""
+        """Two bars: people whose data were read in this pass, and releases made."""
 
         def __init__(self) -> None:
-            self.scans = progress.add_task("checking scans", total=study.n_subjects, status="")
+            self.people = progress.add_task("checking data", total=study.n_subjects, status="")
             self.releases = progress.add_task("releases", total=total, status="", start=False)
 
         def checking(self, n_subjects: int) -> None:
-            progress.update(self.scans, total=n_subjects, completed=0)
+            progress.update(self.people, total=n_subjects, completed=0)
 
         def reading(self, site: str) -> None:
-            task = progress.tasks[self.scans]
+            task = progress.tasks[self.people]
             if task.completed >= study.n_subjects:
-                progress.reset(self.scans, description="reading scans", status="")
+                progress.reset(self.people, description="reading data", status="")
                 progress.start_task(self.releases)
-            progress.update(self.scans, advance=1, status=f"at {site}")
+            progress.update(self.people, advance=1, status=f"at {site}")
 
         def step(self, step: Step) -> None:
             spent = step.privacy.spent_epsilon
@@ -182,9 +183,10 @@ def _stable_words(stable: list[bool] | None) -> str:
         return "All maps are stable under the noise: another run would show the same."
     if len(swallowed) == len(stable):
         return "No map is stable under the noise: nothing here is to be presented as a network."
+    sound = len(stable) - len(swallowed)
     return (
-        f"{len(stable) - len(swallowed)} maps are stable under the noise. Not to be presented as networks: "
-        f"{', '.join(swallowed)} (reliability.json)."
+        f"{counted(sound, 'map')} {'is' if sound == 1 else 'are'} stable under the noise. Not to be "
+        f"presented as networks: {', '.join(swallowed)} (reliability.json)."
     )
 
 
@@ -195,13 +197,17 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     run = RunFolder(folder)
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", taken up again {times}" if state.resumed else ""
-    networks = study.content.networks
-    what = "; ".join(step.table.summary(step.setting) for step in study.steps)
-    if networks is not None and len(study.steps) == 1:
-        what = f"{networks.n_components} networks"
+    networks, people = study.content.networks, study.contract.participants
+    what = [step.table.summary(step.setting) for step in study.steps]
+    if networks is not None and len(what) == 1:
+        what = [counted(networks.n_components, "network")]
+    if len(what) > 1:
+        for summary in what:
+            console.print(f"{summary}.", style="bold")
+        what = [f"{len(what)} analyses"]
     console.print(
-        f"{what} from {study.n_subjects} people at {len(study.content.sites)} sites in {state.seconds:.0f} s"
-        f"{again}. No scan left its folder.",
+        f"{what[0]} from {sum(people.values())} people at {counted(len(people), 'site')} in "
+        f"{state.seconds:.0f} s{again}. Nobody's data left their folder.",
         style="bold",
     )
     _show_stability(study, run, console)

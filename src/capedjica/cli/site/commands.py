@@ -120,7 +120,7 @@ def approve(
         typer.echo("It has begun: it goes on as it was approved, with this kit.")
     elif not home.settings.policy.auto_approve:
         typer.echo(
-            "The scans were recorded as they are: should they change before it begins, approve it again."
+            "The data were recorded as they are: should they change before it begins, approve it again."
         )
     typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
     if study.suffix == ".zip":
@@ -227,10 +227,10 @@ def enrol(
     space: Annotated[str | None, typer.Option(help="Which template space of BIDS derivatives.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace an earlier enrolment.")] = False,
 ) -> None:
-    """Look at every scan, leave out those that cannot be used, and fix who takes part.
+    """Look at everybody's data, leave out those that cannot be used, and fix who takes part.
 
     The list stays here, in enrolled.toml, with the reasons; how many are on it is public. With --study the
-    scans are looked at as that study will read them.
+    data are looked at as that study will read them.
     """
     import msgspec
 
@@ -259,7 +259,7 @@ def withdraw(
     person: Annotated[str, typer.Argument(metavar="PERSON", help="Whose consent, with or without 'sub-'.")],
     site: SiteArgument = Path("."),
 ) -> None:
-    """Somebody withdraws their consent: from now on no study reads their scans, and nobody enrols them.
+    """Somebody withdraws their consent: from now on no study reads their data, and nobody enrols them.
 
     Also while a study runs, from its next release on. What was released cannot be taken back.
     """
@@ -363,7 +363,7 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
         if not progress.disable:
             with suppress(CapedjicaError):
                 total = len(call_roll(home).people)
-        task = progress.add_task("reading scans", total=total)
+        task = progress.add_task("reading data", total=total)
         yield lambda: progress.advance(task)
 
 

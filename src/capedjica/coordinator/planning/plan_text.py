@@ -12,7 +12,7 @@ from capedjica.coordinator.planning.plan import Plan
 from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, Prediction
 from capedjica.privacy.wording import round_up
 from capedjica.tools.terminal import show_heading, show_paragraph, show_table
-from capedjica.tools.text import printable
+from capedjica.tools.text import counted, printable
 
 _ACCOUNTANT_NAMES: Final = {
     "exact": "exact",
@@ -50,8 +50,8 @@ def _show_setting(plan: Plan, console: Console) -> None:
     for step in plan.study.steps:
         console.print(f"{step.table.summary(step.setting)}.")
     console.print(
-        f"{len(contract.subjects)} sites, {sum(contract.subjects):,} {contract.unit.plural()}; at most "
-        f"{n_releases:,} releases."
+        f"{counted(len(contract.participants), 'site')}, {sum(contract.participants.values()):,} "
+        f"{contract.unit.plural()}; {counted(n_releases, 'release')} planned."
     )
     if not contract.private:
         return

@@ -43,7 +43,7 @@ from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
-from capedjica.study.planned_releases import participants, planned_releases
+from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
 
@@ -149,7 +149,7 @@ class Setup:
             if getattr(method, key) > most:
                 raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(method, key)}")
         side = image_side(method)
-        n_planned = sum(study.contract.enrolled[name] for name in participants(study.contract))
+        n_planned = sum(study.contract.participants.values())
         affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * method.scan_length))
         n_subjects = min(n_planned, MOST_SUBJECTS, affordable)
         return cls(n_subjects, method.n_components, method.scan_length, side, n_planned)

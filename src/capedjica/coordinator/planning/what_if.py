@@ -18,7 +18,7 @@ from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import gaussian_epsilon, gaussian_mu, validate
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.securesum.parameters import Roster, default_threshold, least_threshold, suitable_threshold
-from capedjica.study.planned_releases import fractions, participants, spendable_delta
+from capedjica.study.planned_releases import fractions, spendable_delta
 
 _COMPARED: Final[dict[str, tuple[MechanismName, MaskName]]] = {
     "pooled": ("pooled", "uniform"),
@@ -38,7 +38,7 @@ def nobody(number: int) -> PublicIdentity:
 def _noise_and_mu(contract: Contract) -> tuple[float, float]:
     """Return the noise of the first stage, and the total mu of the plan for the site that gives most."""
     parts = fractions(contract)
-    plan = plan_release(contract, contract.stages[0].query, parts[0], participants(contract))
+    plan = plan_release(contract, contract.stages[0].query, parts[0], tuple(contract.participants))
     used = math.fsum(stage.count * part for stage, part in zip(contract.stages, parts, strict=True))
     return plan.output_std, max(plan.mu.values()) * math.sqrt(used / parts[0])
 
@@ -68,7 +68,7 @@ def comparison(contract: Contract) -> dict[str, dict[str, float]]:
 def subjects_needed(contract: Contract) -> list[dict[str, float]]:
     """Subjects for other totals of epsilon at the noise of this plan: mu is proportional to 1/M."""
     _, mu = _noise_and_mu(contract)
-    n_subjects = sum(contract.enrolled[name] for name in participants(contract))
+    n_subjects = sum(contract.participants.values())
     return [
         {
             "epsilon": epsilon,

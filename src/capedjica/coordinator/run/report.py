@@ -137,7 +137,8 @@ def run_findings(run: Path) -> Findings:
         contract=study.contract,
         privacy=cost.statement(study.contract),
         unconfined=tuple(name for name, kind in cost.carriers.items() if kind == "none"),
-        n_iter=provenance.n_iter,
+        # Of several analyses they would be added up, which says nothing.
+        n_iter=provenance.n_iter if len(study.steps) == 1 else 0,
         released=_released(folder, study),
         preparation=feature_words(study.content.features),
         prepared=_prepared(study.content.features),

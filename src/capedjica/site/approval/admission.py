@@ -279,7 +279,7 @@ def _record(home: SiteHome, study: Study, scans: Scans) -> list[str]:
     if record is None:
         advice = "put it back from a backup" if known.n_releases else "approve it again"
         return [
-            f"there is no record of the scans for which '{study.content.title}' was approved "
+            f"there is no record of the data for which '{study.content.title}' was approved "
             f"({record_path(home, study)}): {advice}"
         ]
     if known.n_releases:

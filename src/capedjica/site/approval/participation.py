@@ -61,7 +61,7 @@ def _record(home: SiteHome, study: Study, scans: Scans, tick: Tick) -> ApprovedS
     if changed:
         raise InputError(
             f"site {home.settings.name} cannot approve '{study.content.title}' again, as it has begun: "
-            f"{changed[0]}. It goes on as it was approved, with the scans as they are"
+            f"{changed[0]}. It goes on as it was approved, with the data as they are"
         )
     return None
 

@@ -92,10 +92,10 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
 
 def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
     """Yield in words what a withdrawal did, and what nobody can do."""
-    yield f"{printable(done.name)} withdrew on {done.since}. From now on no study reads their scans."
+    yield f"{printable(done.name)} withdrew on {done.since}. From now on no study reads their data."
     yield (
         f"Removed: {done.series} extracted series (of everybody; they are extracted again when needed) and "
-        f"the results about this person of {done.results} studies. The scans themselves are yours to remove, "
+        f"the results about this person of {done.results} studies. The data themselves are yours to remove, "
         f"from {home.data_path} and from backups."
     )
     totals = home.totals()
@@ -132,7 +132,7 @@ def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
     matching = [person] if person in known else [n for n in known if n.removeprefix("sub-") == plain]
     if not matching:
         near = difflib.get_close_matches(person, known, n=1)
-        guess = f"did you mean {printable(near[0])}?" if near else "names are those of the scans"
+        guess = f"did you mean {printable(near[0])}?" if near else "names are those of the scans or rows"
         raise InputError(f"site {home.settings.name} knows nobody called {printable(person)!r}; {guess}")
     return matching[0]
 

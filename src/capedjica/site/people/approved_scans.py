@@ -142,7 +142,7 @@ def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person])
     changed = [name for name in both if not _is_as_it_was(home, now[name], record.people[name])]
     if changed:
         found.append(
-            f"{len(changed)} of {len(now)} people's scans changed since the study was approved: the first is "
+            f"{len(changed)} of {len(now)} people's data changed since the study was approved: the first is "
             f"that of {printable(changed[0])}"
         )
     return found

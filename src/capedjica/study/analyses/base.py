@@ -107,7 +107,7 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         return [f"{self.summary(setting)}."]
 
     def article(self, setting: Setting) -> str:
-        """Return the same as part of a sentence of an article, after "sites, without any scan leaving"."""
+        """Return the same as part of a sentence of an article, after "participants at 3 sites"."""
         summary = self.summary(setting)
         return summary[:1].lower() + summary[1:]
 

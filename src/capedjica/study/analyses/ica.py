@@ -12,6 +12,7 @@ from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data.features import MOST
 from capedjica.study.analyses.base import AnalysisTable, Iterations, Setting, Words
+from capedjica.tools.text import counted
 
 MethodName = Literal["subject", "paper"]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
@@ -73,16 +74,16 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
         return (
-            f"{_METHOD_NAMES[self.method]}: {setting.n_features:,} features to {self.n_components} "
-            f"components, scans of about {setting.scan_length:,} time points"
+            f"{_METHOD_NAMES[self.method]}: {counted(setting.n_features, 'feature')} to "
+            f"{counted(self.n_components, 'component')}, scans of about {setting.scan_length:,} time points"
         )
 
     def words(self, setting: Setting) -> list[str]:
         """Return what is computed in sentences."""
         return [
-            f"{self.n_components} brain networks (components: parts of the brain whose activity rises and "
-            "falls together), found in all scans at once by independent component analysis, which looks for "
-            "signals as independent of each other as can be. A scan is a table: "
+            f"{counted(self.n_components, 'brain network')} (components: parts of the brain whose "
+            "activity rises and falls together), found in all scans at once by independent component "
+            "analysis, which looks for signals as independent of each other as can be. A scan is a table: "
             f"{setting.n_features:,} numbers (voxels or regions) at each of about "
             f"{setting.scan_length:,} time points.",
             _METHOD_WORDS[self.method],

@@ -21,6 +21,7 @@ from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.study.analyses.base import AnalysisTable, Iterations, Positive, Setting, Words
 from capedjica.study.analyses.ica import IcaTable
 from capedjica.tools.arrays import Scan
+from capedjica.tools.text import counted
 
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Edges = Annotated[tuple[Number, ...], msgspec.Meta(min_length=2, max_length=10_000)]
@@ -138,13 +139,12 @@ class MeanTable(RowsTable, frozen=True, kw_only=True):
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
-        return (
-            f"The mean of {self.vector(setting).size:,} numbers per person, shortened to length {self.clip:g}"
-        )
+        numbers = counted(self.vector(setting).size, "number")
+        return f"The mean of {numbers} per person, shortened to length {self.clip:g}"
 
     def article(self, setting: Setting) -> str:
         """Return it as part of a sentence."""
-        return f"the mean of {self.vector(setting).size:,} numbers per participant was estimated"
+        return f"the mean of {counted(self.vector(setting).size, 'number')} per participant was estimated"
 
 
 class HistogramTable(RowsTable, frozen=True, kw_only=True):
@@ -217,7 +217,7 @@ class KMeansTable(RowsTable, frozen=True, kw_only=True):
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
-        return f"{self.n_clusters} clusters of people by k-means in {self.max_iter} steps"
+        return f"{self.n_clusters} clusters of people by k-means in {counted(self.max_iter, 'step')}"
 
     def article(self, setting: Setting) -> str:
         """Return it as part of a sentence."""
@@ -295,7 +295,8 @@ class RegressionTable(RowsTable, frozen=True, kw_only=True):
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
-        return f"Logistic regression of '{self.label}' on {setting.n_features - 1:,} numbers per person"
+        numbers = counted(setting.n_features - 1, "number")
+        return f"Logistic regression of '{self.label}' on {numbers} per person"
 
     def article(self, setting: Setting) -> str:
         """Return it as part of a sentence."""

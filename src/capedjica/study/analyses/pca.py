@@ -9,6 +9,7 @@ from capedjica.algorithms.ica.scan_length import longest_scan
 from capedjica.algorithms.pca import PrincipalComponents
 from capedjica.data.features import Count
 from capedjica.study.analyses.base import AnalysisTable, Positive, Setting, Words
+from capedjica.tools.text import counted
 
 
 class PcaTable(AnalysisTable, frozen=True, kw_only=True):
@@ -51,21 +52,26 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
-        return f"{self.n_components} principal components of {setting.n_features:,} features (capePCA)"
+        return f"{self._counted} of {counted(setting.n_features, 'feature')} (capePCA)"
 
     def words(self, setting: Setting) -> list[str]:
         """Return what is computed in sentences."""
         about = (
             "Each scan is centred and scaled by itself before."
             if self.clip is None
-            else f"Nothing is centred: they are directions of large second moments about zero, of vectors of "
-            f"length {self.clip:g} at most."
+            else "Nothing is centred: what counts are second moments about zero, of vectors of length "
+            f"{self.clip:g} at most."
         )
+        which = "the direction" if self.n_components == 1 else "the directions"
         return [
-            f"{self.n_components} principal components: the directions, among {setting.n_features:,} "
-            f"features, in which everybody's numbers are largest, every person counted alike. {about}"
+            f"{self._counted}: {which}, among {counted(setting.n_features, 'feature')}, in which everybody's "
+            f"numbers are largest, every person counted alike. {about}"
         ]
 
     def article(self, setting: Setting) -> str:
         """Return it as part of a sentence."""
-        return f"{self.n_components} principal components were estimated"
+        return f"{self._counted} {'was' if self.n_components == 1 else 'were'} estimated"
+
+    @property
+    def _counted(self) -> str:
+        return counted(self.n_components, "principal component")
