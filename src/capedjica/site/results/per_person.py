@@ -123,8 +123,7 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
             )
         write_whole(mark, digest.encode(), mode=0o600)
         write_whole(folder / "README.txt", _README.format(title=study.content.title).encode(), mode=0o600)
-        # What is left of drafts now are folders of people.
-        for draft in folder.glob(".*.part"):
+        for draft in folder.glob(".sub-*.part"):
             shutil.rmtree(draft)
     return folder
 
