@@ -22,8 +22,10 @@ PLACES = {
     r"RdBu": {"report/slices.py"},
     r"is protected with": {"privacy/wording.py"},
     r"^def why_not\b": {"site/approval/admission.py"},
+    r"1 - \w+\.reserve\b": {"mechanisms/contract.py"},
     r"2 \* n_sites // 3": {"securesum/parameters.py"},
-    r"\bfcntl\.flock\(": {"tools/locks.py"},
+    # The other one tells drafts of the living from those of the killed.
+    r"\bfcntl\.flock\(": {"tools/locks.py", "tools/durable.py"},
 }
 
 

@@ -111,14 +111,17 @@ def check_total(study, folder):
 
 def test_every_command_takes_every_kind(tmp_path, monkeypatch, capsys):
     make_kind(tmp_path, "three")
+    site = str(tmp_path / "sites" / "s1")
     for command in (
         ["plan", str(tmp_path)],
         ["plan", str(tmp_path), "--json"],
         ["study", "show", str(tmp_path)],
         ["study", "show", str(tmp_path), "--json"],
-        ["site", "check", str(tmp_path / "sites" / "s1"), "--study", str(tmp_path)],
+        ["site", "check", site, "--study", str(tmp_path)],
         ["run", str(tmp_path), "--out", str(tmp_path / "run")],
         ["report", str(tmp_path / "run")],
+        ["site", "results", str(tmp_path / "run"), "--site", site],
+        ["site", "report", str(tmp_path / "run"), "--site", site],
         ["run", str(tmp_path), "--out", str(tmp_path / "run")],
     ):
         done = run_main(command, monkeypatch, capsys)

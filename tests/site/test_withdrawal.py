@@ -2,6 +2,7 @@
 
 import builtins
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -230,7 +231,7 @@ def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch)
     replace, purge = os.replace, SeriesCache.purge
 
     def noting_sync(handle):
-        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        done.append(re.sub(r"\.[0-9a-f]{16}", "", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
         sync(handle)
 
     def noting_replace(draft, target):

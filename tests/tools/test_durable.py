@@ -1,6 +1,11 @@
 """Files that are whole or not there at all, whatever happens on the way."""
 
+import fcntl
 import os
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -57,11 +62,90 @@ def test_what_a_killed_process_left_makes_way(file):
     file.write_bytes(b"before")
     other = file.with_name("other")
     other.write_bytes(b"other")
-    os.link(other, file.with_name(".file.part"))
+    os.link(other, file.with_name(f".file.{'0' * 16}.part"))
     write_whole(file, b"after", mode=0o600)
     assert (file.read_bytes(), other.read_bytes()) == (b"after", b"other")
     assert file.stat().st_mode & 0o777 == 0o600
     assert sorted(os.listdir(file.parent)) == ["file", "other"]
+
+
+def test_the_draft_of_a_process_is_swept_when_it_was_killed_and_not_before(file):
+    script = (
+        "import pathlib, sys, time; from capedjica.tools.durable import whole_file\n"
+        "with whole_file(pathlib.Path(sys.argv[1])): print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        write_whole(file, b"first")
+        assert len(os.listdir(file.parent)) == 2
+        writer.send_signal(signal.SIGKILL)
+    write_whole(file, b"second")
+    assert os.listdir(file.parent) == ["file"]
+
+
+def test_names_that_only_look_like_drafts_are_left_alone(file):
+    others = [".file.part", ".file.notes.part", f".file.{'0' * 16}", f".other.{'0' * 16}.part"]
+    for name in others:
+        file.with_name(name).touch()
+    write_whole(file, b"")
+    assert sorted(os.listdir(file.parent)) == sorted([*others, "file"])
+
+
+def test_of_two_who_write_at_once_each_leaves_a_whole_file(file):
+    """The one that ends first has not the other's half."""
+    with whole_file(file) as slow:
+        slow.write(b"slow")
+        slow.flush()
+        with whole_file(file) as quick:
+            quick.write(b"qu")
+            quick.flush()
+            assert len(os.listdir(file.parent)) == 2
+            quick.write(b"ick")
+        assert file.read_bytes() == b"quick"
+        slow.write(b"er")
+    assert file.read_bytes() == b"slower"
+    assert os.listdir(file.parent) == ["file"]
+
+
+def test_many_who_write_at_once_do_not_disturb_each_other(file):
+    contents = [bytes([number]) * 100_000 for number in range(8)]
+
+    def write(content):
+        for _ in range(10):
+            with whole_file(file) as draft:
+                for start in range(0, len(content), 25_000):
+                    draft.write(content[start : start + 25_000])
+                    draft.flush()
+                    time.sleep(0)
+            assert file.read_bytes() in contents
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, contents))
+    assert os.listdir(file.parent) == ["file"]
+
+
+def test_a_draft_that_was_swept_before_it_was_locked_is_made_again(file, monkeypatch):
+    lock, names = fcntl.flock, []
+
+    def late(draft, how):
+        names.append(draft.name)
+        if len(names) == 1:
+            os.unlink(draft.name)
+        lock(draft, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    write_whole(file, b"whole")
+    assert file.read_bytes() == b"whole"
+    assert len(set(names)) == 2
+
+
+def test_a_file_system_without_locks_keeps_drafts(file, monkeypatch):
+    left = file.with_name(f".file.{'0' * 16}.part")
+    left.touch()
+    monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(37, "No locks available")))
+    write_whole(file, b"whole")
+    assert file.read_bytes() == b"whole"
+    assert left.exists()
 
 
 def test_a_private_file_is_private_from_its_first_byte(file):

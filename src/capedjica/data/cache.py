@@ -26,7 +26,7 @@ from capedjica.errors import InputError
 from capedjica.tools.arrays import Scan
 from capedjica.tools.durable import write_whole
 
-_ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\..*\.npy\.part")
+_ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\..*\.npy\.[0-9a-f]{16}\.part")
 _DIGEST_SIZE: Final = 32
 
 

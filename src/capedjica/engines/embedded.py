@@ -122,8 +122,7 @@ class EmbeddedStudy:
         sites = (contract.alone,) if contract.mechanism == "local" else contract.roster.names
         numbers, grid, distance = 0, 0.0, 0.0
         for stage in contract.stages:
-            part = stage.share * (1 - contract.reserve) / stage.count
-            plan = plan_release(contract, stage.query, part, sites)
+            plan = plan_release(contract, stage.query, contract.planned_share(stage), sites)
             numbers += stage.count * stage.query.size
             grid += stage.count * max(plan.grid_delta.values())
             distance += stage.count * stream_distance(stage.query.size, len(contract.subjects))

@@ -270,6 +270,10 @@ class Contract:
         epsilon = self.epsilon[self.roster.names.index(site)] if self.epsilon else 1.0
         return Cap(epsilon, self._spendable_delta)
 
+    def planned_share(self, stage: Stage) -> float:
+        """Return the part of the budget (of mu^2) that is planned for one release of a stage."""
+        return stage.share / stage.count * (1 - self.reserve)
+
     @property
     def _spendable_delta(self) -> float:
         # defence: reserved-delta

@@ -70,11 +70,6 @@ class AggregatorSum:
         return self._round == len(_ROUNDS)
 
     @property
-    def waiting_for(self) -> tuple[str, ...]:
-        """Names of the sites that have not answered the present round."""
-        return () if self.done else tuple(name for name in self._expected if name not in self._answered)
-
-    @property
     def survivors(self) -> tuple[str, ...]:
         """The sites in the sum, in the order of the roster."""
         self._check_done()

@@ -10,7 +10,7 @@ from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
 
 def fractions(contract: Contract) -> list[float]:
     """Return the part of the budget (of mu^2) that each release of a stage may use, stage by stage."""
-    shares = [stage.share / stage.count * (1 - contract.reserve) for stage in contract.stages]
+    shares = [contract.planned_share(stage) for stage in contract.stages]
     counts = [stage.count for stage in contract.stages]
     total = math.fsum(share * count for share, count in zip(shares, counts, strict=True))
     shrink = min(1.0, (1 - HEADROOM) / total)

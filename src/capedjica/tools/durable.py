@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,8 +31,8 @@ def writing(what: object) -> Iterator[None]:
 def whole_file(path: Path, *, mode: int = 0o666, new: bool = False) -> Iterator[IO[bytes]]:
     """Give a file to write into, which gets its name when it is complete and on disk; OSError if it cannot.
 
-    Until then it is a hidden draft beside its place. An error removes the draft; that of a process that was
-    killed makes way for the next.
+    Until then it is a hidden draft beside its place, another one for each writer. An error removes the draft;
+    that of a process that was killed is removed by the next writer of the same file.
 
     Parameters
     ----------
@@ -41,23 +43,46 @@ def whole_file(path: Path, *, mode: int = 0o666, new: bool = False) -> Iterator[
     new : bool
         Refuse to replace a file, by TakenError; also one that another process writes at the same time.
     """
-    own = f".{secrets.token_hex(8)}" if new else ""
-    draft = path.with_name(f".{path.name}{own}.part")
-    try:
-        draft.unlink(missing_ok=True)
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+    _sweep(path)
+    with _new_draft(path, mode) as file:
+        draft = Path(file.name)
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if new:
-            _link(draft, path)
-        else:
-            os.replace(draft, path)
-        # defence: a-list-that-is-durable
-        sync_folder(path.parent)
-    finally:
+            if new:
+                _link(draft, path)
+            else:
+                os.replace(draft, path)
+            # defence: a-list-that-is-durable
+            sync_folder(path.parent)
+        finally:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+def _new_draft(path: Path, mode: int) -> IO[bytes]:
+    """Open a draft that is locked until it is closed, or until its process ends, however it ends."""
+    while True:
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+        file = open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
+        # Where a file system has no locks nothing is swept.
         with suppress(OSError):
-            draft.unlink(missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        # Another writer may have swept it before it was locked.
+        if draft.exists():
+            return file
+        file.close()
+
+
+def _sweep(path: Path) -> None:
+    """Remove the drafts of a file that no process holds any more."""
+    drafts = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
+    with suppress(OSError):
+        for name in filter(drafts.fullmatch, os.listdir(path.parent)):
+            with suppress(OSError), open(path.with_name(name), "r+b") as draft:
+                fcntl.flock(draft, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(draft.name)
 
 
 def _link(draft: Path, path: Path) -> None:

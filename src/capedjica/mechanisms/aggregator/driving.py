@@ -22,7 +22,6 @@ from capedjica.mechanisms.aggregator.history import Event, ReleaseRecord
 from capedjica.mechanisms.aggregator.lost_sites import (
     MAX_ATTEMPTS,
     REPEATS,
-    planned_share,
     recalibrated,
 )
 from capedjica.mechanisms.aggregator.standing import Standing
@@ -310,7 +309,7 @@ class Aggregator:
         """Return slots for this stage and those after it, as many as fit a block, without those held."""
         n_held = Counter(slot.stage for slot in held)
         coming = (
-            SlotPlan(index, planned_share(self.contract, index) * self._shrink)
+            SlotPlan(index, self.contract.planned_share(agreed) * self._shrink)
             for index, agreed in enumerate(self.contract.stages[stage:], start=stage)
             for _ in range(agreed.count - self._done[index] - n_held[index])
         )

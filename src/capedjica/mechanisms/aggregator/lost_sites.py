@@ -24,12 +24,6 @@ LEAST_SHRINK: Final = 0.01
 ROUNDING: Final = 1e-6
 
 
-def planned_share(contract: Contract, stage: int) -> float:
-    """Return the part of the budget that was planned for one release of a stage."""
-    agreed = contract.stages[stage]
-    return agreed.share / agreed.count * (1 - contract.reserve)
-
-
 def recalibrated(contract: Contract, done: Sequence[int], spent: float, before: float) -> float:
     """Spread what is left of the budget over the releases that are left.
 
@@ -55,8 +49,8 @@ def recalibrated(contract: Contract, done: Sequence[int], spent: float, before: 
         If noise would swallow what is left.
     """
     left = math.fsum(
-        (agreed.count - n_done) * planned_share(contract, stage)
-        for stage, (agreed, n_done) in enumerate(zip(contract.stages, done, strict=True))
+        (agreed.count - n_done) * contract.planned_share(agreed)
+        for agreed, n_done in zip(contract.stages, done, strict=True)
     )
     # defence: what-is-left-of-the-budget
     shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / left)

@@ -43,14 +43,6 @@ class Reason:
     of_terms: bool
     cause: CapedjicaError | None = None
 
-    @property
-    def is_public(self) -> bool:
-        """Whether the words are made of the study and of cards alone.
-
-        All others may name a patient, a file, or what was spent. The agent keeps even these to itself.
-        """
-        return self.kind in ("membership", "key") and self.cause is None
-
 
 @dataclass(frozen=True)
 class Scans:

@@ -74,7 +74,7 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
         raise InputError(
             f"'{study.content.title}' analysed rows of a table: single people have no brain networks in it"
         )
-    unmixing = _unmixing(run, study)
+    unmixing = unmixing_of(run, study)
     people = call_roll(home, study).people
     folder = _own_folder(home, study, unmixing)
     outcomes: dict[str, list[str]] = {"written": [], "kept": [], "unusable": []}
@@ -95,7 +95,7 @@ def purge_results(home: SiteHome) -> int:
     return len(folders)
 
 
-def _unmixing(run: Path, study: Study) -> FloatArray:
+def unmixing_of(run: Path, study: Study) -> FloatArray:
     """Return the unmixing matrix of a run, if it is that of the study."""
     step, table = study.networks, study.content.networks
     if step is None or table is None:
@@ -123,8 +123,7 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
             )
         write_whole(mark, digest.encode(), mode=0o600)
         write_whole(folder / "README.txt", _README.format(title=study.content.title).encode(), mode=0o600)
-        # What is left of drafts now are folders of people.
-        for draft in folder.glob(".*.part"):
+        for draft in folder.glob(".sub-*.part"):
             shutil.rmtree(draft)
     return folder
 
