@@ -188,7 +188,7 @@ def test_a_run_begins_only_with_the_scans_that_were_approved(study, tmp_path):
     for home in homes:
         approve(home, study)
     np.save(homes[1].data_path / "sub-03.npy", scan(4))
-    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: 1 of 9 people's scans"):
+    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: 1 of 9 people's data"):
         run_study(study, homes, tmp_path / "run")
     assert all(home.totals().overall.n_releases == 0 for home in homes)
 
@@ -204,7 +204,7 @@ def test_once_begun_nothing_depends_on_what_becomes_of_a_scan(study, tmp_path):
     assert changed_since_approval(homes[0], study) == []
     assert problems(homes[0], study) == []
     with pytest.raises(
-        InputError, match=r"cannot approve 'A small study' again, as it has begun: 1 of 6 people's scans"
+        InputError, match=r"cannot approve 'A small study' again, as it has begun: 1 of 6 people's data"
     ):
         approve(homes[0], study)
     assert [read_record(home, study) for home in homes] == before
