@@ -12,7 +12,7 @@ from benchmarks.framework import Row, Section, amount_row, interleaved, timed
 from capedjica.algorithms.ica.infomax import Infomax, gradient_query, subject_gradients
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.state import unpack
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName, Stage
 
 SITES: Final = 4
@@ -70,7 +70,5 @@ def _study(mechanism: MechanismName, sites: dict[str, _Site]) -> EmbeddedStudy:
         dict.fromkeys(sites, SUBJECTS),
         sites,
         [Stage(gradient_query(COMPONENTS), ITERATIONS + 1)],
-        epsilon=None if mechanism == "none" else 100.0,
-        delta=1e-5,
-        mechanism=mechanism,
+        in_process(epsilon=None if mechanism == "none" else 100.0, mechanism=mechanism),
     )

@@ -26,12 +26,13 @@ from benchmarks.timed_aggregator import Notes, timed
 from benchmarks.timing import TIMES
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
-from capedjica.data import make_synthetic
+from capedjica.data import FeatureTable, make_synthetic
 from capedjica.one_machine.flare_demo import free_port, running_sites
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
-from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile, write_study
+from capedjica.study.analyses import IcaTable
+from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile, write_study
 
 AIM_MS: Final = 30.0
 # What has the sites take the time.
@@ -112,13 +113,8 @@ def _write_study(size: Size, folder: Path) -> list[SiteHome]:
             np.save(home.data_path / f"sub-{index:04d}.npy", subject)
     content = StudyFile(
         title="benchmark",
-        analysis=AnalysisTable(
-            method="paper",
-            n_components=size.components,
-            n_features=size.side**2,
-            scan_length=size.length,
-            max_iter=size.iterations,
-        ),
+        analyses=(IcaTable(method="paper", n_components=size.components, max_iter=size.iterations),),
+        features=FeatureTable(n_features=size.side**2, scan_length=size.length),
         privacy=PrivacyTable(epsilon=10.0),
         sites=tuple(
             SiteTable(name=name, subjects=size.people, card=home.card().card)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.framework import Row, Section, amount_row, interleaved, timed
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName, Query, Stage
 
 SIZE: Final = 400
@@ -49,9 +49,7 @@ def _study(n_sites: int, mechanism: MechanismName) -> EmbeddedStudy:
         dict.fromkeys(data, SUBJECTS),
         {name: partial(_all_rows, rows) for name, rows in data.items()},
         [Stage(Query("values", SIZE, 1.0), RELEASES)],
-        epsilon=None if mechanism == "none" else 10.0,
-        delta=1e-5,
-        mechanism=mechanism,
+        in_process(epsilon=None if mechanism == "none" else 10.0, mechanism=mechanism),
     )
 
 

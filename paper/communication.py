@@ -30,7 +30,7 @@ from rich.progress import track
 
 from benchmarks.sum_in_process import SumInProcess
 from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.engines.inprocess import Letter
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.report.figures import COLOURS
@@ -132,9 +132,7 @@ def by_study(
         dict.fromkeys(names, 1),
         dict.fromkeys(names, _Zeros(size)),
         [Stage(Query("mean", size, 1.0), releases)],
-        epsilon=1.0,
-        delta=1e-5,
-        mechanism=scheme,
+        in_process(epsilon=1.0, mechanism=scheme),
         carrier=meter,
     )
     for _ in range(releases - 1):

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from benchmarks.sum_in_process import SumInProcess
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName, Query, Stage
 from capedjica.privacy import Cape
 from capedjica.report.figures import COLOURS
@@ -136,9 +136,7 @@ def release(
         dict(zip(names, sizes, strict=True)),
         {name: _Zeros(count, setting.size) for name, count in zip(names, sizes, strict=True)},
         [Stage(Query("mean", setting.size, 1.0))],
-        epsilon=setting.epsilon,
-        delta=setting.delta,
-        mechanism=mechanism,
+        in_process(epsilon=setting.epsilon, delta=setting.delta, mechanism=mechanism),
         weights=dict.fromkeys(names, 1 / len(names)) if equal_weights else None,
     )
     return study.mean(0), study.aggregator.releases[-1].noise

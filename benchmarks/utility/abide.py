@@ -27,7 +27,7 @@ from benchmarks.utility.problems import FloatArray, Problem, Scan
 from benchmarks.utility.report import Claim
 from benchmarks.utility.runs import Cell, Options, Row, Task, compared
 from benchmarks.utility.synthetic import find
-from capedjica.algorithms.ica.maps import pseudo_inverse
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.errors import InputError
 
 MOST_EMPTY: Final = 5

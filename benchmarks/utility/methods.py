@@ -14,7 +14,7 @@ from benchmarks.utility.problems import FloatArray, Problem, Size, synthetic
 from benchmarks.utility.report import Claim
 from benchmarks.utility.runs import Cell, Options, Row, Task, compared, subject_rows
 from benchmarks.utility.synthetic import QUICK
-from capedjica import CapeDJICA
+from capedjica import CapeDJICA, PaperOptions
 from capedjica.mechanisms.contract import MechanismName
 
 SIZES: Final = (256, 1024)
@@ -25,7 +25,7 @@ COMPARABLE: Final = 0.25
 TITLE: Final = "Methods at equal total ε: synthetic, 4 sites, 20 components"
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "paper": {"method": "paper"},
-    "paper, rate 1": {"method": "paper", "learning_rate": 1.0},
+    "paper, rate 1": {"method": "paper", "paper_options": PaperOptions(learning_rate=1.0)},
     "dp-djica": {"method": "dp-djica"},
 }
 

@@ -14,11 +14,8 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod, SubjectSite
 from capedjica.data.simulated.synthetic import SyntheticModel
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName
-from capedjica.mechanisms.variance import mean_noise
-from capedjica.privacy import gaussian_mu
-from capedjica.privacy.validate import colluding
 
 FloatArray = NDArray[np.float64]
 Scan = NDArray[np.float32]
@@ -79,10 +76,8 @@ class Problem:
         kind: type[SubjectMethod] = SubjectMethod,
     ) -> SubjectMethod:
         """Return the default method, or a kind of it, as the estimator would choose it for such a study."""
-        sizes, noise = list(self.sizes.values()), 0.0
-        if epsilon is not None:
-            mu = gaussian_mu(epsilon, DELTA)
-            noise = mean_noise(mu, sizes, colluding("third", len(sizes)), mechanism, "uniform")
+        terms = in_process(epsilon=epsilon, delta=DELTA, mechanism=mechanism)
+        noise = terms.mean_noise(list(self.sizes.values()))
         return kind(len(self.mixing), self.n_components, self.scan_length, noise, basis=self.basis)
 
     def analyse(
@@ -99,14 +94,12 @@ class Problem:
             self.sizes,
             self.sites,
             method.stages(),
-            epsilon=epsilon,
-            delta=DELTA,
-            mechanism=mechanism,
+            in_process(epsilon=epsilon, delta=DELTA, mechanism=mechanism),
         )
-        result = method.estimate(study)
+        found = method.estimate(study)
         if epsilon is not None:
             assert study.privacy.epsilon <= epsilon * (1 + 1e-9)
-        return result
+        return found.estimate, found.n_iter
 
 
 class KeptSite(SubjectSite):

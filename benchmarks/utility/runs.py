@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.utility.problems import FloatArray, Problem
-from capedjica.algorithms.ica.maps import mixing_of
+from capedjica.algorithms.ica.networks import mixing_of
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import matched_map_correlation, normalized_gain_index

@@ -13,8 +13,8 @@ from benchmarks.utility.problems import FloatArray, Size, synthetic
 from benchmarks.utility.report import Claim
 from benchmarks.utility.runs import Cell, Options, Row, Task, subject_rows
 from benchmarks.utility.synthetic import QUICK, QUICK_EPSILONS, find
+from capedjica.algorithms.analysis import Means
 from capedjica.algorithms.ica.subject_level import ROTATION, SubjectMethod
-from capedjica.algorithms.method import Means
 from capedjica.mechanisms.contract import MechanismName, Stage
 
 EPSILONS: Final = (0.5, 1.0, 2.0, 3.0)

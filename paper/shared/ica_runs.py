@@ -46,16 +46,15 @@ from capedjica.algorithms.ica.infomax import (
     gradient_query,
     subject_gradients,
 )
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.paper_method import reduce, within_unit_ball
+from capedjica.algorithms.ica.networks import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.paper_method import reduce
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query
+from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query, within_unit_ball
 from capedjica.algorithms.state import read_arrays
 from capedjica.algorithms.svec import svec
 from capedjica.data.simulated.synthetic import SyntheticModel
-from capedjica.engines.embedded import EmbeddedStudy
-from capedjica.mechanisms.contract import MechanismName, Stage
-from capedjica.mechanisms.statistics import Statistics
+from capedjica.engines.embedded import EmbeddedStudy, in_process
+from capedjica.mechanisms.contract import MechanismName, Stage, Statistics
 from capedjica.metrics import matched_map_correlation
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.privacy.paper import gaussian_mechanism_tau
@@ -242,10 +241,7 @@ def study_with_noise(
             sizes,
             statistics,
             [stage],
-            epsilon=epsilon,
-            delta=DELTA,
-            mechanism=mechanism,
-            mask="paper",
+            in_process(epsilon=epsilon, delta=DELTA, mechanism=mechanism, masking="paper"),
         )
 
     trial = study(1.0).contract

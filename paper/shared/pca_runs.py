@@ -85,7 +85,7 @@ class Energy(Run):
             SMALL_DELTA,
             neighbour="sample",
             mechanism=self.mechanism,
-            mask="uniform" if self.calibration == "exact" else "paper",
+            masking="uniform" if self.calibration == "exact" else "paper",
         ).fit(sites)
         numbers = {
             "captured_energy": captured_energy(pca.components_.T, moments, relative=True),

@@ -3,11 +3,18 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capedjica.estimators import CapeDJICA, CapePCA, PrivacyBudget, PrivateMean, private_mean
+    from capedjica.estimators import (
+        CapeDJICA,
+        CapePCA,
+        PaperOptions,
+        PrivacyBudget,
+        PrivateMean,
+        private_mean,
+    )
 
     __version__: str
 
-__all__ = ["CapeDJICA", "CapePCA", "PrivacyBudget", "PrivateMean", "private_mean"]
+__all__ = ["CapeDJICA", "CapePCA", "PaperOptions", "PrivacyBudget", "PrivateMean", "private_mean"]
 
 
 def __getattr__(name: str) -> Any:

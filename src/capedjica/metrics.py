@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.errors import InputError
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 # Columns count as orthonormal when V'V is this close to I: float32 bases of any size we use pass.
 _ORTHONORMAL = 1e-4
 

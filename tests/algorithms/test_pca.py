@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from capedjica.algorithms.kernels import second_moments
 from capedjica.algorithms.pca import (
-    LONGEST,
+    LONGEST_BATCH,
     PSD_SPREAD,
     leading_subspace,
     pca_query,
@@ -17,7 +17,7 @@ from capedjica.algorithms.pca import (
     subject_moments,
 )
 from capedjica.algorithms.svec import svec, svec_size, unsvec
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Stage
 from capedjica.metrics import subspace_angles
 from tests.algorithms.ica.reference import clipped_moments
@@ -44,9 +44,7 @@ def exact_mean(sites, units, statistics, clip):
             for name, site in zip(names, sites, strict=True)
         },
         [Stage(pca_query(D, clip))],
-        epsilon=None,
-        delta=1e-5,
-        mechanism="none",
+        in_process(mechanism="none"),
     )
     return study.mean(0)
 
@@ -85,7 +83,7 @@ def test_leading_subspace_is_orthonormal_and_strongest_first():
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("length", [30, LONGEST + 1])
+@pytest.mark.parametrize("length", [30, LONGEST_BATCH + 1])
 def test_a_broken_subject_touches_nobody_else(broken, length):
     good, bad = make_sites((30, length), 1)[0]
     bad[7, 2] = broken
@@ -189,19 +187,19 @@ def test_rounding_of_the_longest_scan_is_within_what_the_spread_allows(kind):
     rng = np.random.default_rng(2)
     direction = np.array([0.6, 0.8])
     samples = {
-        "constant": np.tile(direction, (LONGEST, 1)),
-        "random": rng.normal(size=(LONGEST, 2)),
-        "growing": np.linspace(1e-6, 1, LONGEST)[:, np.newaxis] * direction,
+        "constant": np.tile(direction, (LONGEST_BATCH, 1)),
+        "random": rng.normal(size=(LONGEST_BATCH, 2)),
+        "growing": np.linspace(1e-6, 1, LONGEST_BATCH)[:, np.newaxis] * direction,
     }[kind].astype(np.float32)
     doubles = samples.astype(np.float64)
     clipped = doubles / np.maximum(1, np.linalg.norm(doubles, axis=1, keepdims=True))
-    error = np.linalg.norm(second_moments(samples, 1.0) - clipped.T @ clipped / LONGEST)
-    assert error <= LONGEST * 2.0**-24
-    assert math.sqrt(2) + 2 * LONGEST * 2.0**-24 < PSD_SPREAD
+    error = np.linalg.norm(second_moments(samples, 1.0) - clipped.T @ clipped / LONGEST_BATCH)
+    assert error <= LONGEST_BATCH * 2.0**-24
+    assert math.sqrt(2) + 2 * LONGEST_BATCH * 2.0**-24 < PSD_SPREAD
 
 
 def test_longer_scans_are_exact():
-    samples = np.tile([0.6, 0.8], (LONGEST + 1, 1))
+    samples = np.tile([0.6, 0.8], (LONGEST_BATCH + 1, 1))
     (row,) = next(iter(subject_moments([samples])))
     assert_allclose(unsvec(row), [[0.36, 0.48], [0.48, 0.64]], rtol=1e-12)
 

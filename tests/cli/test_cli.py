@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 
 
 def run(*arguments, **options):
@@ -123,7 +123,7 @@ def test_plan_takes_one_number_of_subjects_per_site():
             ["--epsilon", "1", "--iterations", "9" * 400],
             "analysis.max_iter: expected a whole number of at most 1,000,000, got 999",
         ),
-        (["--epsilon", "1", "--mask", "wide"], "privacy.mask: 'wide' is not known; known: uniform, paper"),
+        (["--epsilon", "1", "--mask", "wide"], "privacy.masking: 'wide' is not known; known: uniform, paper"),
         ([], "give a study.toml, --epsilon, or --epsilon-per-iteration; got neither of the two"),
         (["--method", "paper", "--epsilon", "1", "--epsilon-per-iteration", "1"], "got both of the two"),
         (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration is the paper's: it needs --method paper"),
@@ -137,7 +137,7 @@ def test_plan_takes_one_number_of_subjects_per_site():
         ),
         (
             ["--epsilon", "1", "--image-shape", "30x20", "--features", "900"],
-            "analysis.image_shape [30, 20] has 600 pixels, n_features is 900",
+            "features.image_shape [30, 20] has 600 pixels, n_features is 900",
         ),
         (["--epsilon", "1", "--features", "100000"], "more than the 16,777,216 of a release"),
     ],

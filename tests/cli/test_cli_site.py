@@ -211,7 +211,7 @@ def test_check_without_a_study_says_what_is_there(trial, cli):
         "Time points of a recording: 60 to 60, typically 60.",
         f"A time point has {SIDE * SIDE} columns (6 recordings).",
         "Nobody was chosen yet: all 6 who are found take part.",
-        "This site allows epsilon 20 to any one study and 50 to all together, at delta 1e-05. Spent so far: "
+        "This site allows epsilon 20 to any one study and 50 to all together, at delta 1e-5. Spent so far: "
         "epsilon 0.",
         "Site s1 is ready for any study.",
     ):
@@ -233,12 +233,12 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     assert checked.returncode == 0, checked.stderr
     words = " ".join(checked.stdout.split())
     for fact in (
-        "Scans never leave.",
+        "Nobody's data leave their site.",
         "rotation 6 3",
         "This study may cost each person (all their data) here at most epsilon 10. All together would then",
-        "The same person at k sites has k times the mu: at two, epsilon 24.39 and not 10.",
+        "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
         "Nothing was spent by looking.",
-        "with the scans of that time. They have not changed since.",
+        "with the data of that time. They have not changed since.",
         "Site s2 is ready for 'A small study'.",
     ):
         assert fact in words, fact
@@ -257,7 +257,7 @@ def test_check_says_what_changed_since_the_approval(trial, cli):
     scan.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     checked = cli("site", "check", str(site), "--study", str(study))
     assert checked.returncode == 2
-    words = "1 of 9 people's scans changed since the study was approved: the first is that of sub-01"
+    words = "1 of 9 people's data changed since the study was approved: the first is that of sub-01"
     assert words in checked.stderr
     assert f"But {words}" in " ".join(checked.stdout.split())
     scan.write_bytes(content)
@@ -275,14 +275,14 @@ def test_approving_shows_what_is_approved(trial, cli):
         "s1 (this site): 6 people",
         "3 brain networks",
         "rotation 6 3",
-        "Each person (all their data) is protected with epsilon 10 at delta 1e-05, for everything together.",
+        "Each person (all their data) is protected with epsilon 10 at delta 1e-5, for everything together.",
         "It does NOT hold against an aggregator together with more than 1 other site, or",
         "a factor of more than 22,027",
         "This site allows epsilon 20 to any one study and 50 to all together",
         "All together would then be epsilon 10 at most. Later studies could then cost epsilon",
         "3 of the 4 sites must stay to the end",
         study.hash.hex(),
-        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-05 for each person",
+        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-5 for each person",
     ):
         assert fact in words, fact
 

@@ -10,8 +10,8 @@ import pytest
 
 from capedjica.coordinator.new_study import read_site, read_site_file
 from capedjica.coordinator.planning.plan import plan_study
-from capedjica.one_machine.site_folders import site_of_folder
-from capedjica.privacy.statement import round_up
+from capedjica.one_machine.local_run import site_of_folder
+from capedjica.privacy.wording import round_up
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study, write_study
@@ -82,7 +82,7 @@ def test_flags_that_say_the_same_are_welcome(study, run):
         (["--delta", "1e-6"], "--delta 1e-06 contradicts the study, which has 1e-05"),
         (["--colluding", "2"], "--colluding 2 contradicts the study, which has 1"),
         (["--iterations", "8"], "--iterations 8 contradicts the study, which has 7"),
-        (["--mask", "paper"], "--mask paper contradicts the study, which has uniform"),
+        (["--mask", "paper"], "--masking paper contradicts the study, which has uniform"),
         (["--method", "paper"], "--method paper contradicts the study, which has subject"),
         (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration cannot be given with a study"),
     ],
@@ -153,7 +153,7 @@ def test_new_writes_a_study_once(tmp_path, run):
 def test_new_goes_to_this_folder_by_default(tmp_path, run):
     made = run("study", "new", *NUMBERS, *SITES)
     assert made.returncode == 0
-    assert Study.load(tmp_path).content.analysis.n_features == 12
+    assert Study.load(tmp_path).content.features.n_features == 12
     assert "exists already" in run("study", "new", ".", *NUMBERS, *SITES).stderr
 
 
@@ -161,7 +161,7 @@ def test_new_with_an_image_needs_no_features(tmp_path, run):
     out = str(tmp_path / "s.toml")
     flags = [*NUMBERS[:4], *NUMBERS[6:], "--image-shape", "3x4"]
     assert run("study", "new", out, *flags, *SITES).returncode == 0
-    assert Study.load(out).content.analysis.image_shape == (3, 4)
+    assert Study.load(out).content.features.image_shape == (3, 4)
 
 
 WITHOUT_FEATURES = [*NUMBERS[:4], *NUMBERS[6:]]
@@ -185,7 +185,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
     assert "It needs deep/regions.nii.gz: hand both on together." in made.stdout
     study = Study.load(tmp_path / "deep")
     assert study.hash.hex() in made.stdout
-    assert study.content.analysis.n_features == 8
+    assert study.content.features.n_features == 8
     table = study.content.features
     assert (table.kind, table.atlas) == ("atlas", "regions.nii.gz")
     assert (table.smoothing_fwhm, table.low_pass, table.high_pass) == (6.0, 0.1, 0.01)
@@ -199,7 +199,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
         "(motion, wm_csf), freed of what changes more slowly than 0.01 Hz, freed of what changes faster than "
         "0.1 Hz, divided by its standard deviation, feature by feature: each by itself, never with others.",
         f"'regions.nii.gz' has the SHA-256 {table.atlas_sha256}",
-        "The same person at k sites has k times the mu",
+        "The same person at several has the mu of each of them",
     ):
         assert fact in shown, fact
     assert json.loads(run("study", "show", "deep", "--json").stdout)["features"]["atlas"] == "regions.nii.gz"
@@ -209,7 +209,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
 def test_new_with_voxels_of_the_template(tmp_path, run):
     assert run("study", "new", *WITHOUT_FEATURES, *SITES, "--voxel-size", "20").returncode == 0
     study = Study.load(tmp_path)
-    assert study.content.analysis.n_features == study.features.n_features > 100
+    assert study.content.features.n_features == study.features.n_features > 100
     shown = " ".join(run("study", "show", ".").stdout.split())
     assert "voxels of the brain of the MNI152 template, 20 mm wide" in shown
 
@@ -220,10 +220,10 @@ def test_new_with_voxels_of_the_template(tmp_path, run):
         (["--atlas", "none.nii.gz"], "none.nii.gz cannot be read: No such file or directory"),
         (["--features", "12", "--low-pass", "0.1"], "features.low_pass is for images"),
         (["--voxel-size", "-1"], "features.voxel_size"),
-        (["--atlas", "{atlas}", "--features", "9"], "analysis.n_features is 9; the atlas has 8 regions"),
+        (["--atlas", "{atlas}", "--features", "9"], "features.n_features is 9; the atlas has 8 regions"),
         (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be some of motion"),
         (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is for kind 'voxels'"),
-        (["--atlas", "{atlas}", "--image-shape", "2x4"], "analysis.image_shape is for tables"),
+        (["--atlas", "{atlas}", "--image-shape", "2x4"], "features.image_shape is for tables"),
     ],
 )
 def test_features_that_cannot_be_are_refused_and_nothing_is_left(tmp_path, run, atlas, flags, message):
@@ -428,7 +428,7 @@ def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
     study = Study.load(tmp_path)
     assert study.content.title == 'Rest "at ease"'
     assert study.contract.subjects == (20, 30, 25)
-    assert (study.content.analysis.n_components, study.content.privacy.epsilon) == (3, 2.0)
+    assert (study.content.networks.n_components, study.content.privacy.epsilon) == (3, 2.0)
 
 
 def test_on_a_terminal_no_sites_are_an_answer(tmp_path):

@@ -6,8 +6,7 @@ import pytest
 
 from capedjica.coordinator.drafts import add_site
 from capedjica.errors import InputError
-from capedjica.study.study_file import SiteTable, Study, StudyFile, write_study
-from capedjica.tools.toml import read_toml
+from capedjica.study.study_file import SiteTable, Study, read_study_file, write_study
 from tests.support.drafts import card, draft
 
 
@@ -53,12 +52,12 @@ def test_line_ends_mode_and_links_stay(file, tmp_path):
     assert link.is_symlink()
     assert file.stat().st_mode & 0o777 == 0o640
     assert file.read_bytes().count(b"\n") == file.read_bytes().count(b"\r\n")
-    assert read_toml(file, StudyFile).sites == (site("north"),)
+    assert read_study_file(file).sites == (site("north"),)
 
 
 def test_sites_in_brackets_cannot_be_added_to(file):
     inline = f'{{name = "north", subjects = 20, card = "{card("north")}"}}'
-    file.write_text(file.read_text().replace("schema = 1\n", f"schema = 1\nsites = [{inline}]\n"))
+    file.write_text(file.read_text().replace("schema = 2\n", f"schema = 2\nsites = [{inline}]\n"))
     before = file.read_bytes()
     with pytest.raises(InputError, match=r"its sites must be tables, each headed \[\[sites\]\]"):
         add_site(file, site("south"))

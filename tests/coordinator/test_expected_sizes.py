@@ -8,7 +8,7 @@ import pytest
 
 from capedjica.coordinator.flare import expected_sizes
 from capedjica.coordinator.flare.expected_sizes import largest_message
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.mechanisms.messages import MAX_SLOTS, Begin, Refusal, SlotPlan, encode
@@ -27,9 +27,7 @@ def longest_letter(stages, mechanism, published=b"", state=b""):
         dict(zip(data, SIZES, strict=True)),
         {name: lambda stage, published, state: np.zeros((0, 1)) for name in data},
         stages,
-        epsilon=3.0,
-        delta=1e-5,
-        mechanism=mechanism,
+        in_process(epsilon=3.0, mechanism=mechanism),
     )
     study.engine.keep_transcript = True
     study.publish(published)

@@ -7,7 +7,7 @@ import pytest
 
 from capedjica.coordinator.run.journal import Journal, MeanRecord
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator.history import Release
+from capedjica.mechanisms.aggregator.history import ReleaseRecord
 from capedjica.mechanisms.contract import Contract, Query, Stage
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.parameters import Roster
@@ -25,8 +25,8 @@ CONTRACT = Contract(
 
 def record(number):
     releases = (
-        Release("a", {"s0": 0.1 * number, "s1": 0.2}, ("s0", "s1"), True, 0.5),
-        Release("a", {"s0": 0.3, "s1": 0.4}, ("s0", "s1"), False, 0.25),
+        ReleaseRecord("a", {"s0": 0.1 * number, "s1": 0.2}, ("s0", "s1"), True, 0.5),
+        ReleaseRecord("a", {"s0": 0.3, "s1": 0.4}, ("s0", "s1"), False, 0.25),
     )
     return MeanRecord(0, np.arange(3.0).tobytes() * number, releases)
 

@@ -18,23 +18,24 @@ from capedjica.coordinator.planning import plan as planning
 from capedjica.coordinator.planning.paper_accounts import paper_noise
 from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study, sketch, spread_subjects
 from capedjica.coordinator.planning.plan_text import show_plan
+from capedjica.data import FeatureTable
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy import Cape, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.neighbour import RESERVED_DELTA
-from capedjica.privacy.statement import round_up
-from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study
-from tests.support.drafts import draft
+from capedjica.privacy.wording import round_up
+from capedjica.study.analyses import IcaTable
+from capedjica.study.study_file import PrivacyTable, Study
+from tests.support.drafts import apart, draft
 from tests.support.small_study import make_study
 
 DELTA = 1e-5 * (1 - RESERVED_DELTA)
 
 
 def sketched(subjects=(256,) * 4, analysis=None, **privacy):
-    table = {"n_components": 20, "n_features": 900, "scan_length": 250} | (analysis or {})
-    return sketch(
-        subjects, AnalysisTable(**table), PrivacyTable(**{"epsilon": 2.0, "reserve": 0.0} | privacy)
-    )
+    ica, scans = apart({"n_components": 20, "n_features": 900, "scan_length": 250} | (analysis or {}))
+    terms = PrivacyTable(**{"epsilon": 2.0, "reserve": 0.0} | privacy)
+    return sketch(subjects, IcaTable(**ica), FeatureTable(**scans), terms)
 
 
 def papers(subjects=(256,) * 4, **privacy):
@@ -48,7 +49,7 @@ def papers(subjects=(256,) * 4, **privacy):
     "privacy",
     [
         {},
-        {"mask": "paper", "reserve": 0.0},
+        {"masking": "paper", "reserve": 0.0},
         {"mechanism": "conventional"},
         {"mechanism": "local"},
         {"mechanism": "pooled"},
@@ -109,7 +110,7 @@ def test_budgets_of_their_own_are_planned_as_they_are_run(tmp_path):
     st.sampled_from([0.0, 0.05, 0.5]),
 )
 def test_the_total_is_the_epsilon_asked_for_and_never_more(subjects, epsilon, mask, method, reserve):
-    study = sketched(tuple(subjects), {"method": method}, epsilon=epsilon, mask=mask, reserve=reserve)
+    study = sketched(tuple(subjects), {"method": method}, epsilon=epsilon, masking=mask, reserve=reserve)
     plan = plan_study(study)
     total = gaussian_epsilon(gaussian_mu(epsilon, DELTA) * math.sqrt(1 - reserve), DELTA)
     assert plan.epsilon["exact"] == pytest.approx(total, rel=1e-7)
@@ -125,7 +126,7 @@ def test_the_total_is_the_epsilon_asked_for_and_never_more(subjects, epsilon, ma
 )
 def test_noise_and_mu_of_each_stage_belong_together(subjects, epsilon, mask):
     """Recompute mu from the printed noise with Cape, every site contributing equally."""
-    plan = plan_study(sketched(tuple(subjects), epsilon=epsilon, mask=mask))
+    plan = plan_study(sketched(tuple(subjects), epsilon=epsilon, masking=mask))
     weights = [size / sum(subjects) for size in subjects]
     for stage in plan.stages:
         local = [stage.noise**2 / len(subjects) / w**2 for w in weights]
@@ -178,7 +179,7 @@ def test_the_papers_setting():
 @pytest.mark.parametrize("mask", ["uniform", "paper"])
 def test_the_papers_noise_costs_one_joint_release_what_its_two_would_cost(mask):
     """With tau/Delta = sqrt(2 log 125)/epsilon_i for both, the mu^2 of W and b add up to the joint one."""
-    plan = plan_paper_noise(papers(mask=mask), 0.5)
+    plan = plan_paper_noise(papers(masking=mask), 0.5)
     shift = 0.5 / math.sqrt(2 * math.log(125))
     factor = 4 / 3 if mask == "uniform" else 4 / 5 * (1 + 4 / 3)
     assert plan.stages[1].mu ** 2 == pytest.approx(2 * factor * shift**2, rel=1e-6)
@@ -187,7 +188,7 @@ def test_the_papers_noise_costs_one_joint_release_what_its_two_would_cost(mask):
 def test_the_papers_noise_can_be_run():
     """The split of the budget and the epsilon that are found give the method that has this noise."""
     study = papers()
-    method, contract = paper_noise(study.method, study.contract, 0.5)
+    method, contract = paper_noise(study.analysis, study.contract, 0.5)
     assert isinstance(method, PaperMethod)
     assert contract.stages == method.stages()
     assert contract.epsilon == (plan_paper_noise(study, 0.5).budget,) * 4
@@ -228,7 +229,7 @@ def test_only_the_papers_method_has_the_papers_accounts():
 
 
 def test_paper_masks_cost_what_the_comparison_says():
-    uniform, masked = papers(), papers(mask="paper")
+    uniform, masked = papers(), papers(masking="paper")
     says = plan_paper_noise(uniform, 0.5).comparison["cape, paper masks"]
     assert plan_paper_noise(masked, 0.5).budget == pytest.approx(says["epsilon_at_equal_noise"])
     noise = [plan_study(study).stages[1].noise for study in (uniform, masked)]
@@ -319,7 +320,7 @@ def test_a_plan_without_colluding_sites_is_warned_of_curious_ones():
 
 def test_plans_that_protect_nobody_say_so():
     plan = plan_study(sketched(mechanism="none", epsilon=None))
-    assert plan.warnings == ["Not private. The study does NOT protect from anybody: no noise is added."]
+    assert plan.warnings == ["NOT PRIVATE: no noise is added, so nobody is protected."]
     assert plan.budget == math.inf
     assert [stage.noise for stage in plan.stages] == [0.0] * len(plan.stages)
     assert plan.comparison == plan.one_more_site == {}
@@ -338,33 +339,40 @@ def test_plans_that_protect_nobody_say_so():
 def test_a_plan_names_what_is_protected():
     study = sketched((50,) * 4)
     contract = dataclasses.replace(study.contract, neighbour="sample", units_per_subject=100)
-    plan = planning._plan(study.content.analysis, study.method, contract)
+    plan = planning._plan(study, None, contract)
     mu = max(contract.total_mu.values())
     assert plan.subject_epsilon == pytest.approx(gaussian_epsilon(100 * mu, contract.delta), rel=1e-5)
     out = io.StringIO()
     show_plan(plan, Console(file=out, width=200, color_system=None))
     assert "Each single time point is protected with epsilon 2 " in out.getvalue()
-    shown = re.search(r"a whole subject, up to 100 time points, only with epsilon (\d+)", out.getvalue())[1]
+    shown = re.search(r"a whole person, up to 100 time points, only with epsilon (\d+)", out.getvalue())[1]
     assert plan.subject_epsilon <= float(shown)
     assert plan.as_dict()["setting"]["neighbour"] == "sample"
 
 
 def test_the_dictionary_is_plain_json():
-    plan = plan_study(sketched(analysis={"image_shape": (30, 30)}, mask="paper"))
+    plan = plan_study(sketched(analysis={"image_shape": (30, 30)}, masking="paper"))
     result = json.loads(json.dumps(plan.as_dict(), allow_nan=False))
     assert result["setting"] == {
-        "method": "subject",
-        "n_components": 20,
+        "analyses": [
+            {
+                "kind": "ica",
+                "name": "ica",
+                "share": None,
+                "method": "subject",
+                "n_components": 20,
+                "max_iter": None,
+            }
+        ],
         "n_features": 900,
         "scan_length": 250,
         "image_shape": [30, 30],
-        "max_iter": None,
         "n_sites": 4,
         "n_subjects": 1024,
         "subjects": [256] * 4,
         "delta": 1e-5,
         "mechanism": "cape",
-        "mask": "paper",
+        "masking": "paper",
         "n_colluding": 1,
         "threshold": 3,
         "reserve": 0.0,
@@ -372,6 +380,7 @@ def test_the_dictionary_is_plain_json():
         "units_per_subject": 1,
         "against": plan.contract.adversary.against,
         "not_against": plan.contract.adversary.not_against,
+        "guarantee": plan.contract.guarantee().as_dict(),
     }
     assert result["budget"] == result["subject_epsilon"]
     assert result["budget"] == 2.0
@@ -399,7 +408,7 @@ def test_rounding_never_understates(value, digits):
             "analysis.n_components must be at most n_features, 10; got 20",
         ),
         (lambda: sketched(delta=1), "privacy.delta: expected a number below 1, got 1"),
-        (lambda: sketched(mask="none"), "privacy.mask: 'none' is not known; known: uniform, paper"),
+        (lambda: sketched(masking="none"), "privacy.masking: 'none' is not known; known: uniform, paper"),
         (lambda: sketched(analysis={"method": "papre"}), "'papre' is not known; did you mean paper?"),
         (lambda: sketched(n_colluding=4), "n_colluding must be less than the number of sites, 4"),
         (lambda: sketched(epsilon=0), "privacy.epsilon: expected a number of at least 1e-09, got 0"),

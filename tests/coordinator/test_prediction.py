@@ -26,11 +26,13 @@ from capedjica.coordinator.planning.prediction import (
     subspace_noise_factor,
     with_budget,
 )
-from capedjica.data import make_synthetic
+from capedjica.data import FeatureTable, make_synthetic
 from capedjica.errors import InputError
 from capedjica.estimators import CapeDJICA
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
-from capedjica.study.study_file import AnalysisTable, PrivacyTable
+from capedjica.study.analyses import IcaTable
+from capedjica.study.study_file import PrivacyTable
+from tests.support.drafts import apart
 
 SMALL = {"n_components": 8, "n_features": 256, "scan_length": 120, "image_shape": (16, 16)}
 FULL = {"n_components": 20, "n_features": 900, "scan_length": 250, "image_shape": (30, 30)}
@@ -39,9 +41,9 @@ AGREEMENT = 1.5
 
 
 def sketched(subjects=(128,) * 4, analysis=SMALL, **privacy):
-    return sketch(
-        subjects, AnalysisTable(**analysis), PrivacyTable(**{"epsilon": 2.0, "reserve": 0.0} | privacy)
-    )
+    ica, scans = apart(analysis)
+    terms = PrivacyTable(**{"epsilon": 2.0, "reserve": 0.0} | privacy)
+    return sketch(subjects, IcaTable(**ica), FeatureTable(**scans), terms)
 
 
 # Against actual runs
@@ -49,24 +51,24 @@ def sketched(subjects=(128,) * 4, analysis=SMALL, **privacy):
 
 def actual(study, n_runs):
     """Median gain index and map correlation of runs of the estimator, on data and noise of other seeds."""
-    table, privacy, contract = study.content.analysis, study.content.privacy, study.contract
+    method, privacy, contract = study.analysis, study.content.privacy, study.contract
     scores = []
     for seed in range(1000, 1000 + n_runs):
         data = make_synthetic(
             len(contract.subjects),
             sum(contract.subjects),
-            table.n_components,
-            table.scan_length,
-            math.isqrt(table.n_features),
+            method.n_components,
+            method.scan_length,
+            math.isqrt(method.n_features),
             seed,
             site_sizes=contract.subjects,
         )
         estimator = CapeDJICA(
-            table.n_components,
+            method.n_components,
             privacy.epsilon,
             mechanism=privacy.mechanism,
-            mask=privacy.mask,
-            image_shape=table.image_shape,
+            masking=privacy.masking,
+            image_shape=study.content.features.image_shape,
             insecure_noise_seed=seed,
         )
         with one_thread():
@@ -89,7 +91,7 @@ def check_agreement(study, factors, n_runs):
     ("subjects", "analysis", "privacy", "side"),
     [
         ((128,) * 4, {}, {}, 30),
-        ((60, 300, 100, 52), {"image_shape": None}, {"epsilon": 3.0, "mask": "paper"}, 12),
+        ((60, 300, 100, 52), {"image_shape": None}, {"epsilon": 3.0, "masking": "paper"}, 12),
         ((128,) * 4, {}, {"mechanism": "conventional", "epsilon": 4.0}, 30),
     ],
     ids=["cape", "paper masks, unequal sites, no basis, smaller images", "conventional"],
@@ -127,7 +129,7 @@ def test_full_size_predictions_are_borne_out(shape):
     "privacy",
     [
         {},
-        {"mask": "paper"},
+        {"masking": "paper"},
         {"mechanism": "conventional"},
         {"mechanism": "local"},
         {"mechanism": "pooled", "reserve": 0.05},
@@ -170,8 +172,8 @@ def lost(method, noise, seed):
 @pytest.mark.parametrize("noise", [0.02, 0.05])
 def test_smaller_images_lose_as_much_of_the_subspace(noise):
     """Means over 4 (K - R, R) matrices are within 3%; without the factor half as much would be lost."""
-    planned = sketched(analysis=SMALL | {"n_features": 400, "image_shape": None}).method
-    smaller = sketched(analysis=SMALL | {"n_features": 196, "image_shape": None}).method
+    planned = sketched(analysis=SMALL | {"n_features": 400, "image_shape": None}).analysis
+    smaller = sketched(analysis=SMALL | {"n_features": 196, "image_shape": None}).analysis
     factor = subspace_noise_factor(planned, smaller)
     with one_thread():
         whole, part, unscaled = (
@@ -194,7 +196,7 @@ def test_without_noise_few_subjects_stand_for_many(monkeypatch):
         assert setup.n_subjects == most
         with one_thread():
             scores = [
-                SimulatedSubjects(setup.data(seed), study.method).score(setup.simulated(study), 0)
+                SimulatedSubjects(setup.data(seed), study.analysis).score(setup.simulated(study), 0)
                 for seed in range(3)
             ]
         floor = float(np.median(scores, axis=0)[0])
@@ -224,7 +226,7 @@ def test_without_privacy_there_is_one_budget_to_predict():
 @pytest.mark.parametrize(
     ("analysis", "message"),
     [
-        ({"method": "paper", "image_shape": None}, "only method 'subject' can be predicted"),
+        ({"method": "paper", "image_shape": None}, "only method 'subject' alone can be predicted"),
         (
             {"n_components": 101, "n_features": 900, "image_shape": None, "scan_length": 200},
             "at most 100, got 101",
@@ -258,7 +260,7 @@ def test_images_are_about_as_large_as_planned_and_show_every_network(analysis, s
     assert setup.image_side == side
     assert simulated.method.n_kept > simulated.method.n_components
     assert setup.n_subjects * setup.scan_length * side**2 <= module.MOST_NUMBERS
-    assert simulated.method.n_rotations == study.method.n_rotations
+    assert simulated.method.n_rotations == study.analysis.n_rotations
 
 
 def capedjica(*arguments):
@@ -306,4 +308,4 @@ def test_the_command_refuses_what_cannot_be_predicted():
     result = capedjica(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "only method 'subject' can be predicted, the plan has 'paper'" in result.stderr
+    assert "only method 'subject' alone can be predicted, the plan has 'paper'" in result.stderr

@@ -9,7 +9,7 @@ import pytest
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.coordinator.run.standing_file import STANDING, open_standing
 from capedjica.errors import InputError
-from capedjica.mechanisms.aggregator.lost_sites import PATIENCE
+from capedjica.mechanisms.aggregator.lost_sites import LEFT_OUT_AFTER
 from capedjica.mechanisms.messages import VERSION, Status
 from tests.coordinator.test_journal import CONTRACT
 
@@ -58,7 +58,7 @@ def test_every_change_is_on_disk_at_once_and_read_again(folder):
 
 def test_who_lied_stays_out_and_who_was_lost_may_come_back(folder):
     standing = open_standing(folder, CONTRACT)
-    for _ in range(PATIENCE):
+    for _ in range(LEFT_OUT_AFTER):
         standing.fail({"s1": "no answer"})
     standing.judge(CONTRACT, greeting(s3=0.9))
     assert [name for name in NAMES if standing.leaves_out(name)] == ["s1", "s3"]

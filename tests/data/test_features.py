@@ -81,10 +81,10 @@ def test_the_file_must_be_the_one_that_the_study_means(public):
 
 def test_the_number_of_features_must_be_the_study_s(public):
     table = FeatureTable(kind="atlas", atlas="labels.nii.gz")
-    with pytest.raises(InputError, match=r"analysis.n_features is 200; the atlas has 4 regions"):
+    with pytest.raises(InputError, match=r"features.n_features is 200; the atlas has 4 regions"):
         open_features(table, public, 200)
     table = FeatureTable(kind="voxels", mask="mask.nii.gz")
-    with pytest.raises(InputError, match=r"analysis.n_features is 200; the mask has 336 voxels"):
+    with pytest.raises(InputError, match=r"features.n_features is 200; the mask has 336 voxels"):
         open_features(table, public, 200)
 
 

@@ -236,10 +236,10 @@ def test_a_new_edition_removes_those_before_and_keeps_its_own(tmp_path, counted)
         assert len(People([person], counted, cache)[0]) == 2 * T
     assert counted.times == 6
     for edition in "01":
-        (folder / f".part-{edition * 16}-abc.npy").write_bytes(b"half")
+        (folder / f".{edition * 16}-abc.npy.{edition * 16}.part").write_bytes(b"half")
     (folder / "notes.txt").write_text("mine")
     assert new.purge_other_editions() == 5
-    assert {path.name[:16] for path in folder.iterdir()} == {"1" * 16, ".part-" + "1" * 10, "notes.txt"}
+    assert {path.name[:16] for path in folder.iterdir()} == {"1" * 16, "." + "1" * 15, "notes.txt"}
     assert new.purge_other_editions() == 0
     assert len(People([person], counted, new)[0]) == 2 * T
     assert counted.times == 6

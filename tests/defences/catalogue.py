@@ -143,6 +143,18 @@ DEFENCES = (
         {"one-subject-fails-alone": "return"},
     ),
     Defence(
+        "one row fails alone",
+        "one person's scan changes nobody else's row",
+        "test_one_persons_scan_changes_nobody_elses_part",
+        {"one-row-fails-alone": "raise"},
+    ),
+    Defence(
+        "a line by itself",
+        "one person's cell changes nobody else's row of a table",
+        "test_one_persons_cell_changes_nobody_elses_row",
+        {"a-line-by-itself": 'opened = partial(path.open, encoding="utf-8-sig")'},
+    ),
+    Defence(
         "clip on integers",
         "replacing one subject moves the sum by at most the sensitivity",
         "test_replacing_one_subject_moves_the_sum_by_at_most_the_sensitivity",
@@ -186,7 +198,7 @@ DEFENCES = (
         "enrolment is private",
         "who was left out, and why, is in a file that only its owner can read",
         "test_bad_scans_are_left_out_with_reasons_that_stay_here",
-        {"enrolment-is-private": "handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)"},
+        {"enrolment-is-private": "write_whole(file, content)"},
     ),
     Defence(
         "the enrolled stay enrolled",
@@ -768,11 +780,7 @@ DEFENCES = (
         "results about single people",
         "results about single people are for the owner of the site's folder alone",
         "test_every_person_has_results_that_only_the_owner_can_read",
-        {
-            "results-about-single-people": (
-                'with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "wb") as file:'
-            )
-        },
+        {"results-about-single-people": "write_whole(draft / name, content)"},
     ),
     # Later additions
     # Added to sections 2, 3 and 6

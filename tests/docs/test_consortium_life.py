@@ -42,7 +42,7 @@ def test_what_the_commands_say(walked):
     for words in (
         "sub-0003 withdrew on 20",
         "cannot be taken back, and results are not computed anew",
-        "1 withdrew their consent: their scans are not read",
+        "1 withdrew their consent: their data are not read",
         "Site site-1 has a new key.",
         "The ledger is sound",
         "All earlier kits are useless now",

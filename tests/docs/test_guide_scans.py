@@ -46,7 +46,7 @@ def test_group_maps_match_the_truth(walked):
     folder, said = walked
     truth = folder / "brains" / "truth"
     assert correlations(folder / "pilot" / "run-none", truth).min() > 0.9
-    assert "Each subject (all their data) is protected with epsilon = 20" in said
+    assert "Each person (all their data) is protected with epsilon 20" in said
 
 
 def test_maps_are_images_where_the_truth_is(walked):

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from capedjica import CapeDJICA
+from capedjica import CapeDJICA, PaperOptions
 from capedjica.data import make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
@@ -27,7 +27,11 @@ def gain_index(estimator):
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("subject", {}), ("paper", {"learning_rate": 0.5, "max_iter": 150}), ("djica", {"random_state": 0})],
+    [
+        ("subject", {}),
+        ("paper", {"paper_options": PaperOptions(learning_rate=0.5), "max_iter": 150}),
+        ("djica", {"random_state": 0}),
+    ],
 )
 def test_without_noise_every_method_finds_the_maps(method, options):
     estimator = fit(method=method, mechanism="none", **options)
@@ -55,7 +59,7 @@ def test_every_stage_is_in_the_one_epsilon():
 
 
 def test_the_paper_method_says_what_the_descent_cost():
-    estimator = fit(method="paper", epsilon=5.0, max_iter=7, tol=1e-300)
+    estimator = fit(method="paper", epsilon=5.0, max_iter=7, paper_options=PaperOptions(tol=1e-300))
     privacy = estimator.privacy_
     assert estimator.n_iter_ == 7
     assert [release.label for release in privacy.releases] == ["second moments (PCA)"] + [
@@ -213,7 +217,7 @@ def bad(position, value):
         (
             bad((0, 1), "scan.nii"),
             {"epsilon": 1.0},
-            "neither mask nor atlas nor masker is given; a mask that",
+            "neither mask_img nor atlas nor masker is given; a mask that",
         ),
         ([STUDY.sites[0], []], {"epsilon": 1.0}, "site site-2 has no subjects"),
         ([STUDY.sites[0][:1]], {"epsilon": 1.0}, "one person cannot be hidden among others"),

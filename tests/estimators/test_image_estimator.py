@@ -50,7 +50,7 @@ def truth_in(masker):
 
 
 def test_voxels_of_a_mask_in_and_an_image_out(study):
-    estimator = fit(study, mask=image(MASK))
+    estimator = fit(study, mask_img=image(MASK))
     assert matched_map_correlation(estimator.components_, truth_in(NiftiMasker(image(MASK)))) > 0.95
     maps = estimator.components_img_
     assert maps.shape == (*SHAPE, R)
@@ -113,14 +113,14 @@ def test_a_mask_from_people_is_refused_with_the_reason(study):
         with pytest.raises(InputError, match="a mask that is computed from people's images is a statistic"):
             fit(study, masker=masker)
     with pytest.raises(
-        InputError, match="neither mask nor atlas nor masker is given; a mask that is computed"
+        InputError, match="neither mask_img nor atlas nor masker is given; a mask that is computed"
     ):
         fit(study)
     fitted = NiftiMasker(mask_strategy="background", standardize=None).fit(image(np.moveaxis(TRUTH, 0, -1)))
     with pytest.warns(UserWarning, match="the mask of masker was computed from images"):
         private = fit(study, masker=fitted, mechanism="cape", epsilon=50.0)
     assert "NOT COVERED: the mask of the masker was computed from images" in str(private.privacy_)
-    assert "NOT COVERED" not in str(fit(study, mask=image(MASK), mechanism="cape", epsilon=50.0).privacy_)
+    assert "NOT COVERED" not in str(fit(study, mask_img=image(MASK), mechanism="cape", epsilon=50.0).privacy_)
 
 
 def test_runs_of_one_person(study):
@@ -130,14 +130,14 @@ def test_runs_of_one_person(study):
         name: [[image(person(rng, T // 2)), image(person(rng, T // 2))] for _ in site]
         for name, site in study.items()
     }
-    estimator = fit(halves, mask=image(MASK))
+    estimator = fit(halves, mask_img=image(MASK))
     assert matched_map_correlation(estimator.components_, truth_in(NiftiMasker(image(MASK)))) > 0.95
     (first, second), _ = estimator.transform(halves["h0"][:2])
     assert first.shape == second.shape == (T // 2, R)
 
 
 def test_private_fit_and_transform_of_images(study):
-    estimator = fit(study, mask=image(MASK), mechanism="cape", epsilon=50.0, max_iter=3)
+    estimator = fit(study, mask_img=image(MASK), mechanism="cape", epsilon=50.0, max_iter=3)
     assert estimator.privacy_.spent_epsilon <= 50
     path = study["h0"][0]
     time_courses = estimator.transform(path)
@@ -194,7 +194,7 @@ def test_bad_images_are_named_or_count_as_zero(study, content, message):
             {"mask": "unifrom"},
             "mask must be 'uniform', 'paper' or the image of a brain mask; there is no file",
         ),
-        ({"mask": 7}, "mask must be an image or the path of one, got int"),
+        ({"mask_img": 7}, "mask_img must be an image or the path of one, got int"),
         ({"atlas": "missing.nii"}, r"atlas missing.nii cannot be read: No such file"),
         ({"atlas": image(MASK)}, "atlas must hold at least 2 regions, got 1"),
         (
@@ -203,8 +203,11 @@ def test_bad_images_are_named_or_count_as_zero(study, content, message):
         ),
         ({"masker": NiftiMasker(image(MASK)), "standardize": True}, "standardize must not be given beside"),
         ({"masker": "mask.nii"}, "masker must be one of nilearn's, got str"),
-        ({"mask": image(MASK), "standardize": "psc"}, "standardize must be True, False or 'zscore_sample'"),
-        ({"mask": image(MASK), "smoothing_fwhm": -1.0}, "smoothing_fwhm must be a finite number above 0"),
+        (
+            {"mask_img": image(MASK), "standardize": "psc"},
+            "standardize must be True, False or 'zscore_sample'",
+        ),
+        ({"mask_img": image(MASK), "smoothing_fwhm": -1.0}, "smoothing_fwhm must be a finite number above 0"),
     ],
 )
 def test_bad_options(study, options, message):
@@ -216,7 +219,7 @@ def test_a_list_of_images_is_no_list_of_sites(study):
     with pytest.raises(
         InputError, match="X must be a list of sites, each a list of subjects; got a list of images"
     ):
-        fit(study["h0"], mask=image(MASK))
+        fit(study["h0"], mask_img=image(MASK))
 
 
 def test_without_a_grid_there_is_no_image():

@@ -45,7 +45,7 @@ def test_any_number_of_colluders_but_all(n_colluding):
     result = private_mean(DATA, 1.0, 1.0, n_colluding=n_colluding)
     assert result.privacy.adversary.n_sites == n_colluding
     assert result.privacy.adversary.against in str(result.privacy)
-    assert ("Against one curious site: epsilon = " in str(result.privacy)) == (n_colluding == 0)
+    assert ("Against one curious site it is epsilon " in str(result.privacy)) == (n_colluding == 0)
     alone = private_mean(DATA, 1.0, 1.0, mechanism="conventional").noise
     assert result.noise == pytest.approx(alone / math.sqrt(3 - n_colluding), rel=1e-4)
     four = {**DATA, "s3": DATA["s0"]}
@@ -72,9 +72,9 @@ def test_seeded_noise_repeats_and_taints():
 
 def test_the_statement_reads_well():
     text = str(private_mean(DATA, 1.0, 1.0).privacy)
-    assert "epsilon = 1, delta = 1e-05" in text
+    assert "epsilon 1 at delta 1e-5" in text
     assert "any 1 of the 2 other sites" in text
-    assert "NOT against the aggregator" in str(private_mean(DATA, 1.0, 1.0, mechanism="pooled").privacy)
+    assert "NOT hold against the aggregator" in str(private_mean(DATA, 1.0, 1.0, mechanism="pooled").privacy)
     assert str(private_mean(DATA, 1.0, mechanism="none").privacy).startswith("NOT PRIVATE: no noise")
 
 

@@ -11,6 +11,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from capedjica import CapeDJICA, CapePCA
+from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
 
 # These make an estimator and look at its parameters.
 PARAMETER_CHECKS = [
@@ -26,8 +27,17 @@ PARAMETER_CHECKS = [
 ]
 
 
+ESTIMATORS = [
+    CapeDJICA(2, 1.0),
+    CapePCA(2, 1.0),
+    PrivateHistogram([0, 1], epsilon=1.0),
+    PrivateKMeans(2, 1.0, epsilon=1.0),
+    PrivateLogisticRegression(1.0, epsilon=1.0),
+]
+
+
 @pytest.mark.parametrize("check", PARAMETER_CHECKS)
-@pytest.mark.parametrize("estimator", [CapeDJICA(2, 1.0), CapePCA(2, 1.0)], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
 def test_parameters(estimator, check):
     getattr(estimator_checks, check)(type(estimator).__name__, estimator)
 

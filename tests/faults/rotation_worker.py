@@ -20,9 +20,10 @@ CODE = tuple(
     str(Path("capedjica", *parts))
     for parts in (
         ("privacy", "ledger"),
-        ("study", "key_rotation"),
-        ("study", "site_home"),
-        ("securesum", "identity"),
+        ("site", "key_rotation.py"),
+        ("site", "home.py"),
+        ("securesum", "identity.py"),
+        ("tools", "durable.py"),
     )
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import sqlite3
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -49,6 +51,20 @@ def file_size_limit(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def no_new(path: Path) -> Iterator[None]:
+    """While a file can be read and not replaced."""
+    replace = os.replace
+
+    def failing(draft, target):
+        if Path(target) == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        replace(draft, target)
+
+    with mock.patch.object(os, "replace", failing):
+        yield
 
 
 def one_line(error: pytest.ExceptionInfo[BaseException]) -> bool:
@@ -228,15 +244,13 @@ def test_a_head_that_cannot_be_written_holds_the_message_back(site):
     """The record stands, the bytes stay inside, nothing more is charged until the head can follow."""
     with site.open() as ledger:
         begin(ledger)
-        obstacle = site.head_path.with_name("head.tmp")
-        obstacle.mkdir()
-        with pytest.raises(StorageError, match=r"cannot write .*head"):
-            ask(ledger, 0)
-        for slot in (0, 1):
-            with pytest.raises(StorageError, match=r"cannot write .*head"):
-                ask(ledger, slot, make_message=refuse_to_make)
-        assert ledger.totals().overall.n_releases == 1
-        obstacle.rmdir()
+        with no_new(site.head_path):
+            with pytest.raises(StorageError, match=r"cannot write .*head: Input/output error"):
+                ask(ledger, 0)
+            for slot in (0, 1):
+                with pytest.raises(StorageError, match=r"cannot write .*head: Input/output error"):
+                    ask(ledger, slot, make_message=refuse_to_make)
+            assert ledger.totals().overall.n_releases == 1
         (recorded,) = ledger.outbox()
         assert ask(ledger, 0, make_message=refuse_to_make) == recorded.message
         ask(ledger, 1)

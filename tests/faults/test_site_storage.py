@@ -13,7 +13,7 @@ import pytest
 from capedjica.errors import InputError
 from capedjica.mechanisms.messages import Answer, Refusal, encode
 from capedjica.privacy.ledger import StorageError
-from tests.faults.test_ledger_storage import file_size_limit, small_disk
+from tests.faults.test_ledger_storage import file_size_limit, no_new, small_disk
 from tests.mechanisms.consortium import DATA, Consortium, reply
 from tests.mechanisms.world import clipped_mean
 
@@ -58,10 +58,8 @@ def full(consortium) -> Iterator[None]:
 
 @contextmanager
 def head_lost(consortium) -> Iterator[None]:
-    obstacle = consortium.places[VICTIM] / f"{VICTIM}.head.tmp"
-    obstacle.mkdir()
-    yield
-    obstacle.rmdir()
+    with no_new(consortium.places[VICTIM] / f"{VICTIM}.head"):
+        yield
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from capedjica.site.approval.participation import approve, problems
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
@@ -19,7 +20,7 @@ PERSON = "sub-03"
 
 def attend(home, study):
     with home.open_ledger() as ledger:
-        Consenting(home, ledger, open_people(home, study), study.method.site)
+        Consenting(home, ledger, open_people(home, study), study.analysis.site)
 
 
 @pytest.mark.parametrize("moment", ["kept", "half"])

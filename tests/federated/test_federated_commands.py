@@ -8,7 +8,7 @@ import pytest
 
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.flare import processes
-from capedjica.flare.certificates import certificates_end
+from capedjica.flare.certificates import validity
 from tests.federated.consortium import own_port
 from tests.federated.sealed import certificate, days_from_now
 from tests.support.in_process import run_main
@@ -67,7 +67,7 @@ def test_expired_certificates_of_the_server_are_refused(study, refused):
     federation = provision(study, "localhost", own_port())
     (federation.server_kit / "startup" / "server.crt").write_bytes(certificate(days_from_now(-3)))
     assert "the study must be provisioned again" in refused()
-    assert certificates_end(federation.server_kit) < days_from_now(0) - timedelta(days=2)
+    assert validity(federation.server_kit)[1] < days_from_now(0) - timedelta(days=2)
 
 
 def test_status_of_a_study_that_is_not_sealed(study, monkeypatch, capsys):

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from capedjica.one_machine.local_run import find_sites
 from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.study.study_file import Study, write_study
 from tests.federated.consortium import PATIENCE, Consortium, consortium
+from tests.support.drafts import with_ica
 from tests.support.small_study import make_study
 
 pytestmark = pytest.mark.full
@@ -28,11 +28,9 @@ def wide_study(folder, side):
     for home, subjects in zip(find_sites(study, folder / "sites"), data.sites, strict=True):
         for file, subject in zip(sorted(home.data_path.iterdir()), subjects, strict=True):
             np.save(file, subject)
-    analysis = msgspec.structs.replace(
-        study.content.analysis, method="paper", n_features=side**2, image_shape=None, max_iter=4
-    )
     (folder / "study.toml").unlink()
-    write_study(folder / "study.toml", msgspec.structs.replace(study.content, analysis=analysis))
+    content = with_ica(study.content, method="paper", n_features=side**2, image_shape=None, max_iter=4)
+    write_study(folder / "study.toml", content)
     return Study.load(folder)
 
 

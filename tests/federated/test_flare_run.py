@@ -158,7 +158,7 @@ def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story):
     assert "last question" in facts["agent"]
     assert facts["carrier"].startswith("confined by ")
     assert facts["spent"]["releases"] > 0
-    assert facts["spent"]["epsilon_text"] == "not private"
+    assert facts["spent"]["epsilon_text"] == "NOT PRIVATE"
 
 
 def test_every_site_is_told_that_the_study_is_over(story):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from capedjica.errors import InputError
 from capedjica.flare import processes
-from capedjica.flare.certificates import certificates_end, check_certificates
+from capedjica.flare.certificates import check_certificates, validity
 from capedjica.flare.kit import COMMUNICATION, PROTOCOL, SITE_CLASS
 from capedjica.securesum.identity import Identity
 from capedjica.site.approval.participation import approve
@@ -450,7 +450,7 @@ def test_a_kit_warns_in_its_last_month_and_not_before(site):
     home, file = site
     keep(home, file)
     kit = kits.find_kit(home)
-    end = certificates_end(kit.workspace)
+    end = validity(kit.workspace)[1]
     day = days_from_now(1) - days_from_now(0)
     assert end > days_from_now(300)
     assert check_certificates(kit.workspace) is None

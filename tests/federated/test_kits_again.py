@@ -17,7 +17,7 @@ from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.kit import PROTOCOL
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.approval.participation import problems
+from capedjica.site.approval.admission import problems
 from capedjica.site.flare import kits
 from capedjica.site.flare.migration import migrate
 from capedjica.site.home import SiteHome

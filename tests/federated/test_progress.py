@@ -1,8 +1,9 @@
 """How far a run is, as another process reads it."""
 
+import os
+
 import pytest
 
-from capedjica.coordinator.flare import progress
 from capedjica.coordinator.flare.progress import Reporter, read_progress
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.history import Event
@@ -47,7 +48,7 @@ def test_a_run_is_not_written_down_at_every_step(reporter, tmp_path, monkeypatch
     """A fast run would spend its time on it."""
     told, _ = reporter
     writes = []
-    monkeypatch.setattr(progress.os, "replace", lambda *paths: writes.append(paths))
+    monkeypatch.setattr(os, "replace", lambda *paths: writes.append(paths))
     for _ in range(1000):
         told.event(Event("asking", (), {}))
     assert 1 <= len(writes) < 100
@@ -59,7 +60,7 @@ def test_a_full_disk_stops_nothing(reporter, tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(progress.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     told.write()
     told.end("complete")
     assert read_progress(tmp_path) is None

@@ -10,12 +10,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from capedjica.coordinator.flare import provisioning
-from capedjica.coordinator.flare.federation import Federation
+from capedjica.coordinator.flare.federation import Federation, read_seal
 from capedjica.coordinator.flare.provisioning import provision, settle
 from capedjica.coordinator.flare.remote_run import Terms, run_federated
 from capedjica.errors import InputError
 from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, PROTOCOL, Label, check_protocol
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.securesum.identity import Identity
 from capedjica.study.study_file import SiteTable, Study, write_study
 from tests.attacks.views.leaks import contents
@@ -231,7 +231,8 @@ def test_a_seal_of_another_package_is_taken(sealed):
     kept = file.read_text()
     try:
         file.write_text(json.dumps(json.loads(kept) | {"capedjica": "9.8.7"}))
-        assert Federation.beside(study).seal.capedjica == "9.8.7"
+        Federation.beside(study)
+        assert read_seal(federation.path).capedjica == "9.8.7"
     finally:
         file.write_text(kept)
 

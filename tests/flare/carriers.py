@@ -164,14 +164,8 @@ class Signer:
     def stands(self) -> bool:
         return self.standing
 
-    def busy(self, hash_: bytes) -> bytes:
-        return busy(self.name, hash_)
-
-    def unknown(self, hash_: bytes) -> bytes:
-        return unknown(self.name, hash_)
-
-    def refuse(self, hash_: bytes, reason: str) -> bytes:
-        return refusal(self.name, hash_, reason)
+    def reply(self, hash_: bytes, kind: type[Reply], *reason: str) -> bytes:
+        return said(self.name, hash_, kind(VERSION, HASH, self.name, *reason))
 
     def notice(self, notice: object) -> None:
         self.notices.append(notice)

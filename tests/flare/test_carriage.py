@@ -17,7 +17,7 @@ from capedjica.coordinator.flare.courier import Courier, Patience
 from capedjica.errors import ProtocolError
 from capedjica.flare import parcels
 from capedjica.flare.parcels import Notice, Parcel, write_notice, write_parcel
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Status, Unknown, question_hash, read_reply
 from capedjica.site.agent import desk as desk_module
 from capedjica.site.agent.desk import Desk

@@ -16,9 +16,9 @@ from nvflare.apis.signal import Signal
 from capedjica.coordinator.flare import relay as aggregator_relay
 from capedjica.coordinator.flare.posts import Post, read_replies
 from capedjica.coordinator.flare.relay import AggregatorRelay
+from capedjica.flare import link
 from capedjica.flare.link import Caller, LinkError, Listener, answer_calls, owners
-from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.wire import ANSWERS, MAX_FRAME, PARCEL, SETTINGS, TICKET, TOPIC
 from capedjica.site.flare import relay as site_relay
 from capedjica.site.flare.relay import SiteRelay
 from tests.support.waiting import wait_for
@@ -192,7 +192,7 @@ def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settin
     agent = Agent(settings)
     engine = begun()
     assert asked(engine, b"x1")[PARCEL] == b"1x"
-    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     agent.close()
     for _ in range(3):
         assert asked(engine, b"x2")[PARCEL] == b""
@@ -204,14 +204,14 @@ def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settin
 
 
 def test_a_relay_without_an_agent_fails_nothing(settings, begun, monkeypatch, caplog):
-    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     assert asked(begun(), b"x")[PARCEL] == b""
     assert "no agent to work for: nobody answers at" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"socket": 3}', None])
 def test_settings_that_cannot_be_read_fail_nothing(settings, begun, monkeypatch, content):
-    monkeypatch.setattr(site_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     file = settings / SETTINGS
     file.unlink() if content is None else file.write_bytes(content)
     assert asked(begun(), b"x")[PARCEL] == b""
@@ -230,6 +230,44 @@ def test_a_relay_waits_until_that_of_an_earlier_job_is_gone(agent, settings):
     assert asked(engines[1], b"x1")[PARCEL] == b"1x"
     second.handle_event(EventType.END_RUN, context(engines[1]))
     assert all("one at a time" in line for line in agent.refused)
+
+
+@pytest.fixture
+def watching(settings, agent, monkeypatch):
+    """Begin a relay that looks often after a server, which replies as told; return why it ends its job."""
+    monkeypatch.setattr(site_relay, "_LOOK", 0.01)
+    monkeypatch.setattr(site_relay, "_GONE", 0.3)
+    relays = []
+
+    def begin(replies):
+        relay, engine, ends = SiteRelay(), Engine(settings), []
+        relay.system_panic = lambda reason, fl_ctx: ends.append(reason)
+        engine.send_aux_request = lambda *_, **__: replies(engine)
+        relay.handle_event(EventType.START_RUN, context(engine))
+        relays.append(relay)
+        return ends
+
+    yield begin
+    for relay in relays:
+        relay.handle_event(EventType.END_RUN, None)
+
+
+@pytest.mark.parametrize("reply", [None, {}, {"server": None}, {"server": make_reply(ReturnCode.TIMEOUT)}])
+def test_a_job_whose_server_is_gone_ends_itself(watching, reply):
+    """FLARE's own would go on for ever, where the server ended while this site could not hear it."""
+    ends = watching(lambda engine: reply)
+    wait_for(lambda: ends)
+    assert ends[0].startswith("nothing was heard from the server")
+
+
+def test_a_job_whose_server_is_there_or_asks_by_itself_goes_on(watching):
+    asked_by_server, asked = (
+        watching(lambda engine: engine.handlers[TOPIC](TOPIC, Shareable(), None) and {}),
+        [],
+    )
+    replied = watching(lambda engine: asked.append(1) or {"server": make_reply(ReturnCode.OK)})
+    wait_for(lambda: len(asked) > 50)
+    assert asked_by_server == replied == []
 
 
 def test_tasks_are_refused():
@@ -414,7 +452,7 @@ def test_the_relay_ends_with_the_job(line):
 
 
 def test_a_relay_without_an_aggregator_ends_and_says_so(settings, monkeypatch, caplog):
-    monkeypatch.setattr(aggregator_relay, "_PATIENCE", 0.0)
+    monkeypatch.setattr(link, "_PATIENCE", 0.0)
     relay, engine = AggregatorRelay(), Engine(settings)
     relay.start_controller(context(engine))
     relay.control_flow(Signal(), context(engine))

@@ -10,8 +10,7 @@ import pytest
 
 from capedjica.errors import InputError
 from capedjica.flare import launch
-from capedjica.flare.launch import check_doors, program_input, run_carrier, start_command
-from capedjica.flare.processes import FINAL_CODE
+from capedjica.flare.launch import FINAL_CODE, check_doors, program_input, run_carrier, start_command
 from capedjica.flare.wire import SETTINGS
 from capedjica.tools.confinement import landlock
 from capedjica.tools.confinement.carrier import Confinement, strongest

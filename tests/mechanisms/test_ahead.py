@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.aggregator import driving as aggregator_module
 from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.contract import Query, Stage
@@ -52,9 +52,8 @@ def two_stages(ahead, **options):
         {name: len(rows) for name, rows in DATA.items()},
         {name: statistics(rows) for name, rows in DATA.items()},
         [Stage(Query("first", 20, 1.0), 5, 0.4), Stage(Query("second", 15, 1.0), 6, 0.6)],
-        delta=1e-5,
+        in_process(**({"epsilon": 3.0} | options)),
         insecure_noise_seed=7,
-        **({"epsilon": 3.0} | options),
     )
     if ahead:
         working_ahead(study)
@@ -71,7 +70,7 @@ def two_stages(ahead, **options):
     "options",
     [
         {},
-        {"mask": "paper"},
+        {"masking": "paper"},
         {"reserve": 0.2},
         {"mechanism": "conventional"},
         {"mechanism": "pooled"},

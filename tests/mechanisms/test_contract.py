@@ -30,7 +30,7 @@ BASE = {
             {"mechanism": "magic"},
             "mechanism must be one of cape, conventional, local, pooled, none; got 'magic'",
         ),
-        ({"mask": "wide"}, "mask must be 'uniform' or 'paper', got 'wide'"),
+        ({"masking": "wide"}, "masking must be 'uniform' or 'paper', got 'wide'"),
         ({"subjects": (1, 2, 3)}, "subjects must hold one number for each of 4 sites, got 3"),
         ({"subjects": (1, 0, 3, 4)}, "site s1 has no subjects"),
         ({"weights": (0.5, 0.5)}, "weights must hold one number for each of 4 sites"),
@@ -83,7 +83,7 @@ def test_every_field_changes_the_hash():
         "epsilon": (1.0, 1.0, 1.0, 1.5),
         "delta": 1e-6,
         "mechanism": "conventional",
-        "mask": "paper",
+        "masking": "paper",
         "weights": (0.1, 0.2, 0.3, 0.4),
         "local_site": "s1",
         "reserve": 0.1,
@@ -111,7 +111,7 @@ def replaced_hash(contract, k):
             {
                 "mechanism": "local",
                 "local_site": "site-2",
-                "mask": "paper",
+                "masking": "paper",
                 "reserve": 0.1,
                 "weights": (0.25,) * 4,
                 "insecure_noise": True,
@@ -143,7 +143,7 @@ def test_only_who_protects_from_the_aggregator_protects(changes):
 @pytest.mark.parametrize("mask", ["uniform", "paper"])
 def test_all_releases_together_cost_at_most_epsilon(mechanism, mask):
     """Every stage as often as agreed, at every site: the exact accountant accepts them under the cap."""
-    contract = Contract(**BASE, mechanism=mechanism, mask=mask)
+    contract = Contract(**BASE, mechanism=mechanism, masking=mask)
     names = (contract.alone,) if mechanism == "local" else ROSTER.names
     for name in names:
         accountant = ExactAccountant(1e-5, max_epsilon=1.0)

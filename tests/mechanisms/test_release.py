@@ -81,7 +81,7 @@ def random_case(chance):
         ),
         epsilon=tuple(chance.choice((same, chance.uniform(0.1, 20))) for _ in range(n_sites)),
         delta=1e-5,
-        mask=chance.choice(("uniform", "paper")),
+        masking=chance.choice(("uniform", "paper")),
         weights=tuple((weights / weights.sum()).tolist()) if chance.random() < 0.5 else (),
     )
     invited = tuple(sorted(chance.sample(NAMES[:n_sites], chance.randint(threshold, n_sites))))
@@ -97,7 +97,7 @@ def test_every_mu_is_that_of_the_adversarys_covariance_and_within_the_budget(see
     for _ in range(40):
         contract, participants, invited, fraction = random_case(chance)
         plan = plan_release(contract, contract.stages[0].query, fraction, participants, invited)
-        lost.add((contract.mask, participants != invited))
+        lost.add((contract.masking, participants != invited))
         made = plan_release(contract, contract.stages[0].query, fraction, invited)
         assert plan.mask == {name: made.mask[name] for name in participants}
         targets = [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.aggregator.driving import Aggregator
-from capedjica.mechanisms.aggregator.lost_sites import PATIENCE
+from capedjica.mechanisms.aggregator.lost_sites import LEFT_OUT_AFTER
 from capedjica.mechanisms.aggregator.standing import Standing
 from capedjica.mechanisms.messages import VERSION, Status
 from tests.mechanisms.world import Liar, clipped_mean, make_data, make_study
@@ -58,7 +58,7 @@ def test_a_site_that_lies_about_its_spending_is_left_out_and_named(mechanism, sp
     assert f"it says that it spent {spent:.6g} of its budget" in aggregator.refusals["s3"]
     assert aggregator.standing.liars == {"s3"}
     assert aggregator.standing.reasons["s3"] == aggregator.refusals["s3"]
-    assert aggregator.standing.failures["s3"] == PATIENCE
+    assert aggregator.standing.failures["s3"] == LEFT_OUT_AFTER
 
 
 @pytest.mark.parametrize("block", [0, 7, 2**20, 2**21, 2**62])

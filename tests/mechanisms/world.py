@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.mechanisms.messages import VERSION, Hello, encode, question_hash
 from capedjica.mechanisms.messages import _replies as replies_decoder
@@ -73,13 +73,12 @@ def make_data(sizes, size, seed=0, length=2.0):
 def make_study(data, *, count=1, epsilon=1.0, mechanism="cape", **options):
     """An embedded study that asks ``count`` times for the mean of the rows."""
     size = next(iter(data.values())).shape[1]
+    terms = {name: options.pop(name) for name in ("masking", "n_colluding", "reserve") if name in options}
     return EmbeddedStudy(
         "test",
         {name: len(rows) for name, rows in data.items()},
         {name: (lambda stage, published, state, rows=rows: [rows]) for name, rows in data.items()},
         [Stage(Query("mean", size, 1.0), count)],
-        epsilon=None if mechanism == "none" else epsilon,
-        delta=1e-5,
-        mechanism=mechanism,
+        in_process(epsilon=None if mechanism == "none" else epsilon, mechanism=mechanism, **terms),
         **options,
     )

@@ -32,7 +32,7 @@ def test_demo_writes_what_it_promises(tmp_path):
     assert f"gain index {private['gain_index']:.3f}" in result.stdout
     for text in (
         "How well:",
-        "What it cost each person (all their data):",
+        "What it cost: Each person (all their data) is protected with",
         "epsilon 20",
         "one site alone",
         "not private",

@@ -185,7 +185,7 @@ def test_a_run_and_the_estimator_find_the_same(tmp_path):
         home.settings.name: [np.load(path) for path in sorted(home.data_path.iterdir())]
         for home in find_sites(study, tmp_path / "sites")
     }
-    length = study.content.analysis.scan_length
+    length = study.content.features.scan_length
     estimator = CapeDJICA(
         COMPONENTS, mechanism="none", image_shape=(SIDE, SIDE), max_iter=6, scan_length=length
     ).fit(data)

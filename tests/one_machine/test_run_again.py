@@ -144,9 +144,10 @@ def test_a_folder_whose_first_file_was_cut_off(tmp_path):
     study = make_study(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".lock").touch()
-    (tmp_path / "run" / ".run.json.part").write_text("{")
+    (tmp_path / "run" / f".run.json.{'0' * 16}.part").write_text("{")
     assert run(tmp_path, study, "run").complete
     assert (tmp_path / "run" / "study.toml").exists()
+    assert not list((tmp_path / "run").glob(".*.part"))
 
 
 def test_one_run_of_a_study_at_a_time(tmp_path):

@@ -57,8 +57,8 @@ def test_the_study_names_what_every_site_does(study):
     assert table.detrend
     assert bool(table.confounds) == (study.name == "bids")
     assert (table.high_pass is None) == (study.name == "bids")
-    assert given.content.analysis.n_features == np.count_nonzero(mask.get_fdata())
-    assert 45 <= given.content.analysis.scan_length <= 60
+    assert given.content.features.n_features == np.count_nonzero(mask.get_fdata())
+    assert 45 <= given.content.features.scan_length <= 60
     for site in given.content.sites:
         home = SiteHome.load(study / "sites" / site.name)
         assert home.settings.data.kind == study.name

@@ -70,10 +70,10 @@ def test_what_is_in_a_study(study):
 
 def test_the_study_is_one_that_its_sites_can_run(study):
     content = Study.load(study / "study.toml").content
-    assert content.analysis.n_components == 4
-    assert content.analysis.n_features == 100
-    assert content.analysis.image_shape == (10, 10)
-    assert content.analysis.scan_length == 35
+    assert content.networks.n_components == 4
+    assert content.features.n_features == 100
+    assert content.features.image_shape == (10, 10)
+    assert content.features.scan_length == 35
     assert content.privacy.epsilon == 3.0
     assert [site.subjects for site in content.sites] == [3, 5, 4]
     for table in content.sites:
@@ -225,7 +225,7 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
         (["--timepoints", "10-20-30"], "timepoints must be one number, or the shortest and the longest"),
         (["--timepoints", "long"], "timepoints must be whole numbers with '-' between, got 'long'"),
         (["--image-side", "0"], "image_side must be a whole number of at least 1, got 0"),
-        (["--image-side", "5000"], "analysis.image_shape must have at most"),
+        (["--image-side", "5000"], "features.image_shape must have at most"),
         (["--noise", "-0.5"], "noise must be at least 0, got -0.5"),
         (["--noise", "inf"], "noise must be finite, got inf"),
         (["--epsilon", "0"], "epsilon must be a finite number above 0, got 0.0"),

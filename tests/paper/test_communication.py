@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Query, Stage
 from paper.communication import (
     QUICK,
@@ -45,8 +45,7 @@ def test_meter_misses_nothing_that_the_engine_carried():
         dict.fromkeys(names, 1),
         dict.fromkeys(names, _Zeros(7)),
         stages,
-        epsilon=1.0,
-        delta=1e-5,
+        in_process(epsilon=1.0),
         carrier=meter,
     )
     study.engine.keep_transcript = True

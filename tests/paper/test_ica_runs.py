@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import chi2
 
 from capedjica.algorithms.ica.infomax import Infomax, gradient_query
-from capedjica.algorithms.ica.paper_method import reduce, within_unit_ball
-from capedjica.algorithms.pca import subject_moments
+from capedjica.algorithms.ica.paper_method import reduce
+from capedjica.algorithms.pca import subject_moments, within_unit_ball
 from capedjica.data import make_synthetic
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.privacy import gaussian_delta, paper

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from capedjica import CapeDJICA, CapePCA, PrivacyBudget, private_mean
+from capedjica import CapeDJICA, CapePCA, PaperOptions, PrivacyBudget, private_mean
 from capedjica.applications import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.privacy import gaussian_delta, gaussian_epsilon, gaussian_mu, pure_mu
@@ -36,7 +36,7 @@ def test_a_new_budget_is_whole():
     assert (budget.epsilon, budget.delta) == (2.0, 1e-5)
     assert budget.mu == pytest.approx(cost(2.0), rel=1e-12)
     assert (budget.spent_mu, budget.spent_epsilon, budget.left_epsilon) == (0.0, 0.0, 2.0)
-    assert str(budget) == "epsilon 0 of 2 spent at delta 1e-05, by 0 calls; one more may ask for 2"
+    assert str(budget) == "epsilon 0 of 2 spent at delta 1e-5, by 0 calls; one more may ask for 2"
 
 
 def test_a_call_may_take_all_of_it_and_then_nothing_is_left():
@@ -190,8 +190,7 @@ def test_a_refused_call_computes_nothing():
             sites,
             dict.fromkeys(sites, statistics),
             [Stage(Query("q", 1, 1.0))],
-            epsilon=1.0,
-            delta=DELTA,
+            in_process(epsilon=1.0, delta=DELTA),
             budget=budget,
         )
     assert not asked
@@ -211,7 +210,9 @@ def test_a_call_that_fails_on_the_way_stays_charged():
 
 def test_early_stopping_earns_nothing_back():
     budget = PrivacyBudget(3.0)
-    model = CapeDJICA(2, epsilon=2.0, method="paper", max_iter=50, tol=1e6, budget=budget).fit(SCANS)
+    model = CapeDJICA(
+        2, epsilon=2.0, method="paper", max_iter=50, paper_options=PaperOptions(tol=1e6), budget=budget
+    ).fit(SCANS)
     assert model.n_iter_ < 50
     assert model.privacy_.spent_mu < 0.9 * budget.spent_mu
     assert budget.spent_mu == pytest.approx(cost(2.0), rel=1e-8)
@@ -219,7 +220,14 @@ def test_early_stopping_earns_nothing_back():
 
 def test_pure_and_gaussian_parts_are_charged_together():
     budget = PrivacyBudget(20.0)
-    model = CapeDJICA(2, epsilon=4.0, method="dp-djica", max_iter=2, pca_share=0.25, budget=budget).fit(SCANS)
+    model = CapeDJICA(
+        2,
+        epsilon=4.0,
+        method="dp-djica",
+        max_iter=2,
+        paper_options=PaperOptions(pca_share=0.25),
+        budget=budget,
+    ).fit(SCANS)
     assert budget.spent_mu == pytest.approx(math.hypot(cost(1.0), math.sqrt(2) * pure_mu(1.5)), rel=1e-8)
     assert budget.spent_mu == pytest.approx(model.privacy_.mu, rel=1e-8)
 

@@ -29,10 +29,10 @@ STATEMENT = PrivacyStatement(
 
 def test_numbers_in_words_are_rounded_up():
     text = str(STATEMENT)
-    epsilon, mu = re.search(r"epsilon = (\S+), delta = 1e-05\n\(mu = (\S+)\)", text).groups()
+    epsilon, mu = re.search(r"epsilon (\S+) at delta 1e-5, [^$]*mu = (\S+) st", text).groups()
     assert float(epsilon) == 1.23457
     assert float(mu) >= STATEMENT.mu
-    spent, allowed = re.search(r"epsilon = (\S+) of the (\S+) allowed", text).groups()
+    spent, allowed = re.search(r"epsilon (\S+) of the (\S+) allowed", text).groups()
     assert float(spent) >= STATEMENT.spent_epsilon
     assert float(allowed) >= STATEMENT.epsilon
 
@@ -73,16 +73,22 @@ def test_what_was_spent_is_that_of_the_site_that_gave_most_aborted_releases_incl
         ({"n_sites": 3}, "an aggregator that sees every message, together with any 1 of the 2 other sites"),
         ({}, "together with all other sites"),
         ({"mechanism": "conventional"}, "together with all other sites"),
-        ({"mechanism": "pooled"}, "NOT against the aggregator"),
+        ({"mechanism": "pooled"}, "It does NOT hold against the aggregator"),
         ({"mechanism": "local", "alone": "north"}, "anyone who sees what site north sends"),
-        ({"mechanism": "none", "nominal_epsilon": math.inf}, "NOT PRIVATE: no noise was added"),
-        ({"secure": False}, "NOT PRIVATE: the noise came from a seed"),
+        (
+            {"mechanism": "none", "nominal_epsilon": math.inf},
+            "NOT PRIVATE: no noise is added, so nobody",
+        ),
+        (
+            {"secure": False},
+            "NOT PRIVATE: the noise comes from a seed and can be taken off, so nobody",
+        ),
     ],
 )
 def test_against_whom(changes, words):
     text = str(replace(STATEMENT, **changes))
     assert words in text
-    assert ("protected" in text) == ("NOT PRIVATE" not in text)
+    assert ("is protected with" in text) == ("NOT PRIVATE" not in text)
 
 
 def test_nothing_released_cost_nothing():
@@ -117,7 +123,7 @@ def test_where_nobody_is_protected_every_cost_is_infinite(changes, neighbour):
     assert void.adversary.against == "nobody"
     assert void.nominal_epsilon == EPSILON
     assert void.nominal_spent_epsilon == private.spent_epsilon
-    assert not re.search(r"epsilon = \d", str(void))
+    assert not re.search(r"(epsilon|mu)( =)? \d", str(void))
 
 
 def test_a_whole_subject_costs_as_many_times_the_mu_as_it_holds_time_points():
@@ -133,11 +139,11 @@ def test_a_whole_subject_costs_as_many_times_the_mu_as_it_holds_time_points():
     assert sample.subject_epsilon >= gaussian_epsilon(sample.subject_mu, delta)
     assert sample.subject_epsilon == pytest.approx(gaussian_epsilon(sample.subject_mu, delta), rel=1e-5)
     text = str(sample)
-    assert text.startswith("Each single time point is protected with epsilon = 1,")
-    shown = re.search(r"a whole subject, up to 200 time points, only with epsilon = (\d+)", text)[1]
+    assert text.startswith("Each single time point is protected with epsilon 1 at")
+    shown = re.search(r"a whole person, up to 200 time points, only with epsilon (\d+)", text)[1]
     assert sample.subject_epsilon <= float(shown) <= 1.001 * sample.subject_epsilon
     subject = replace(sample, neighbour="subject", units_per_subject=1)
-    assert str(subject).startswith("Each subject (all their data) is protected with epsilon = 1,")
+    assert str(subject).startswith("Each person (all their data) is protected with epsilon 1 at")
     assert "time point" not in str(subject)
     assert subject.subject_epsilon == subject.epsilon
 

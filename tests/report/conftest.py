@@ -10,6 +10,7 @@ from capedjica.coordinator.run.report import comparison_report, run_report
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study, write_study
+from tests.support.drafts import with_ica
 from tests.support.small_scans import make_scans
 from tests.support.small_study import changed, make_study
 
@@ -52,9 +53,7 @@ def make_tables(folder):
 
 
 def with_analysis(study, path, title, **analysis):
-    content = msgspec.structs.replace(
-        study.content, title=title, analysis=msgspec.structs.replace(study.content.analysis, **analysis)
-    )
+    content = msgspec.structs.replace(with_ica(study.content, **analysis), title=title)
     write_study(path, content)
     return Study.load(path)
 

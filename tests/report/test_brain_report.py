@@ -6,16 +6,9 @@ import nibabel
 import numpy as np
 import pytest
 
-from capedjica.report.brain import (
-    SLICES,
-    RegionsAt,
-    _montages,
-    find_peaks,
-    read_region_names,
-    slices_figure,
-    write_peaks,
-)
-from capedjica.report.figures import draw
+from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
+from capedjica.report.figures import draw, slices_figure
+from capedjica.report.slices import SHOWN_FROM, SLICES, axial, coloured, over_brain, square
 
 AFFINE = np.array([[-4.0, 0, 0, 80], [0, 4, 0, -112], [0, 0, 4, -64], [0, 0, 0, 1]])
 SHAPE = (41, 48, 34)
@@ -68,8 +61,7 @@ def test_peaks_are_named_by_the_atlas_where_it_has_names(image, tmp_path):
     regions = RegionsAt(atlas, read_region_names(tmp_path / "atlas.tsv"))
     assert [peak.region for peak in find_peaks(image, regions)] == ["left, of the brain", "7", "7", ""]
     assert regions.at(1000, 0, 0) == ""
-    write_peaks(tmp_path / "peaks.csv", find_peaks(image, regions))
-    rows = list(csv.DictReader((tmp_path / "peaks.csv").read_text().splitlines()))
+    rows = list(csv.DictReader(peaks_csv(find_peaks(image, regions)).decode().splitlines()))
     assert rows[0]["region"] == "left, of the brain"
     assert [float(rows[1][axis]) for axis in "xyz"] == [40, -60, 32]
     for content in ("", "index\n3\n", "index\tname\nthree\tx\n"):
@@ -79,7 +71,7 @@ def test_peaks_are_named_by_the_atlas_where_it_has_names(image, tmp_path):
 
 
 def test_left_is_left_and_front_is_at_the_top(image):
-    first, second = _montages(image)
+    first, second = axial(image)
     width = first.shape[1] // len(SLICES)
     high = first[:, SLICES.index(30) * width :][:, :width]
     row, column = np.unravel_index(high.argmax(), high.shape)
@@ -95,5 +87,19 @@ def test_slices_are_drawn(image, tmp_path):
     figure = slices_figure(image, "Networks", np.array([0.9, 0.1]))
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert titles == ["1: stability 0.90", "2: stability 0.10 unstable"]
-    assert [axis.images[1].get_alpha() for axis in figure.axes] == [0.9, 0.3]
+    drawn = [axis.images[0].get_array() for axis in figure.axes]
+    cuts = axial(image)
+    assert (drawn[0] == over_brain(cuts[0], False)).all()
+    assert (drawn[1] == over_brain(cuts[1], True)).all()
     assert [axis.get_title(loc="left") for axis in slices_figure(image, "x").axes] == ["1", "2"]
+
+
+def test_slices_and_squares_have_the_same_colours(image):
+    cut = axial(image)[0]
+    shown = np.abs(cut) >= SHOWN_FROM
+    assert shown.any()
+    assert (over_brain(cut, False)[shown] == coloured(cut[shown])).all()
+    assert (square(cut, limit=1.0)[shown] == coloured(cut[shown])).all()
+    red, blue = coloured(np.array([0.8, -0.8]))[:, :3].astype(int)
+    assert red[0] > red[2]
+    assert blue[2] > blue[0]

@@ -24,7 +24,7 @@ from capedjica.coordinator.run.comparison import compare_runs
 from capedjica.coordinator.run.report import comparison_report, run_findings, run_report
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.report.group import group_page
 from capedjica.report.local import PersonResults, Spectrum, qualities
 from capedjica.report.maps import MapSet
@@ -127,11 +127,11 @@ def test_numbers_are_those_of_privacy_json(kind, runs, tables, pages, tmp_path):
     if not path.exists():
         run_report(run).save_as_html(path)
     shown, said = Page(path).text, json.loads((run / "privacy.json").read_text())
-    assert f"ε = {round_up(said['epsilon'])} at δ = 1e-5" in shown
+    assert f"epsilon {round_up(said['epsilon'])} at delta 1e-5" in shown
     assert re.search(rf"guaranteed limit {re.escape(round_up(said['epsilon']))} ", shown)
     releases = len(said["releases"])
     assert re.search(rf"spent by the end {releases} {re.escape(round_up(said['spent_epsilon']))} ", shown)
-    assert f"μ = {round_up(said['mu'])} standard deviations" in shown
+    assert f"mu = {round_up(said['mu'])} standard deviations" in shown
     for name, site in said["sites"].items():
         spent = round_up(site["spent_epsilon"])
         assert re.search(rf"{name} \d+ {re.escape(round_up(site['epsilon']))} {re.escape(spent)} ", shown)
@@ -209,11 +209,11 @@ def test_the_same_search_finds_people_on_the_page_of_their_site(pages):
     assert found.search(everything(pages["brains"])) == []
 
 
-@pytest.mark.parametrize(("kind", "why"), [("none", "no noise was added"), ("seeded", "came from a seed")])
+@pytest.mark.parametrize(("kind", "why"), [("none", "no noise is added"), ("seeded", "comes from a seed")])
 def test_what_is_not_private_says_so_and_shows_no_guarantee(kind, why, tables, tmp_path):
     run_report(tables / kind).save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
-    assert "Not private." in shown
+    assert "NOT PRIVATE" in shown
     assert why in shown
     assert "ε ≤" not in shown
     assert "protected with" not in shown
@@ -377,7 +377,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     page = Page(tmp_path / "page.html")
     assert page.all("h1")
     assert "Two [networks]" in page.text
-    assert "ε = 5 at δ = 1e-5" in page.text
+    assert "epsilon 5 at delta 1e-5" in page.text
     assert "Length of the mean that was published in each of 3 iterations" in page.source
     assert report._repr_html_().startswith("<iframe srcdoc=")
     assert "<iframe" not in page.source
@@ -387,7 +387,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
         [nibabel.Nifti1Image(rng.laplace(size=(4, 4, 4, 30)), mask.affine) for _ in range(3)]
         for _ in range(3)
     ]
-    seen = CapeDJICA(2, epsilon=5.0, mask=mask, max_iter=2).fit(scans).generate_report().html
+    seen = CapeDJICA(2, epsilon=5.0, mask_img=mask, max_iter=2).fit(scans).generate_report().html
     assert seen.count("<canvas") == 3
     for method, mechanism, epsilon in (("djica", "none", None), ("dp-djica", "cape", 9.0)):
         other = CapeDJICA(2, epsilon=epsilon, method=method, mechanism=mechanism, max_iter=2, random_state=0)
@@ -395,7 +395,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
         assert "<h1>Networks of 12 people at 3 sites</h1>" in page
     assert "Releases with Gaussian noise (1) were accounted for exactly" in page
     assert "those with Laplace noise (2)" in page
-    assert re.search(r"would have epsilon [\d.]+ in place of 9\.", page), "of all that was released"
+    assert re.search(r"at two, epsilon [\d.]+ and not 9\.", page), "of all that was released"
     assert "NOT COVERED: the Laplace noise" in page
 
 
@@ -464,7 +464,7 @@ def test_runs_side_by_side_have_the_numbers_of_the_terminal(tables, pages, brain
     rows = compare_runs([tables / "pixels", tables / "none"], tables / "truth" / "mixing.npy")
     page = Page(pages["compared"])
     for row in rows:
-        epsilon = "not private" if row.epsilon is None else round_up(row.epsilon)
+        epsilon = "NOT PRIVATE" if row.epsilon is None else round_up(row.epsilon)
         assert (
             f"{row.run} {row.method} {row.mechanism} {epsilon} {row.gain_index:.3f} "
             f"{row.map_correlation:.3f} {row.worst_map:.3f}" in page.text

@@ -20,6 +20,7 @@ from capedjica.securesum.messages import (
     sign,
 )
 from capedjica.securesum.shamir import evaluate
+from tests.attacks.messages.party_state import aggregator_state
 from tests.securesum.consortium import Consortium, carry
 
 KINDS = [Advertisement, SharedKeys, MaskedInput, Agreement, Unmasking]
@@ -54,11 +55,10 @@ class Waiting:
 
     def refuses(self, data, named):
         aggregator = self.aggregator
-        before = repr(aggregator), aggregator.waiting_for, aggregator._total.copy()
+        before = aggregator_state(aggregator)
         with pytest.raises(ProtocolError, match=named):
             aggregator.receive(data)
-        assert (repr(aggregator), aggregator.waiting_for) == before[:2]
-        np.testing.assert_array_equal(aggregator._total, before[2])
+        assert aggregator_state(aggregator) == before
 
     def finish(self, without=()):
         """Deliver the honest answers of all others, and go on to the end."""
@@ -261,7 +261,7 @@ def test_nothing_is_taken_or_closed_after_the_end():
     waiting = Waiting(5)
     answers = dict(waiting.answers)
     waiting.finish()
-    assert waiting.aggregator.waiting_for == ()
+    assert waiting.aggregator.done
     with pytest.raises(ProtocolError, match="no more messages"):
         waiting.aggregator.receive(answers[waiting.name])
     with pytest.raises(ProtocolError, match="no round to close"):

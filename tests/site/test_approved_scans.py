@@ -15,7 +15,8 @@ from rich.console import Console
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.charges import Cap
-from capedjica.site.approval.participation import approve, changed_since_approval, problems
+from capedjica.site.approval.admission import Scans, problems, why_not
+from capedjica.site.approval.participation import approve
 from capedjica.site.check import show_terms, site_report
 from capedjica.site.home import SiteHome
 from capedjica.site.people import approved_scans
@@ -52,6 +53,11 @@ def read(monkeypatch):
     return read
 
 
+def changed_since_approval(home, study):
+    found = why_not(home, study, Scans(home, study, read=False))
+    return [reason.words for reason in found if reason.kind == "record"]
+
+
 def scan(seed):
     return np.random.default_rng(seed).standard_normal((60, SIDE * SIDE)).astype(np.float32)
 
@@ -75,9 +81,7 @@ def test_scans_that_changed_are_told_until_they_are_approved(home, study, enroll
         approve(home, study)
     np.save(home.data_path / "sub-01.npy", scan(1))
     np.save(home.data_path / "sub-04.npy", scan(2))
-    words = (
-        f"2 of 6 people's scans changed since the study was approved: the first is that of sub-01; {AGAIN}"
-    )
+    words = f"2 of 6 people's data changed since the study was approved: the first is that of sub-01; {AGAIN}"
     assert changed_since_approval(home, study) == [words]
     assert problems(home, study) == [f"site s1: {words}"]
     assert site_report(home, study)["obstacles"] == [words]
@@ -122,7 +126,7 @@ def test_somebody_enrolled_who_vanished_is_approved_as_missing(home, study):
     enrol(home, home.settings.data, study)
     approve(home, study)
     (home.data_path / "sub-02.npy").unlink()
-    assert "1 of 6 people's scans changed" in changed_since_approval(home, study)[0]
+    assert "1 of 6 people's data changed" in changed_since_approval(home, study)[0]
     approve(home, study)
     assert changed_since_approval(home, study) == []
     assert read_record(home, study).people["sub-02"] == {}
@@ -151,7 +155,7 @@ def test_without_a_record_a_study_is_to_be_approved_again(home, study, damage):
     file = record_path(home, study)
     file.unlink() if damage is None else file.write_bytes(damage)
     (found,) = changed_since_approval(home, study)
-    assert found.startswith("there is no record of the scans for which 'A small study' was approved")
+    assert found.startswith("there is no record of the data for which 'A small study' was approved")
     approve(home, study)
     assert changed_since_approval(home, study) == []
 
@@ -184,7 +188,7 @@ def test_a_run_begins_only_with_the_scans_that_were_approved(study, tmp_path):
     for home in homes:
         approve(home, study)
     np.save(homes[1].data_path / "sub-03.npy", scan(4))
-    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: 1 of 9 people's scans"):
+    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: 1 of 9 people's data"):
         run_study(study, homes, tmp_path / "run")
     assert all(home.totals().overall.n_releases == 0 for home in homes)
 
@@ -200,7 +204,7 @@ def test_once_begun_nothing_depends_on_what_becomes_of_a_scan(study, tmp_path):
     assert changed_since_approval(homes[0], study) == []
     assert problems(homes[0], study) == []
     with pytest.raises(
-        InputError, match=r"cannot approve 'A small study' again, as it has begun: 1 of 6 people's scans"
+        InputError, match=r"cannot approve 'A small study' again, as it has begun: 1 of 6 people's data"
     ):
         approve(homes[0], study)
     assert [read_record(home, study) for home in homes] == before

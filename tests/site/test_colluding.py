@@ -4,7 +4,8 @@ import pytest
 
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.approval.participation import approve, problems
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve
 from tests.support.small_study import make_study
 
 WORDS = "privacy.n_colluding is 0: the guarantee does NOT hold against any other site"

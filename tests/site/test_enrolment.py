@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.one_machine.site_folders import site_of_folder
-from capedjica.site.approval.participation import affected, approve, problems
+from capedjica.one_machine.local_run import find_sites, run_study, site_of_folder
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import affected, approve
 from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome
 from capedjica.site.people.enrolment import enrolment_path, read_enrolment

@@ -9,7 +9,8 @@ from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger import RestoredError
 from capedjica.securesum.identity import Identity
-from capedjica.site.approval.participation import approve, problems, taking_part
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve, taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.key_rotation import bound_studies, rotate_key
 from tests.privacy.ledger.ledger_site import ask, begin

@@ -5,7 +5,8 @@ import pytest
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.approval.participation import approve, problems
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve
 from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome

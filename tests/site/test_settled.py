@@ -9,7 +9,8 @@ from capedjica.coordinator.run.watcher import Watcher
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger import Summary
-from capedjica.site.approval.participation import affected, approve, changed_since_approval, problems
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import affected, approve
 from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import record_path
@@ -148,7 +149,7 @@ def test_a_study_that_has_begun_does_not_go_on_without_its_record(home, study):
     approve(home, study)
     begin(home, study)
     record_path(home, study).unlink()
-    (words,) = changed_since_approval(home, study)
+    (words,) = problems(home, study)
     assert words.endswith("put it back from a backup")
 
 

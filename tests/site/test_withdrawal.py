@@ -2,6 +2,7 @@
 
 import builtins
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,8 @@ from capedjica.coordinator.run.watcher import Watcher
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.approval.participation import approve, problems, taking_part
+from capedjica.site.approval.admission import problems
+from capedjica.site.approval.participation import approve, taking_part
 from capedjica.site.check import site_report
 from capedjica.site.consent import consents, withdrawal
 from capedjica.site.consent.consents import NOTE, read_withdrawn, withdrawn_path
@@ -153,7 +155,7 @@ def test_a_run_under_way_forgets_the_person(home, study, tmp_path, monkeypatch, 
 
 def test_nobody_is_read_if_the_list_cannot_be(home, study, monkeypatch):
     with home.open_ledger() as ledger:
-        statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        statistics = consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         withdrawn_path(home).write_text("damaged")
         with pytest.raises(InputError, match="not valid TOML"):
             statistics(0, b"", b"")
@@ -169,7 +171,7 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
     home = careful(home)
     approve(home, study)
     with home.open_ledger() as ledger:
-        statistics = consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        statistics = consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         for person in (PERSON, "sub-01"):
             withdraw(home, person)
         withdrawn_path(home).unlink()
@@ -177,7 +179,7 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
         with pytest.raises(InputError, match=LOST.format(2)):
             statistics(0, b"", b"")
         with pytest.raises(InputError, match=LOST.format(2)):
-            consents.Consenting(home, ledger, statistics.people, study.method.site)
+            consents.Consenting(home, ledger, statistics.people, study.analysis.site)
     for reads in (
         lambda: approve(home, study),
         lambda: enrol(home, home.settings.data, study, again=True),
@@ -226,15 +228,15 @@ def test_who_is_on_the_list_by_mistake_is_read_and_stays_counted(home, study):
 def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch):
     """Its content before its name, and its name, in the folder, before a series is removed."""
     done, sync = [], os.fsync
-    replace, purge = Path.replace, SeriesCache.purge
+    replace, purge = os.replace, SeriesCache.purge
 
     def noting_sync(handle):
-        done.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        done.append(re.sub(r"\.[0-9a-f]{16}", "", Path(os.readlink(f"/proc/self/fd/{handle}")).name))
         sync(handle)
 
-    def noting_replace(self, target):
+    def noting_replace(draft, target):
         done.append("renamed")
-        return replace(self, target)
+        replace(draft, target)
 
     def noting_purge(self):
         done.append("purged")
@@ -242,7 +244,7 @@ def test_the_list_is_on_the_disk_before_anything_else_is_done(home, monkeypatch)
 
     enrol(home, home.settings.data, None)
     monkeypatch.setattr(os, "fsync", noting_sync)
-    monkeypatch.setattr(Path, "replace", noting_replace)
+    monkeypatch.setattr(os, "replace", noting_replace)
     monkeypatch.setattr(SeriesCache, "purge", noting_purge)
     withdraw(home, PERSON)
     assert done[:4] == [".withdrawn.toml.part", "renamed", home.folder.name, "purged"]
@@ -347,7 +349,7 @@ def test_a_withdrawal_that_was_killed_is_noted_by_the_next_run(home, study):
         withdraw(home, PERSON)
     with home.open_ledger() as ledger:
         assert ledger.notes() == []
-        consents.Consenting(home, ledger, open_people(home, study), study.method.site)
+        consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         assert [text for text, _ in ledger.notes()] == [NOTE]
     withdrawn_path(home).unlink()
     with pytest.raises(InputError, match="nobody is read"):

@@ -47,7 +47,7 @@ def release(sizes, mechanism="cape", epsilon=1.0, seed=0, **options):
     ],
 )
 def test_errors_are_noise_of_the_promised_variance(sizes, mechanism, mask):
-    errors, noise = release(sizes, mechanism, mask=mask)
+    errors, noise = release(sizes, mechanism, masking=mask)
     assert fits(errors, noise)
     assert not fits(errors, 0.7 * noise)
     assert not fits(errors, 1.3 * noise)
@@ -64,7 +64,7 @@ def test_unequal_weights():
 @pytest.mark.parametrize("mask", ["uniform", "paper"])
 def test_budgets_of_their_own(mask):
     epsilon = {"s0": 0.5, "s1": 3.0, "s2": 1.0, "s3": 2.0, "s4": 2.0}
-    errors, noise = release(UNEQUAL, epsilon=epsilon, mask=mask)
+    errors, noise = release(UNEQUAL, epsilon=epsilon, masking=mask)
     assert fits(errors, noise)
     assert not fits(errors, 0.7 * noise)
     assert not fits(errors, 1.3 * noise)
@@ -81,7 +81,7 @@ def test_variance_against_pooled_at_equal_epsilon(sizes):
     """cape S/S_H with uniform masks, S/(S+1)(1+S/S_H) with the paper's, S_H times less than conventional."""
     s, h = len(sizes), len(sizes) - 1
     noise = {
-        (mechanism, mask): release(sizes, mechanism, mask=mask)[1]
+        (mechanism, mask): release(sizes, mechanism, masking=mask)[1]
         for mechanism, mask in [
             ("pooled", "uniform"),
             ("cape", "uniform"),
@@ -119,7 +119,7 @@ def test_variance_at_the_papers_calibration():
     from capedjica.privacy.reserved_delta import RESERVED_DELTA
 
     epsilon = gaussian_epsilon(mu, 1e-5 * (1 - RESERVED_DELTA))
-    errors, noise = release(EQUAL, mask="paper", epsilon=epsilon)
+    errors, noise = release(EQUAL, masking="paper", epsilon=epsilon)
     assert noise == pytest.approx(math.sqrt(pooled), rel=1e-4)
     assert fits(errors, math.sqrt(pooled))
     errors, noise = release(

@@ -5,20 +5,22 @@ import json
 import math
 import re
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from capedjica.algorithms.ica.paper_method import PaperMethod
-from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.coordinator.planning.plan_text import show_plan
-from capedjica.privacy.statement import round_up
-from capedjica.study.approval_text import MEANINGS, describe, show_facts, show_study
+from capedjica.privacy.wording import round_up
+from capedjica.study.analyses import IcaTable
+from capedjica.study.analyses.pca import PcaTable
+from capedjica.study.approval_text import describe, show_facts, show_study
 from capedjica.study.study_file import Study
-from capedjica.tools.text import printable, show_table
-from tests.support.drafts import draft
+from capedjica.tools.terminal import show_table
+from capedjica.tools.text import printable
+from tests.support.drafts import TABLE, draft, every_kind
 
 
 def shown(study, width=80, show=show_study):
@@ -38,15 +40,15 @@ def test_all_that_matters_is_there():
         assert f"{site.name}: {study.contract.enrolled[site.name]} people {site.fingerprint}" in text
     for stage in study.contract.stages:
         assert f"{stage.query.label} {stage.count:,} {stage.query.size:,}" in text
-        assert f"{stage.query.label}: {MEANINGS[stage.query.label]}." in text
+        assert f"{stage.query.label}: {IcaTable.meanings[stage.query.label]}." in text
     numbers = sum(stage.count * stage.query.size for stage in study.contract.stages)
     for fact in (
         "100 people in all",
         "4 brain networks",
         "12 numbers (voxels or regions) at each of about 60 time points",
         "an image, 1 by 12",
-        f"({numbers:,} in all)",
-        "epsilon 0.7 at delta 1e-05",
+        f"({numbers:,} in all, as planned)",
+        "epsilon 0.7 at delta 1e-5",
         "a factor of more than 2.02",
         "1 in 100,000 (delta)",
         "together with any 1 of the 3 other sites",
@@ -57,10 +59,12 @@ def test_all_that_matters_is_there():
         assert fact in text, fact
 
 
-def test_every_stage_of_every_method_has_words():
-    for method in (SubjectMethod(900, 20, 250), PaperMethod(900, 20)):
-        for stage in method.stages():
-            assert MEANINGS.get(stage.query.label), f"say in MEANINGS what '{stage.query.label}' releases"
+def test_every_stage_of_every_analysis_has_words():
+    for content in every_kind():
+        study = Study(content)
+        assert not study.problems()
+        for release in describe(study)["releases"]:
+            assert release["meaning"], f"say in meanings what '{release['what']}' releases"
 
 
 def test_the_factor_is_never_understated():
@@ -68,7 +72,9 @@ def test_the_factor_is_never_understated():
         text = words(Study(draft(privacy={"epsilon": epsilon})))
         factor = float(re.search(r"a factor of more than ([\d,.]+)", text)[1].replace(",", ""))
         assert math.exp(epsilon) <= factor <= math.exp(epsilon) * 1.15
-    assert "protects next to nobody" in words(Study(draft(privacy={"epsilon": 1000.0})))
+    text = words(Study(draft(privacy={"epsilon": 1000.0})))
+    assert "by a factor of more than 10^435 (e to" in text
+    assert "protects next to nobody" in text
 
 
 @pytest.mark.parametrize(
@@ -116,6 +122,53 @@ def test_the_words_fit_the_mechanism(privacy, there, not_there):
         assert words_ not in text, words_
 
 
+UNPROTECTED = ({"mechanism": "none", "epsilon": None}, {"insecure_noise": True}, {"mechanism": "pooled"})
+
+
+@pytest.mark.parametrize("privacy", [{}, {"mechanism": "local"}, *UNPROTECTED], ids=str)
+def test_a_limit_is_promised_only_where_a_site_enforces_one(privacy):
+    text = words(Study(draft(privacy=privacy)))
+    protects = privacy not in UNPROTECTED
+    assert "release times, as planned numbers each" in text
+    for promise in (
+        "is held back for that",
+        "with new noise",
+        "The limit above is never exceeded.",
+        "the total: it refuses what would go beyond the limit below",
+    ):
+        assert (promise in text) == protects, promise
+    assert ("No limit holds for that" in text) == (not protects)
+    assert "is the plan." in text
+
+
+def test_nobody_reads_of_scans_where_there_are_none():
+    for content in every_kind():
+        study = Study(content)
+        text = words(study) + " ".join(shown(plan_study(study), show=show_plan).split())
+        assert "Nobody's data leave their site." in text
+        assert "without looking at anybody's data" in text
+        if content.features.kind == "table":
+            assert not re.search(r"\bscans?\b", text, re.IGNORECASE)
+    rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
+    text = words(Study(rows))
+    assert "1 principal component: the direction, among 3 features, in which everybody's numbers" in text
+    assert "scan" not in text
+
+
+def test_one_of_a_thing_is_told_as_one():
+    rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
+    plan = " ".join(shown(plan_study(Study(rows)), show=show_plan).split())
+    assert "1 principal component of 3 features (capePCA)." in plan
+    assert "4 sites, 100 people; 1 release planned." in plan
+
+
+def test_where_one_site_works_alone_its_people_are_those_who_count():
+    study = Study(draft(privacy={"mechanism": "local"}))
+    assert study.contract.participants == {"site-2": 30}
+    assert Study(draft()).contract.participants == study.contract.enrolled
+    assert "1 site, 30 people; " in " ".join(shown(plan_study(study), show=show_plan).split())
+
+
 def test_limits_of_their_own_are_shown_at_the_sites():
     text = words(Study(draft(site_2=0.5)))
     assert "site-2: 30 people, at most epsilon 0.5" in text
@@ -124,13 +177,15 @@ def test_limits_of_their_own_are_shown_at_the_sites():
 
 
 def test_a_site_is_told_its_own_limit():
-    facts = describe(Study(draft(site_2=0.5)))
-    own = {"name": "site-2", "epsilon": 0.5, "words": ["It has spent nothing."]}
+    study = Study(draft(site_2=0.5))
+    facts = describe(study)
+    guarantee = study.contract.guarantee("site-2").as_dict()
+    own = {"name": "site-2", "guarantee": guarantee, "words": ["It has spent nothing."]}
     text = " ".join(shown(facts | {"own": own}, show=show_facts).split())
     assert "site-2 (this site): 30 people, at most epsilon 0.5" in text
     assert text.count("(this site)") == 1
     assert (
-        "is protected with epsilon 0.5 at delta 1e-05, for everything together. Other sites have limits of"
+        "is protected with epsilon 0.5 at delta 1e-5, for everything together. Other sites have limits of"
         in text
     )
     assert "a factor of more than 1.65" in text

@@ -13,7 +13,7 @@ from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
 from capedjica.study.public_files import copy_file, copy_files, file_problems, with_hashes
 from capedjica.study.study_file import Study, write_study
-from tests.support.drafts import draft
+from tests.support.drafts import draft, with_ica
 
 REGIONS = 6
 
@@ -85,15 +85,12 @@ def test_names_and_hashes_that_cannot_be_used(features, message):
     [
         (lambda: with_atlas(voxel_size=3.0), "features.voxel_size is for kind 'voxels'"),
         (
-            lambda: draft(analysis={"n_features": 7}, features=msgspec.structs.asdict(with_atlas().features)),
-            "analysis.n_features is 7; the atlas has 6 regions",
+            lambda: with_ica(with_atlas(), n_features=7),
+            "features.n_features is 7; the atlas has 6 regions",
         ),
         (
-            lambda: draft(
-                analysis={"n_features": 6, "image_shape": (2, 3)},
-                features=msgspec.structs.asdict(with_atlas().features),
-            ),
-            "analysis.image_shape is for tables whose columns are pixels",
+            lambda: with_ica(with_atlas(), n_features=6, image_shape=(2, 3)),
+            "features.image_shape is for tables whose columns are pixels",
         ),
         (lambda: with_atlas(atlas="none.nii.gz"), "none.nii.gz cannot be read: No such file"),
     ],

@@ -10,9 +10,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from capedjica.algorithms.ica.paper_method import PaperMethod
+from capedjica.data import FeatureTable
 from capedjica.errors import InputError
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
-from capedjica.study.study_file import SiteTable, Study, StudyFile, changes, write_study
+from capedjica.study.analyses import IcaTable
+from capedjica.study.study_file import (
+    PrivacyTable,
+    SiteTable,
+    Study,
+    StudyFile,
+    changes,
+    to_content,
+    write_study,
+)
 from capedjica.tools.toml import toml_value
 from tests.support.drafts import card, draft, plain, sites
 
@@ -60,7 +70,7 @@ optional = st.fixed_dictionaries(
     {},
     optional={
         "mechanism": st.sampled_from(["cape", "conventional", "local", "pooled"]),
-        "mask": st.sampled_from(["uniform", "paper"]),
+        "masking": st.sampled_from(["uniform", "paper"]),
         "n_colluding": st.sampled_from(["third", 1, 2]),
         "threshold": st.just(4),
         "reserve": st.floats(0, 0.9),
@@ -162,34 +172,46 @@ def other_values(draw, old):
     return changed if changed != old else old + letter
 
 
-CHOICES = {"kind": "voxels", "method": "paper", "mechanism": "pooled", "mask": "paper", "n_colluding": 1}
+CHOICES = {"method": "paper", "mechanism": "pooled", "masking": "paper", "n_colluding": 1}
+KINDS = {"features": "voxels", "analysis": "pca"}
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(FIELDS), st.data())
 def test_every_value_changes_the_hash(field, data):
     table = plain(full_draft())
-    before = Study(msgspec.convert(table, StudyFile)).hash
+    before = Study(to_content(table)).hash
     *path, key = field
     place = table
     for step in path:
         place = place[step]
-    place[key] = CHOICES[key] if key in CHOICES else data.draw(other_values(place[key]))
-    assert Study(msgspec.convert(table, StudyFile)).hash != before
+    if key in ("name", "share"):
+        place[key] = {"name": "networks", "share": 1.0}[key]
+    elif key == "kind":
+        place[key] = KINDS[path[0]]
+        for other in ("method", "max_iter") if path[0] == "analysis" else ():
+            del place[other]
+    else:
+        place[key] = CHOICES[key] if key in CHOICES else data.draw(other_values(place[key]))
+    assert Study(to_content(table)).hash != before
 
 
 def test_the_fields_are_all_of_them():
     names = {field[-1] for field in FIELDS}
-    tables = ("analysis", "features", "privacy")
-    structs = [StudyFile, *(type(getattr(draft(), name)) for name in tables), SiteTable]
-    assert names == {name for kind in structs for name in kind.__struct_fields__} - {*tables, "sites"}
+    structs = [StudyFile, IcaTable, FeatureTable, PrivacyTable, SiteTable]
+    nested = {"analyses", "features", "privacy", "sites"}
+    assert names == {name for kind in structs for name in kind.__struct_fields__} - nested
 
 
-def test_a_study_of_tables_keeps_the_hash_that_it_had_before_there_were_features():
+def test_a_study_of_schema_1_keeps_the_hash_that_it_had_before_there_were_features():
     digest = "f4f3a0c01e031fc536a6aee2118d1719850e766780120758d75d94d4712d8b01"
-    assert Study(draft()).hash.hex() == digest
-    assert Study(draft(features={"kind": "columns"})).hash.hex() == digest
-    assert Study(draft(features={"standardize": True})).hash.hex() != digest
+
+    def first(**changes):
+        return Study(msgspec.structs.replace(draft(**changes), schema=1)).hash.hex()
+
+    assert first() == digest
+    assert first(features={"kind": "columns"}) == digest
+    assert first(features={"standardize": True}) != digest
 
 
 @same_folder
@@ -236,24 +258,24 @@ def test_a_value_left_out_is_the_same_as_its_default_and_two_as_two_point_nought
 
 
 def test_the_contract_follows_from_the_file():
-    study = Study(draft(privacy={"n_colluding": 2, "reserve": 0.25, "mask": "paper"}, site_3=0.5))
+    study = Study(draft(privacy={"n_colluding": 2, "reserve": 0.25, "masking": "paper"}, site_3=0.5))
     contract = study.contract
     assert contract.epsilon == (2.0, 2.0, 0.5, 2.0)
     assert contract.subjects == (20, 30, 25, 25)
     assert study.n_subjects == 100
     assert (contract.roster.n_colluding, contract.roster.threshold) == (2, 4)
-    assert (contract.reserve, contract.mask, contract.agreement) == (0.25, "paper", study.hash)
-    assert contract.stages == study.method.stages()
+    assert (contract.reserve, contract.masking, contract.agreement) == (0.25, "paper", study.hash)
+    assert contract.stages == study.analysis.stages()
 
 
 def test_the_method_follows_from_the_file():
-    paper = Study(draft(analysis={"method": "paper", "max_iter": 17})).method
+    paper = Study(draft(analysis={"method": "paper", "max_iter": 17})).analysis
     assert paper == PaperMethod(12, 4, 17, scan_length=60)
-    assert Study(draft(analysis={"method": "paper"})).method == PaperMethod(12, 4, scan_length=60)
-    releases = sum(stage.count for stage in Study(draft(analysis={"max_iter": 7})).method.stages())
-    assert releases != sum(stage.count for stage in Study(draft()).method.stages())
-    smooth = Study(draft(analysis={"image_shape": (30, 30), "n_features": 900})).method.stages()
-    rough = Study(draft(analysis={"n_features": 900})).method.stages()
+    assert Study(draft(analysis={"method": "paper"})).analysis == PaperMethod(12, 4, scan_length=60)
+    releases = sum(stage.count for stage in Study(draft(analysis={"max_iter": 7})).analysis.stages())
+    assert releases != sum(stage.count for stage in Study(draft()).analysis.stages())
+    smooth = Study(draft(analysis={"image_shape": (30, 30), "n_features": 900})).analysis.stages()
+    rough = Study(draft(analysis={"n_features": 900})).analysis.stages()
     assert sum(stage.query.size for stage in smooth) < sum(stage.query.size for stage in rough)
 
 
@@ -296,11 +318,11 @@ def problems(**changes):
         ),
         (
             {"analysis": {"image_shape": (3, 5)}},
-            "analysis.image_shape [3, 5] has 15 pixels, n_features is 12",
+            "features.image_shape [3, 5] has 15 pixels, n_features is 12",
         ),
         (
             {"analysis": {"image_shape": (1000, 1000), "n_features": 10**6}},
-            "analysis.image_shape must have at most",
+            "features.image_shape must have at most",
         ),
         ({"analysis": {"n_features": 10**6}}, f"more than the {MAX_BLOCK_WORDS:,} of a release"),
         ({"privacy": {"epsilon": None}}, "privacy.epsilon is missing, and site site-1 has none of its own"),
@@ -396,7 +418,7 @@ def test_misspelt_keys_are_put_right(tmp_path):
 
 def test_another_schema_is_refused_as_such(tmp_path):
     write_study(tmp_path / "study.toml", draft())
-    text = (tmp_path / "study.toml").read_text().replace("schema = 1", "schema = 2\nnovelty = true")
+    text = (tmp_path / "study.toml").read_text().replace("schema = 2", "schema = 3\nnovelty = true")
     (tmp_path / "later.toml").write_text(text)
-    with pytest.raises(InputError, match="schema must be 1, got 2: made for another version of capedjica"):
+    with pytest.raises(InputError, match="schema must be 1 or 2, got 3: made for another version"):
         Study.load(tmp_path / "later.toml")

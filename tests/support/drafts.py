@@ -4,7 +4,31 @@ import msgspec
 
 from capedjica.data.features import FeatureTable
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, StudyFile
+from capedjica.study.analyses import IcaTable
+from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
+from capedjica.study.analyses.pca import PcaTable
+from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile
+
+# What stands under [features], though it is said together with the analysis.
+OF_SCANS = ("n_features", "scan_length", "image_shape")
+
+
+def apart(settings):
+    """Settings of an ICA, and those of the scans it is made of."""
+    return (
+        {key: value for key, value in settings.items() if key not in OF_SCANS},
+        {key: value for key, value in settings.items() if key in OF_SCANS},
+    )
+
+
+def with_ica(content, **settings):
+    """The same study with other settings of its only analysis, or of its scans."""
+    analysis, scans = apart(settings)
+    return msgspec.structs.replace(
+        content,
+        analyses=(msgspec.structs.replace(content.analyses[0], **analysis),),
+        features=msgspec.structs.replace(content.features, **scans),
+    )
 
 
 def card(name, key=None):
@@ -29,13 +53,49 @@ def draft(
     **own_epsilon,
 ):
     """A study of four sites; the tables' values can be replaced."""
+    ica, scans = apart({"n_components": 4, "n_features": 12, "scan_length": 60} | (analysis or {}))
     return StudyFile(
         title=title,
-        analysis=AnalysisTable(**{"n_components": 4, "n_features": 12, "scan_length": 60} | (analysis or {})),
-        features=FeatureTable(**features or {}),
+        analyses=(IcaTable(**ica),),
+        features=FeatureTable(**scans | (features or {})),
         privacy=PrivacyTable(**{"epsilon": 2.0} | (privacy or {})),
         sites=sites(*subjects, **own_epsilon),
     )
+
+
+TABLE = FeatureTable(kind="table", columns=("age", "volume", "dx"))
+SCANS = FeatureTable(n_features=6, scan_length=60)
+ICA = IcaTable(name="networks", n_components=3, max_iter=2)
+# Every kind of analysis, on rows or on scans, and several of them.
+ANALYSES = {
+    "mean": (TABLE, (MeanTable(clip=100.0),)),
+    "histogram": (TABLE, (HistogramTable(edges=((0, 40, 90), (0, 1, 2, 3), (-0.5, 0.5, 1.5))),)),
+    "kmeans": (TABLE, (KMeansTable(n_clusters=2, radius=100.0, max_iter=3),)),
+    "regression": (TABLE, (RegressionTable(label="dx", feature_bound=100.0, max_iter=3),)),
+    "pca": (SCANS, (PcaTable(n_components=2),)),
+    "ica": (SCANS, (ICA,)),
+    "paper": (SCANS, (IcaTable(method="paper", n_components=3, max_iter=2),)),
+    "networks, then connectivity": (
+        SCANS,
+        (ICA, MeanTable(name="connectivity", values="connectivity", networks="networks", clip=2.0)),
+    ),
+    "three": (
+        SCANS,
+        (
+            ICA,
+            MeanTable(name="amplitudes", values="amplitudes", networks="networks", clip=1.0, share=0.2),
+            KMeansTable(name="groups", values="connectivity", n_clusters=2, radius=4.0, max_iter=2),
+        ),
+    ),
+}
+
+
+def every_kind():
+    """A study of every kind."""
+    return [
+        msgspec.structs.replace(draft(), features=features, analyses=analyses)
+        for features, analyses in ANALYSES.values()
+    ]
 
 
 def plain(content):

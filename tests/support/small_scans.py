@@ -44,13 +44,17 @@ def atlas_study(study: Study) -> Study:
         "index\tname\n" + "".join(f"{n}\tcube {n}\n" for n in range(9999))
     )
     features = msgspec.structs.replace(
-        study.content.features, kind="atlas", atlas="atlas.nii.gz", mask=None, mask_sha256=None
+        study.content.features,
+        kind="atlas",
+        atlas="atlas.nii.gz",
+        mask=None,
+        mask_sha256=None,
+        n_features=n_regions,
     )
     content = msgspec.structs.replace(
         study.content,
         title="Regions",
         features=features,
-        analysis=msgspec.structs.replace(study.content.analysis, n_features=n_regions),
     )
     write_study(study.folder / "atlas.toml", content)
     return Study.load(study.folder / "atlas.toml")

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from capedjica.data import make_synthetic
+from capedjica.data import FeatureTable, make_synthetic
 from capedjica.site.home import SiteHome
+from capedjica.study.analyses import IcaTable
 from capedjica.study.study_file import (
-    AnalysisTable,
     PrivacyTable,
     SiteTable,
     Study,
@@ -40,13 +40,8 @@ def make_study(folder: Path, simulated: bool = True, iterations: int = 6, **priv
     np.save(folder / "truth" / "mixing.npy", data.mixing)
     content = StudyFile(
         title="A small study",
-        analysis=AnalysisTable(
-            n_components=COMPONENTS,
-            n_features=SIDE * SIDE,
-            scan_length=LENGTH,
-            image_shape=(SIDE, SIDE),
-            max_iter=iterations,
-        ),
+        analyses=(IcaTable(n_components=COMPONENTS, max_iter=iterations),),
+        features=FeatureTable(n_features=SIDE * SIDE, scan_length=LENGTH, image_shape=(SIDE, SIDE)),
         privacy=PrivacyTable(**({"epsilon": 10.0} | privacy)),
         sites=tuple(
             SiteTable(name=home.settings.name, subjects=size, card=home.card().card)

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Query, Stage
 from capedjica.mechanisms.messages import VERSION
 from capedjica.mechanisms.site.answering import Site
@@ -83,8 +83,7 @@ def run():
             {name: 5 + number for number, name in enumerate(NAMES)},
             dict.fromkeys(NAMES),
             STAGES,
-            epsilon=1.0,
-            delta=1e-5,
+            in_process(epsilon=1.0),
             insecure_noise_seed=7,
             carrier=Losing(),
         )

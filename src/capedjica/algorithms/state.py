@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from capedjica.errors import ProtocolError
+from capedjica.tools.arrays import FloatArray
 
 
 class _Array(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -25,10 +26,13 @@ def pack(**arrays: ArrayLike) -> bytes:
     )
 
 
-def unpack(data: bytes) -> dict[str, NDArray[np.float64]]:
+def unpack(data: bytes) -> dict[str, FloatArray]:
     """Return the arrays in bytes from elsewhere; anything but what :func:`pack` writes is a ProtocolError."""
     try:
-        arrays = {name: _read(array) for name, array in _decoder.decode(data).items()}
+        arrays = {
+            name: np.frombuffer(array.values, dtype="<f8").reshape(array.shape)
+            for name, array in _decoder.decode(data).items()
+        }
         # One state has one spelling, so that equal states have equal hashes.
         if pack(**arrays) != data:
             raise ValueError("another spelling")
@@ -37,11 +41,7 @@ def unpack(data: bytes) -> dict[str, NDArray[np.float64]]:
     return arrays
 
 
-def _read(array: _Array) -> NDArray[np.float64]:
-    return np.frombuffer(array.values, dtype="<f8").reshape(array.shape)
-
-
-def read_arrays(data: bytes, **shapes: tuple[int, ...]) -> dict[str, NDArray[np.float64]]:
+def read_arrays(data: bytes, **shapes: tuple[int, ...]) -> dict[str, FloatArray]:
     """Return the arrays of a public state, which must be those named, with those shapes, and no others."""
     arrays = unpack(data)
     if {name: array.shape for name, array in arrays.items()} != shapes:

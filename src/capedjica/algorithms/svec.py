@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.errors import InputError
+from capedjica.tools.arrays import FloatArray, Scan
 
 
 def svec_size(size: int) -> int:
@@ -21,13 +22,13 @@ def svec_size(size: int) -> int:
     return size * (size + 1) // 2
 
 
-def svec(matrix: NDArray[np.floating]) -> NDArray[np.float64]:
+def svec(matrix: Scan) -> FloatArray:
     """Return the upper triangle row by row, off-diagonals times sqrt(2)."""
     places, factors = _layout(len(matrix))
     return matrix.reshape(-1)[places] * factors
 
 
-def unsvec(vector: NDArray[np.floating]) -> NDArray[np.float64]:
+def unsvec(vector: Scan) -> FloatArray:
     """Return the symmetric matrix of a vector; the inverse of :func:`svec`."""
     size = (math.isqrt(8 * len(vector) + 1) - 1) // 2
     if svec_size(size) != len(vector):
@@ -40,7 +41,7 @@ def unsvec(vector: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=4)
-def _layout(size: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+def _layout(size: int) -> tuple[NDArray[np.intp], FloatArray]:
     """Where the entries of the upper triangle stand in a (D, D) matrix, and their factors."""
     rows, columns = np.triu_indices(size)
     return rows * size + columns, np.where(rows == columns, 1.0, math.sqrt(2))

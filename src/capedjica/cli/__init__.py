@@ -9,15 +9,13 @@ import typer
 from rich.console import Console
 
 import capedjica
-from capedjica.cli.coordinator.compare import compare
 from capedjica.cli.coordinator.plan import plan
 from capedjica.cli.coordinator.provision import provision
-from capedjica.cli.coordinator.report import report
+from capedjica.cli.coordinator.report import compare, report
 from capedjica.cli.coordinator.run import run
 from capedjica.cli.coordinator.status import status
 from capedjica.cli.coordinator.study import app as study_app
-from capedjica.cli.first_look.demo import demo
-from capedjica.cli.first_look.federated_demo import federated_demo
+from capedjica.cli.first_look.demo import demo, federated_demo
 from capedjica.cli.first_look.simulate import simulate
 from capedjica.cli.site import connection
 from capedjica.cli.site.commands import app as site_app

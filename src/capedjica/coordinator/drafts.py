@@ -10,8 +10,9 @@ import msgspec
 
 from capedjica.errors import InputError
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.study.study_file import SCHEMA, SiteTable, Study, StudyFile, site_block, study_path
-from capedjica.tools.toml import listed, read_toml
+from capedjica.study.study_file import SiteTable, Study, StudyFile, read_study_file, site_block, study_path
+from capedjica.tools.durable import whole_file, writing
+from capedjica.tools.toml import listed
 
 
 def sealed_path(study: str | os.PathLike[str]) -> Path:
@@ -26,7 +27,7 @@ def add_site(path: str | os.PathLike[str], site: SiteTable) -> Study:
     what was written reads back as the study with this site in it does it take the place of the file.
     """
     file = study_path(path)
-    content = read_toml(file, StudyFile, SCHEMA)
+    content = read_study_file(file)
     if sealed_path(file).exists():
         raise InputError(f"{file} was sealed ({sealed_path(file)}); a changed study is a new study")
     _check_newcomer(file, content, site)
@@ -49,27 +50,19 @@ def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:
 
 
 def _append(file: Path, block: str, expected: StudyFile) -> None:
-    draft = file.with_name(f".{file.name}.part")
-    try:
-        draft.write_bytes(_joined(file.read_bytes(), block.encode()))
-        if not _reads_as(draft, expected):
+    with writing(file), whole_file(file, mode=0o600) as draft:
+        text = file.read_bytes()
+        # In lines that end as those of the text do.
+        end = b"\r\n" if b"\r\n" in text else b"\n"
+        draft.write(text + (b"" if text.endswith(b"\n") else end) + block.encode().replace(b"\n", end))
+        draft.flush()
+        if not _reads_as(Path(draft.name), expected):
             raise InputError(f"{file} cannot be added to: its sites must be tables, each headed [[sites]]")
-        shutil.copymode(file, draft)
-        os.replace(draft, file)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _joined(text: bytes, block: bytes) -> bytes:
-    """Return the text with the block after it, in lines that end as those of the text do."""
-    end = b"\r\n" if b"\r\n" in text else b"\n"
-    return text + (b"" if text.endswith(b"\n") else end) + block.replace(b"\n", end)
+        shutil.copymode(file, draft.name)
 
 
 def _reads_as(file: Path, expected: StudyFile) -> bool:
     try:
-        return read_toml(file, StudyFile, SCHEMA) == expected
+        return read_study_file(file) == expected
     except InputError:
         return False

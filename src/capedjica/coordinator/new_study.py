@@ -51,7 +51,10 @@ def read_site(text: str, of_folder: FolderReader) -> SiteTable:
     """
     who, subjects = _split(text.strip())
     if who.startswith(_CARD) or who.endswith(".card"):
-        return _site_of_card(who, subjects)
+        site = read_card(who)
+        if subjects is None:
+            raise InputError(f"site {site.name}: how many people? Expected CARD:SUBJECTS")
+        return SiteTable(name=site.name, subjects=subjects, card=site.card)
     if _exists(who):
         return of_folder(who, subjects)
     raise InputError(f"site {printable(text)!r} is neither a card nor a folder; expected {SITE_FORMS}")
@@ -100,13 +103,6 @@ def _exists(path: str) -> bool:
         return Path(path).exists()
     except OSError:  # longer than any name of a file
         return False
-
-
-def _site_of_card(card: str, subjects: int | None) -> SiteTable:
-    site = read_card(card)
-    if subjects is None:
-        raise InputError(f"site {site.name}: how many people? Expected CARD:SUBJECTS")
-    return SiteTable(name=site.name, subjects=subjects, card=site.card)
 
 
 def read_site_file(path: str | os.PathLike[str], of_folder: FolderReader) -> list[SiteTable]:

@@ -14,7 +14,6 @@ import hashlib
 import io
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,11 +21,12 @@ from typing import Final
 
 import numpy as np
 
-from capedjica.data.scans import Features, Recording, Scan
+from capedjica.data.scans import Features, Recording
 from capedjica.errors import InputError
+from capedjica.tools.arrays import Scan
+from capedjica.tools.durable import write_whole
 
-_ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\.part-.*\.npy")
-_DRAFT: Final = ".part-"
+_ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\..*\.npy\.[0-9a-f]{16}\.part")
 _DIGEST_SIZE: Final = 32
 
 
@@ -64,16 +64,8 @@ class SeriesCache:
         self.folder.chmod(0o700)
         buffer = io.BytesIO()
         np.save(buffer, np.asarray(series, dtype=np.float32), allow_pickle=False)
-        content = buffer.getbuffer()
-        handle, draft = tempfile.mkstemp(".npy", f"{_DRAFT}{self._prefix}", self.folder)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.write(hashlib.sha256(content).digest())
-            os.replace(draft, path)
-        except BaseException:
-            Path(draft).unlink(missing_ok=True)
-            raise
+        content = buffer.getvalue()
+        write_whole(path, content + hashlib.sha256(content).digest(), mode=0o600)
 
     def purge(self) -> int:
         """Remove every entry, and the folder if nothing else is in it; return how many there were."""
@@ -84,7 +76,7 @@ class SeriesCache:
 
     def purge_other_editions(self) -> int:
         """Remove every entry of another edition, unfinished ones too; return how many there were."""
-        own = (self._prefix, f"{_DRAFT}{self._prefix}")
+        own = (self._prefix, f".{self._prefix}")
         return self._remove(lambda name: not name.startswith(own))
 
     def _remove(self, unwanted: Callable[[str], bool]) -> int:

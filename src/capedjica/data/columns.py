@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from capedjica.data.scans import FloatArray, Problem, Recording, Scan
+from capedjica.data.scans import Problem, Recording
 from capedjica.data.timeseries import read_scan, scan_problems
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -40,6 +41,9 @@ class Columns:
 
     def series(self, recording: Recording) -> Scan:
         """Return the numbers of a file; raise whatever comes when it cannot be used."""
+        # The rows of a table of people look like time points, and everybody's would be this person's.
+        if recording.row is not None:
+            raise ValueError("a row, not a scan")
         scan = read_scan(recording.path, self.n_features)
         if scan.ndim != 2 or scan.shape[1] != self.n_features:
             raise ValueError("not (time, features)")
@@ -48,6 +52,8 @@ class Columns:
 
     def problems(self, recording: Recording) -> list[Problem]:
         """Return why a file cannot be used."""
+        if recording.row is not None:
+            return [Problem(recording.path, "a table with a row per person", "a scan of each person")]
         return scan_problems(recording.path, self.n_features)
 
     def layout(self, recording: Recording) -> str:

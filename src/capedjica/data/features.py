@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.columns import Columns
 from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
+from capedjica.data.person_table import PARTICIPANT, PersonRows
 from capedjica.data.scans import Features
 from capedjica.errors import InputError
 from capedjica.privacy import validate
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 Side = Annotated[float, msgspec.Meta(ge=1, le=50)]
 Width = Annotated[float, msgspec.Meta(gt=0, le=100)]
 Frequency = Annotated[float, msgspec.Meta(gt=0, le=100)]
+# No study has more of anything that is counted.
+MOST: Final = 10**9
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 # A brain in voxels of 3 mm has 70,000, and the smooth maps of the basis need no finer ones.
 MOST_VOXELS: Final = 100_000
 
@@ -42,6 +48,8 @@ _COMPUTED_MASKS: Final = ("background", "epi", "whole-brain-template", "gm-templ
 _IMAGES_ONLY: Final = (
     "atlas", "mask", "voxel_size", "space", "smoothing_fwhm", "low_pass", "high_pass", "confounds",
 )  # fmt: skip
+# A row has no course of time.
+_SCANS_ONLY: Final = (*_IMAGES_ONLY, "detrend", "standardize", "scan_length", "image_shape")
 
 
 class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -49,8 +57,9 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
 
     Attributes
     ----------
-    kind : {"columns", "atlas", "voxels"}
-        The columns of tables as they are; regions of an atlas; voxels of a mask.
+    kind : {"columns", "atlas", "voxels", "table"}
+        The columns of tables as they are; regions of an atlas; voxels of a mask; columns of one table that
+        has a row per person.
     atlas, atlas_sha256 : str, optional
         The image of the regions, labels (3-D) or maps (4-D), in a path relative to the study.toml, and its
         hash.
@@ -68,9 +77,17 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
         In Hz; they need the repetition time of every recording.
     confounds : list of str
         Strategies of :func:`nilearn.interfaces.fmriprep.load_confounds`.
+    n_features : int, optional
+        How many features there are: columns, regions or voxels.
+    scan_length : int, optional
+        Time points of a typical scan, as planned.
+    image_shape : pair of int, optional
+        Height and width, where columns are the pixels of an image.
+    columns : list of str
+        Names of the columns, in order, for kind "table".
     """
 
-    kind: Literal["columns", "atlas", "voxels"] = "columns"
+    kind: Literal["columns", "atlas", "voxels", "table"] = "columns"
     atlas: str | None = None
     atlas_sha256: str | None = None
     mask: str | None = None
@@ -83,14 +100,37 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     low_pass: Frequency | None = None
     high_pass: Frequency | None = None
     confounds: tuple[str, ...] = ()
+    n_features: Count | None = None
+    scan_length: Annotated[int, msgspec.Meta(ge=2, le=LONGEST_SCAN)] | None = None
+    image_shape: tuple[Count, Count] | None = None
+    columns: tuple[str, ...] = ()
 
 
 def feature_problems(table: FeatureTable) -> list[str]:
     """Return which settings do not go together; no file is looked at."""
-    return [*_kind_problems(table), *_mask_problems(table), *_cleaning_problems(table)]
+    if table.kind == "table":
+        return [*_row_problems(table)]
+    return [*_kind_problems(table), *_cleaning_problems(table)]
+
+
+def _row_problems(table: FeatureTable) -> Iterator[str]:
+    for name in _SCANS_ONLY:
+        if getattr(table, name):
+            yield f"features.{name} is for scans; features.kind is 'table'"
+    if not table.columns:
+        yield "features.columns must name the columns that are analysed, since features.kind is 'table'"
+    for name, times in Counter(table.columns).items():
+        if not name.strip() or name != name.strip() or not name.isprintable():
+            yield f"features.columns must be names in one printed line, got {name!r}"
+        elif name == PARTICIPANT:
+            yield f"features.columns must be columns of numbers; {PARTICIPANT} says who somebody is"
+        elif times > 1:
+            yield f"features.columns must name each column once, got {name!r} {times} times"
 
 
 def _kind_problems(table: FeatureTable) -> Iterator[str]:
+    if table.columns:
+        yield f"features.columns is for kind 'table'; features.kind is {table.kind!r}"
     if table.kind == "columns":
         for name in _IMAGES_ONLY:
             if getattr(table, name):
@@ -105,9 +145,6 @@ def _kind_problems(table: FeatureTable) -> Iterator[str]:
             yield "features.atlas is for kind 'atlas'; features.kind is 'voxels'"
         if table.mask is None and table.voxel_size is None:
             yield "features.voxel_size must be given, in mm, where features.mask is not"
-
-
-def _mask_problems(table: FeatureTable) -> Iterator[str]:
     if table.mask in _COMPUTED_MASKS:
         yield f"features.mask must be the name of a file, got {table.mask!r}; {ACROSS_PEOPLE}"
 
@@ -141,15 +178,20 @@ def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_feature
         if n_features is None:
             raise InputError("n_features must be given: columns of tables are counted by nothing else")
         return Columns(validate.count("n_features", n_features), table.detrend, table.standardize)
-    features = _open_images(table, Path(folder))
+    rows = table.kind == "table"
+    features = PersonRows(table.columns) if rows else _open_images(table, Path(folder))
     if n_features not in (None, features.n_features):
-        made = {"atlas": "atlas has {} regions", "voxels": "mask has {} voxels"}[table.kind]
-        raise InputError(f"analysis.n_features is {n_features}; the {made.format(features.n_features)}")
+        made = {
+            "atlas": "the atlas has {} regions",
+            "voxels": "the mask has {} voxels",
+            "table": "features.columns names {}",
+        }[table.kind]
+        raise InputError(f"features.n_features is {n_features}; {made.format(features.n_features)}")
     return features
 
 
 def count_features(table: FeatureTable, folder: str | os.PathLike[str]) -> int:
-    """Return how many features the atlas or the mask of a study makes."""
+    """Return how many features the atlas, the mask or the named columns of a study make."""
     return open_features(table, folder, None).n_features
 
 
@@ -171,6 +213,9 @@ def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicI
 def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> bytes:
     """Return a hash of the settings and of the content of the public files, wherever these are."""
     plain = msgspec.to_builtins(table)
+    # What was said later, and makes no difference to a series.
+    for name in ("n_features", "scan_length", "image_shape", "columns"):
+        del plain[name]
     for name, public in (("atlas", atlas), ("mask", mask)):
         plain |= {name: None, f"{name}_sha256": None if public is None else public.sha256}
     content = msgspec.msgpack.encode([plain, version("nilearn")], order="deterministic")
@@ -228,7 +273,12 @@ def _checked(image: Any, what: str) -> Nifti1Image:
 
 def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     """Return the mask of the voxels, that of the MNI152 template where none is given."""
-    mask = _mni_brain() if given is None else given.image
+    if given is None:
+        from nilearn.datasets import load_mni152_brain_mask
+
+        mask: Nifti1Image = load_mni152_brain_mask()
+    else:
+        mask = given.image
     if len(mask.shape) != 3:
         raise InputError(f"mask must be 3-D, got shape {mask.shape}")
     inside = new_image(np.asanyarray(mask.dataobj) != 0, mask.affine)
@@ -244,31 +294,22 @@ def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     return inside
 
 
-def _mni_brain() -> Nifti1Image:
-    from nilearn.datasets import load_mni152_brain_mask
-
-    brain: Nifti1Image = load_mni152_brain_mask()
-    return brain
-
-
 def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
     """Return the regions, within the mask where one is given."""
     if len(atlas.shape) not in (3, 4):
         raise InputError(f"atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
     values = np.asanyarray(atlas.dataobj)
     if mask is not None:
-        _check_same_grid(atlas, mask.image)
-        inside = np.asanyarray(mask.image.dataobj) != 0
+        grid = mask.image
+        if atlas.shape[:3] != grid.shape or not np.allclose(atlas.affine, grid.affine, atol=1e-3):
+            affines = "equal" if np.allclose(atlas.affine, grid.affine) else "different"
+            raise InputError(
+                f"mask must be on the grid of the atlas: shapes {grid.shape} and {atlas.shape[:3]}, "
+                f"affines {affines}"
+            )
+        inside = np.asanyarray(grid.dataobj) != 0
         values = np.where(inside if values.ndim == 3 else inside[..., np.newaxis], values, 0)
     return new_image(_labels(values) if values.ndim == 3 else _maps(values), atlas.affine)
-
-
-def _check_same_grid(atlas: Nifti1Image, mask: Nifti1Image) -> None:
-    if atlas.shape[:3] != mask.shape or not np.allclose(atlas.affine, mask.affine, atol=1e-3):
-        raise InputError(
-            f"mask must be on the grid of the atlas: shapes {mask.shape} and "
-            f"{atlas.shape[:3]}, affines {'equal' if np.allclose(atlas.affine, mask.affine) else 'different'}"
-        )
 
 
 def _labels(values: Any) -> Any:

@@ -35,7 +35,8 @@ from numpy.typing import NDArray
 from capedjica.algorithms.ica.basis import low_pass_within
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.layouts import entity_of
-from capedjica.data.scans import FloatArray, Problem, Recording, Scan
+from capedjica.data.scans import Problem, Recording
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 # Part of the public voxels that must lie within the field of view, lest an image is in another space.
 LEAST_COVERAGE: Final = 0.5
-_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
+_UNIT_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 # What a repetition time may be, in seconds; beyond it, its unit is another.
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_PLACES: Final = 5000
@@ -118,7 +119,10 @@ class ImageFeatures(ABC):
                 raise UnusableError(*found)
             self._masker.set_params(t_r=self._repetition_time(recording, image))
             confounds, kept = self._confounds(recording, image.shape[3])
-            return self._extract(_in_memory(recording.path, image), *_cut(confounds, kept))
+            # The confounds of the volumes that are read, and which of these stay.
+            confounds = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
+            kept = None if kept is None else kept[kept < LONGEST_SCAN]
+            return self._extract(_in_memory(recording.path, image), confounds, kept)
 
     def series_of(self, image: Nifti1Image) -> Scan:
         """Return (time, features) of an image in memory; raise UnusableError when there are none."""
@@ -139,7 +143,8 @@ class ImageFeatures(ABC):
         except UnusableError as error:
             return error.problems
         except OSError as error:
-            return [_unreadable(recording, error)]
+            reason = error.strerror or "damaged"
+            return [Problem(recording.path, f"cannot be read ({reason})", "a file that can be read")]
         except Exception as error:
             why = " ".join(str(error).split())[:200]
             return [Problem(recording.path, f"nothing can be extracted ({why})", "a sound 4-D image")]
@@ -215,12 +220,6 @@ class ImageFeatures(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_features={self.n_features})"
-
-
-def _cut(confounds: Any, kept: NDArray[np.int64] | None) -> tuple[Any, NDArray[np.int64] | None]:
-    """Return the confounds of the volumes that are read, and which of these stay."""
-    cut = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
-    return cut, None if kept is None else kept[kept < LONGEST_SCAN]
 
 
 def _check_confounds(recording: Recording, n_rows: int, n_volumes: int, n_kept: int) -> None:
@@ -411,11 +410,6 @@ def _one_at_a_time() -> Iterator[None]:
         yield
 
 
-def _unreadable(recording: Recording, error: OSError) -> Problem:
-    reason = error.strerror or "damaged"
-    return Problem(recording.path, f"cannot be read ({reason})", "a file that can be read")
-
-
 def _like(image: Nifti1Image, values: NDArray[Any]) -> Nifti1Image:
     return new_image(values, image.affine)
 
@@ -447,7 +441,7 @@ def repetition_time(recording: Recording, image: Nifti1Image) -> float | None:
     found = _sidecar_time(recording)
     if found is None:
         unit: str = image.header.get_xyzt_units()[1]  # type: ignore[no-untyped-call]
-        found = float(_zooms(image)[3]) * _SECONDS.get(unit, math.nan)
+        found = float(_zooms(image)[3]) * _UNIT_SECONDS.get(unit, math.nan)
     return found if _SHORTEST <= found <= _LONGEST else None
 
 

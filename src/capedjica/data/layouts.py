@@ -7,6 +7,7 @@
               ``*_desc-confounds_timeseries.tsv`` beside them and ``participants.tsv`` on top
 ``abide``     nilearn's copy of ABIDE, as ``nilearn.datasets.fetch_abide_pcp`` leaves it:
               ``ABIDE_pcp/cpac/nofilt_noglobal/*_rois_cc200.1D`` and ``Phenotypic_V1_0b_preprocessed1.csv``
+``table``     one table with a row per person (:mod:`capedjica.data.person_table`), which has to be opened
 ============  ===========================================================================================
 
 Privacy is that of people, so all recordings of one person must be found to be theirs. A file belongs to the
@@ -17,6 +18,7 @@ folder is named after; else to the person whom the file is named after.
 from __future__ import annotations
 
 import csv
+import glob
 import hashlib
 import os
 import re
@@ -26,18 +28,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
 
+from capedjica.data.person_table import TABLE_SUFFIXES, is_person_table, read_person_table, table_problems
 from capedjica.data.scans import Person, Problem, Recording, stem
 from capedjica.data.timeseries import SUFFIXES, is_table
 from capedjica.errors import InputError
 
-DataKind = Literal["auto", "files", "nifti", "bids", "abide"]
+DataKind = Literal["auto", "files", "nifti", "bids", "abide", "table"]
 IMAGE_SUFFIXES: Final = (".nii", ".nii.gz")
 PHENOTYPES: Final = "Phenotypic_V1_0b_preprocessed1.csv"
 # Whatever follows: to take two people for one costs a little noise, to take one for two their protection.
 _SUBJECT: Final = re.compile(r"sub-[0-9A-Za-z]+")
 _PREPROCESSED: Final = "_desc-preproc_"
-_CONFOUNDS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
-_NO_SCANS: Final = ("participants.tsv", *_CONFOUNDS)
+_CONFOUND_ENDINGS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
+_NO_SCANS: Final = ("participants.tsv", *_CONFOUND_ENDINGS)
 # Which of several images of one run it is.
 _VARIANT: Final = re.compile(r"_(space|res|den|desc)-[0-9A-Za-z]+")
 _PIECE: Final = 1 << 16
@@ -64,7 +67,7 @@ class Found:
     people : tuple of Person
         In the order of their names.
     problems : tuple of Problem
-        What is wrong already, before any file is opened.
+        What is wrong already, before any scan is opened.
     """
 
     kind: DataKind
@@ -87,10 +90,10 @@ def find_people(
 
     Parameters
     ----------
-    kind : {"auto", "files", "nifti", "bids", "abide"}
+    kind : {"auto", "files", "nifti", "bids", "abide", "table"}
         What the folder holds; "auto" is what it looks like.
     folder : path
-        The folder.
+        The folder, or the table with a row per person itself.
     pattern : str
         Which of its files.
     task, space : str, optional
@@ -102,15 +105,21 @@ def find_people(
     without : collection of str
         Names of people who are left out, and none of whose files is opened.
     """
-    home = _readable(Path(folder))
+    home = Path(folder)
+    if kind in ("auto", "table") and _is_one_table(home):
+        kind, home, pattern = "table", home.parent, glob.escape(home.name)
+    home = _readable(home)
     kind = _guess(home, pattern) if kind == "auto" else kind
     if kind == "bids":
         recordings, problems = _bids(home, pattern, task, space)
     elif kind == "abide":
         recordings, problems = _abide(home, pattern, abide_site), []
+    elif kind == "table":
+        recordings, problems = _rows_by_person(home, pattern)
     else:
         recordings, problems = _plain(home, pattern, kind)
-    chosen = _chosen(_people(recordings), participants, home)
+    everybody = [Person(name, tuple(own)) for name, own in sorted(recordings.items())]
+    chosen = _chosen(everybody, participants, home)
     people = tuple(person for person in chosen if person.name not in without)
     names = {person.name for person in people}
     problems = [problem for problem in problems if problem.subject in names or not participants]
@@ -133,8 +142,14 @@ def recordings_among(files: Sequence[Path]) -> tuple[Recording, ...]:
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder of scans that is not there or empty, as that of a disk that is not mounted."""
+    if _is_one_table(folder):
+        return
     if next(_readable(folder).iterdir(), None) is None:
         raise InputError(f"{folder} must be the folder of the scans; it is empty")
+
+
+def _is_one_table(path: Path) -> bool:
+    return path.suffix.lower() in TABLE_SUFFIXES and path.is_file()
 
 
 def _readable(home: Path) -> Path:
@@ -151,7 +166,10 @@ def _guess(home: Path, pattern: str) -> DataKind:
         return "abide"
     if next(_func_images(home), None) is not None:
         return "bids"
-    return "nifti" if any(map(is_image, _matching(home, pattern, deep=True))) else "files"
+    if any(map(is_image, _matching(home, pattern, deep=True))):
+        return "nifti"
+    tables = [path for path in _matching(home, pattern, deep=False) if is_table(path)]
+    return "table" if len(tables) == 1 and is_person_table(tables[0]) else "files"
 
 
 def is_image(path: Path) -> bool:
@@ -165,12 +183,10 @@ def _matching(home: Path, pattern: str, *, deep: bool) -> list[Path]:
         matching = list(home.rglob(pattern) if deep and "/" not in pattern else home.glob(pattern))
     except (ValueError, NotImplementedError):
         raise InputError(f"pattern must be that of file names in {home}, got {pattern!r}") from None
-    visible = [path for path in matching if not _is_hidden(path, home)]
+    visible = [
+        path for path in matching if not any(part.startswith(".") for part in path.relative_to(home).parts)
+    ]
     return sorted(visible, key=lambda path: (path.name, path))
-
-
-def _is_hidden(path: Path, home: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(home).parts)
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
@@ -181,10 +197,6 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
 
 
 # People ---------------------------------------------------------------------------------------------------
-
-
-def _people(recordings: Mapping[str, Sequence[Recording]]) -> list[Person]:
-    return [Person(name, tuple(own)) for name, own in sorted(recordings.items())]
 
 
 def _chosen(people: list[Person], participants: Sequence[str], home: Path) -> tuple[Person, ...]:
@@ -289,7 +301,26 @@ def _confounds_of(path: Path) -> Path | None:
 def _confound_tables(path: Path) -> list[Path]:
     """Return where that table may be."""
     run = _run_name(path).removesuffix("_bold")
-    return [path.with_name(run + ending) for ending in _CONFOUNDS]
+    return [path.with_name(run + ending) for ending in _CONFOUND_ENDINGS]
+
+
+# A table with a row per person ----------------------------------------------------------------------------
+
+
+def _rows_by_person(home: Path, pattern: str) -> tuple[dict[str, list[Recording]], list[Problem]]:
+    """Return everybody's row in the one table of a folder."""
+    matching = _matching(home, pattern, deep=False)
+    paths = [path for path in matching if _is_one_table(path)]
+    if not paths:
+        raise InputError(f"{home} holds no {', '.join(TABLE_SUFFIXES)} file that matches {pattern!r}")
+    if len(paths) > 1:
+        others = ", ".join(str(path.relative_to(home)) for path in paths)
+        raise InputError(f"{home} holds several tables ({others}): name that of the people by the pattern")
+    table = read_person_table(paths[0])
+    if not table.rows:
+        raise InputError(f"{paths[0]} has a row of nobody; expected a row per person")
+    recordings = {name: [Recording(paths[0], row=name)] for name in table.rows}
+    return recordings, list(table_problems(paths[0], table))
 
 
 # BIDS derivatives -----------------------------------------------------------------------------------------
@@ -309,19 +340,17 @@ def _bids(
     images = sorted(path for path in _func_images(home) if path.match(pattern))
     preprocessed = [path for path in images if _PREPROCESSED in path.name]
     if not preprocessed:
-        raise InputError(_nothing_preprocessed(home, bool(images)))
+        wanted = f"sub-*/[ses-*/]func/*{_PREPROCESSED}bold.nii.gz"
+        if not images:
+            raise InputError(f"{home} holds no {wanted}")
+        raise InputError(
+            f"{home} holds raw images, not yet in a common space; give the derivatives of fMRIPrep, {wanted}"
+        )
     chosen = _with_entity(preprocessed, "task", task, home)
     chosen = _with_entity(chosen, "space", space, home)
     recordings = [Recording(path, _confounds_of(path)) for path in chosen]
     by_person = _grouped(recordings, lambda recording: _owner(recording.path, home))
     return by_person, list(_participant_problems(home / "participants.tsv", by_person))
-
-
-def _nothing_preprocessed(home: Path, raw: bool) -> str:
-    wanted = f"sub-*/[ses-*/]func/*{_PREPROCESSED}bold.nii.gz"
-    if not raw:
-        return f"{home} holds no {wanted}"
-    return f"{home} holds raw images, not yet in a common space; give the derivatives of fMRIPrep, {wanted}"
 
 
 def _with_entity(paths: list[Path], entity: str, value: str | None, home: Path) -> list[Path]:
@@ -382,10 +411,17 @@ def _abide(home: Path, pattern: str, site: str | None) -> dict[str, list[Recordi
     sites = {
         row["FILE_ID"]: row["SITE_ID"] for row in _rows_of(table, ",") if {"FILE_ID", "SITE_ID"} <= set(row)
     }
-    _check_abide_site(site, set(sites.values()), table)
+    known = set(sites.values())
+    if site is not None and site.lower() not in {name.lower() for name in known}:
+        raise InputError(
+            f"abide_site must be a SITE_ID of {table} ({', '.join(sorted(known))}), got {site!r}"
+        )
     files = [path for path in _matching(home, pattern, deep=True) if is_image(path) or path.suffix == ".1D"]
     recordings = _grouped(files, _file_id)
-    _check_one_derivative(recordings, home)
+    for paths in recordings.values():
+        if len(paths) > 1:
+            others = ", ".join(str(path.relative_to(home)) for path in paths)
+            raise InputError(f"{home} holds several derivatives of ABIDE ({others}): name one by the pattern")
     found = {
         name: [Recording(path) for path in paths]
         for name, paths in recordings.items()
@@ -400,17 +436,3 @@ def _file_id(path: Path) -> str:
     """Return ABIDE's name of a person: what comes before the name of the derivative."""
     found = re.match(r"(.+?_\d{7})(?:_|$)", stem(path))
     return found[1] if found else stem(path)
-
-
-def _check_abide_site(site: str | None, sites: set[str], table: Path) -> None:
-    if site is not None and site.lower() not in {name.lower() for name in sites}:
-        raise InputError(
-            f"abide_site must be a SITE_ID of {table} ({', '.join(sorted(sites))}), got {site!r}"
-        )
-
-
-def _check_one_derivative(recordings: Mapping[str, Sequence[Path]], home: Path) -> None:
-    for paths in recordings.values():
-        if len(paths) > 1:
-            others = ", ".join(str(path.relative_to(home)) for path in paths)
-            raise InputError(f"{home} holds several derivatives of ABIDE ({others}): name one by the pattern")

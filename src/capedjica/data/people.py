@@ -18,9 +18,12 @@ import numpy as np
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.cache import SeriesCache
-from capedjica.data.scans import Features, Person, Problem, Recording, Scan
+from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import value_problems
 from capedjica.privacy import validate
+from capedjica.tools.arrays import Scan
+
+Notes = Callable[[Scan], Iterable[tuple[str, str]]]
 
 
 class People(Sequence[Scan]):
@@ -103,30 +106,34 @@ class People(Sequence[Scan]):
         n_components: int,
         progress: Callable[[], None] | None = None,
         longest: int = LONGEST_SCAN,
+        notes: Notes = lambda series: (),
     ) -> list[Problem]:
         """Read everybody once and return everything that is wrong, in the order of the people.
 
         Parameters
         ----------
         n_components : int
-            Time points that everybody must have at least, in all recordings together.
+            Time points that everybody must have at least, in all recordings together; a row of a table of
+            people is one, and need not be more.
         progress : callable, optional
             Called after each person.
         longest : int
             How many time points of a person take part.
+        notes : callable
+            Returns what is found and expected of a series that can be read but is of less or no use.
         """
         validate.count("n_components", n_components)
         found: list[Problem] = []
         layouts: dict[Path, str] = {}
         for person in self.people:
-            problems = self._problems(person, n_components, longest, layouts)
+            problems = self._problems(person, n_components, longest, layouts, notes)
             found += [replace(problem, subject=person.name) for problem in problems]
             if progress is not None:
                 progress()
         return found + [replace(odd, subject=self._owner(odd.path)) for odd in _odd_layouts(layouts)]
 
     def _problems(
-        self, person: Person, n_components: int, longest: int, layouts: dict[Path, str]
+        self, person: Person, n_components: int, longest: int, layouts: dict[Path, str], notes: Notes
     ) -> list[Problem]:
         """Return what is wrong with one person's recordings, and note the layouts of those that are not."""
         if not person.recordings:
@@ -142,7 +149,12 @@ class People(Sequence[Scan]):
                 continue
             n_timepoints += len(series)
             found += value_problems(recording.path, series)
-        if n_timepoints < n_components and not any(problem.fatal for problem in found):
+            found += [
+                Problem(recording.path, f"{what} ({person.name})", expected, fatal=False, alike=expected)
+                for what, expected in notes(series)
+            ]
+        of_scans = all(recording.row is None for recording in person.recordings)
+        if of_scans and n_timepoints < n_components and not any(problem.fatal for problem in found):
             expected = f"at least the {n_components} of the components"
             found.append(Problem(person.recordings[0].path, f"{n_timepoints} time points", expected))
         if n_timepoints > longest:

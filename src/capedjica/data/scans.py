@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from capedjica.tools.arrays import FloatArray, Scan
+from capedjica.tools.text import printable
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
-
-FloatArray = NDArray[np.float64]
-Scan = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,9 @@ class Problem:
         False where the subject can take part all the same.
     subject : str
         Whose file it is; empty where its name says so.
+    alike : str
+        The same for all whose problem is of one kind, of which one line is said (`told_once`); empty where
+        it is told by itself.
     """
 
     path: Path
@@ -37,6 +38,7 @@ class Problem:
     expected: str
     fatal: bool = True
     subject: str = ""
+    alike: str = ""
 
     @property
     def name(self) -> str:
@@ -44,23 +46,38 @@ class Problem:
         return self.subject or stem(self.path)
 
     def __str__(self) -> str:
-        return _one_line(f"{self.path}: {self.found}; expected {self.expected}")
+        return printable(f"{self.path}: {self.found}; expected {self.expected}", exactly=True)
+
+
+def told_once(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return one line for all that are alike, given what they have in common and the words of each."""
+    groups: dict[str, dict[str, None]] = {}
+    for alike, words in told:
+        groups.setdefault(alike or words, {})[words] = None
+    return [next(iter(words)) + _others(len(words) - 1) for words in groups.values()]
+
+
+def _others(count: int) -> str:
+    return f" (and {count:,} more like this)" if count else ""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One run of the scanner.
+    """One run of the scanner, or somebody's row in the table of all people.
 
     Attributes
     ----------
     path : Path
-        A 4-D image, or a table or array (time, features).
+        A 4-D image, or a table or array (time, features); or the table that has a row per person.
     confounds : Path, optional
         fMRIPrep's table of confounds that belongs to it.
+    row : str, optional
+        Whose row of the table it is; the file then serves everybody.
     """
 
     path: Path = field(repr=False)
     confounds: Path | None = field(default=None, repr=False)
+    row: str | None = field(default=None, repr=False)
 
     @property
     def sidecar(self) -> Path:
@@ -70,6 +87,8 @@ class Recording:
     @property
     def sources(self) -> tuple[Path, ...]:
         """Every file that has a say in the series, whether it is there or not."""
+        if self.row is not None:
+            return (self.path,)
         if self.confounds is None:
             return (self.path, self.sidecar)
         return (self.path, self.sidecar, self.confounds, self.confounds.with_suffix(".json"))
@@ -115,8 +134,3 @@ def stem(path: Path) -> str:
     """Return the name of a file without its ending, both parts of ``.nii.gz``."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
     return plain.stem
-
-
-def _one_line(text: str) -> str:
-    """Return text with what does not print, a line break in the name of a file for example, escaped."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
-from capedjica.data.scans import Problem, Scan
+from capedjica.data.scans import Problem
+from capedjica.tools.arrays import Scan
 
 Shape = tuple[int, ...]
 Row = tuple[int, list[str]]  # number of the line, cells
@@ -59,7 +60,7 @@ def read_scan(path: Path, n_features: int | None = None) -> Scan:
     if _is_matlab(path):
         return _read_matlab(path, n_features)
     lines = _table_lines(path, _LONGEST_LINE if n_features is None else _REMARK + _CELL * n_features)
-    if _is_blank(lines):
+    if all(line == "\n" for line in lines):
         return np.empty((0, 0))
     numbers = np.loadtxt(lines, delimiter=_delimiter(path), comments=None, quotechar='"', ndmin=2)
     return numbers[:LONGEST_SCAN]
@@ -152,7 +153,7 @@ def _matlab_problems(path: Path) -> list[Problem]:
         ((n_rows, _),) = names.values()
         expected = f"at most {LONGEST_SCAN} in a file of MATLAB, which cannot be read in part"
         return [Problem(path, f"{n_rows} time points", expected)] if n_rows > LONGEST_SCAN else []
-    found = f"{len(names)} matrices ({_quoted(', '.join(names))})" if names else "no matrix of numbers"
+    found = f"{len(names)} matrices ({quoted(', '.join(names))})" if names else "no matrix of numbers"
     return [Problem(path, found, "one matrix, (time, features)")]
 
 
@@ -167,25 +168,22 @@ def _table_lines(path: Path, longest: int = _LONGEST_LINE) -> list[str]:
     """Return the lines of a table, those without numbers blanked out so that the others keep their places."""
     delimiter = _delimiter(path)
     with path.open(encoding="utf-8-sig") as file:
-        found = islice(_lines(file, longest), _MOST_LINES)
+        found = islice(text_lines(file, longest), _MOST_LINES)
         lines = [line if line.strip(" \n") else "\n" for line in found]
     if delimiter is None:
         lines = ["\n" if line.isspace() or line.lstrip().startswith("#") else line for line in lines]
     first = next((number for number, line in enumerate(lines) if line != "\n"), None)
-    if first is not None and not any(map(_is_number, next(_rows(lines[first:], delimiter))[1])):
+    if first is not None and not any(map(is_number, next(_rows(lines[first:], delimiter))[1])):
         lines[first] = "\n"
     return lines
 
 
-def _lines(file: TextIO, longest: int) -> Iterator[str]:
+def text_lines(file: TextIO, longest: int = _LONGEST_LINE) -> Iterator[str]:
+    """Yield the lines of a file; raise ValueError at one that no table has, before it fills the memory."""
     while line := file.readline(longest):
         if len(line) == longest:
             raise ValueError("a line that is too long")
         yield line
-
-
-def _is_blank(lines: Sequence[str]) -> bool:
-    return all(line == "\n" for line in lines)
 
 
 def _rows(lines: Sequence[str], delimiter: str | None) -> Iterator[Row]:
@@ -199,7 +197,7 @@ def _rows(lines: Sequence[str], delimiter: str | None) -> Iterator[Row]:
             yield rows.line_num, row
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
     """Tell whether NumPy takes a cell for a number; Python also takes 1_000 and digits of other scripts."""
     try:
         float(cell)
@@ -241,15 +239,12 @@ def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     except Exception as error:
         if isinstance(error, OSError) and error.strerror is not None:  # SciPy raises others for content
             raise
-        found, shape = _unreadable_problems(path)
+        if _is_matlab(path):
+            found, shape = _matlab_problems(path), None
+        else:
+            found, shape = _array_problems(path) if _is_array(path) else _table_problems(path)
         return found or [Problem(path, "content that cannot be read", "numbers")], shape
     return list(value_problems(path, scan)), scan.shape
-
-
-def _unreadable_problems(path: Path) -> tuple[list[Problem], Shape | None]:
-    if _is_matlab(path):
-        return _matlab_problems(path), None
-    return _array_problems(path) if _is_array(path) else _table_problems(path)
 
 
 def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:
@@ -291,10 +286,10 @@ def _table_problems(path: Path) -> tuple[list[Problem], Shape | None]:
 
 def _text_problems(path: Path, rows: list[Row]) -> Iterator[Problem]:
     cells = ((line, column, cell) for line, row in rows for column, cell in enumerate(row, start=1))
-    text = (place for place in cells if not _is_number(place[2]))
+    text = (place for place in cells if not is_number(place[2]))
     for (line, column, cell), count in _first_and_count(text):
         found = f"cells that are no numbers ({count}), the first in line {line}, column {column}"
-        yield Problem(path, f"{found}: {_quoted(cell)}", "numbers")
+        yield Problem(path, f"{found}: {quoted(cell)}", "numbers")
 
 
 def _length_problems(path: Path, rows: list[Row], width: int) -> Iterator[Problem]:
@@ -330,5 +325,6 @@ def value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
         yield Problem(path, found, expected, fatal=False)
 
 
-def _quoted(cell: str) -> str:
+def quoted(cell: str) -> str:
+    """Return the beginning of a cell between quotation marks."""
     return repr(cell if len(cell) <= _LONGEST_QUOTE else cell[:_LONGEST_QUOTE] + "...")

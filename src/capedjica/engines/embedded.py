@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Self, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import Analysis, ReleasedMean, Result
 from capedjica.engines.inprocess import Carrier, InProcessEngine, faithful
-from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
-from capedjica.mechanisms.aggregator.guarantee import privacy_statement
-from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
+from capedjica.mechanisms.aggregator.history import privacy_statement
+from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.mechanisms.release import HEADROOM, plan_release, stream_distance
 from capedjica.mechanisms.site.answering import Site, SitePolicy
-from capedjica.mechanisms.statistics import Statistics
-from capedjica.privacy import validate
+from capedjica.mechanisms.terms import NO_RESERVE, Terms
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.ledger import Policy
 from capedjica.privacy.ledger.memory import memory_ledger
@@ -25,7 +23,10 @@ from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
-from capedjica.securesum.parameters import Roster
+from capedjica.tools.arrays import FloatArray, Scan
+
+in_process: Final = partial(Terms, reserve=NO_RESERVE)
+"""The :class:`capedjica.mechanisms.terms.Terms` of a study in which no site is lost."""
 
 
 class EmbeddedStudy:
@@ -41,11 +42,11 @@ class EmbeddedStudy:
         What yields the subjects' vectors at each site, by name.
     stages : sequence of Stage
         Everything that may be asked.
-    epsilon : float or dict, optional
-        Total budget, for all sites or by name; None for ``mechanism="none"``.
-    delta : float
-        Of the total guarantee.
-    mechanism, mask, n_colluding, weights, reserve, neighbour, units_per_subject
+    terms : Terms
+        What it may cost, and against whom it protects (:data:`in_process`).
+    weights : dict, optional
+        Weights of the sites, by name.
+    neighbour, units_per_subject
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
         Reproducible noise that protects nobody; the result says so.
@@ -65,14 +66,9 @@ class EmbeddedStudy:
         subjects: Mapping[str, int],
         statistics: Mapping[str, Statistics],
         stages: Sequence[Stage],
+        terms: Terms,
         *,
-        epsilon: float | Mapping[str, float] | None,
-        delta: float,
-        mechanism: MechanismName = "cape",
-        mask: MaskName = "uniform",
-        n_colluding: int | str = "third",
         weights: Mapping[str, float] | None = None,
-        reserve: float = 0.0,
         insecure_noise_seed: int | None = None,
         neighbour: Neighbour = "subject",
         units_per_subject: int = 1,
@@ -80,40 +76,53 @@ class EmbeddedStudy:
         besides: float = 0.0,
         carrier: Carrier = faithful,
     ) -> None:
-        check_budget(budget, mechanism, insecure_noise_seed is not None)
+        seeded = insecure_noise_seed is not None
+        check_budget(budget, terms.mechanism, seeded)
         names = list(subjects)
         identities = {name: Identity.generate() for name in names}
-        self.contract = Contract(
-            title=title,
-            roster=_roster(identities, n_colluding),
-            subjects=tuple(subjects[name] for name in names),
-            stages=tuple(stages),
-            epsilon=_budgets(epsilon, names, mechanism),
-            delta=delta,
-            mechanism=mechanism,
-            mask=mask,
+        self.contract = replace(terms, insecure_noise=seeded).contract(
+            title,
+            [identities[name].public(name) for name in names],
+            list(subjects.values()),
+            stages,
             weights=tuple(weights[name] for name in names) if weights else (),
-            reserve=reserve,
-            insecure_noise=insecure_noise_seed is not None,
             neighbour=neighbour,
             units_per_subject=units_per_subject,
         )
         self._seed = insecure_noise_seed
         self.sites = {name: self._site(name, identities[name], statistics[name]) for name in names}
         self.engine = InProcessEngine(self.sites, carrier)
-        curator = self._noise("aggregator") if mechanism == "pooled" else None
+        curator = self._noise("aggregator") if terms.mechanism == "pooled" else None
         self.aggregator = Aggregator(self.contract, self.engine.exchange, curator)
-        self.released: list[Released] = []
+        self.released: list[ReleasedMean] = []
         if budget is not None:
             self._charge(budget, besides)
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        analysis: Analysis[Result],
+        data: Mapping[str, Sequence[Scan] | FloatArray],
+        terms: Terms,
+        subjects: Mapping[str, int] | None = None,
+        **more: Any,
+    ) -> Self:
+        """Return a study of an analysis on the data of every site.
+
+        Data are subjects, or an array with one row for each; ``subjects`` is how many units they hold where a
+        unit is not a subject.
+        """
+        sizes = subjects or {name: len(site) for name, site in data.items()}
+        sites = {name: analysis.site(cast(Sequence[Scan], site)) for name, site in data.items()}
+        return cls(title, sizes, sites, analysis.stages(), terms, **more)
 
     def _charge(self, budget: PrivacyBudget, besides: float) -> None:
         contract = self.contract
         sites = (contract.alone,) if contract.mechanism == "local" else contract.roster.names
         numbers, grid, distance = 0, 0.0, 0.0
         for stage in contract.stages:
-            part = stage.share * (1 - contract.reserve) / stage.count
-            plan = plan_release(contract, stage.query, part, sites)
+            plan = plan_release(contract, stage.query, contract.planned_share(stage), sites)
             numbers += stage.count * stage.query.size
             grid += stage.count * max(plan.grid_delta.values())
             distance += stage.count * stream_distance(stage.query.size, len(contract.subjects))
@@ -139,10 +148,12 @@ class EmbeddedStudy:
         policy = SitePolicy(allow_unprotected=True)
         return Site(contract, name, identity, ledger, statistics, self._noise(name), policy)
 
-    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query over all subjects of the participants."""
         value = self.aggregator.mean(stage, state)
-        self.released.append(Released(stage, value, self.aggregator.releases[-1].noise))
+        last = self.aggregator.releases[-1]
+        n_people = sum(self.contract.enrolled[name] for name in last.participants)
+        self.released.append(ReleasedMean(stage, value, last.noise, n_people))
         return value
 
     def publish(self, data: bytes) -> None:
@@ -153,30 +164,3 @@ class EmbeddedStudy:
     def privacy(self) -> PrivacyStatement:
         """What was guaranteed and what was spent so far."""
         return privacy_statement(self.contract, self.aggregator.releases)
-
-
-def _roster(identities: Mapping[str, Identity], n_colluding: int | str) -> Roster:
-    n_sites = len(identities)
-    if n_sites < 2:
-        raise InputError(f"a study across sites needs at least two sites, got {n_sites}")
-    colluding = validate.colluding(n_colluding, n_sites)
-    threshold = max(2 * n_sites // 3 + 1, (n_sites + colluding) // 2 + 1)
-    return Roster(tuple(identities[name].public(name) for name in identities), threshold, colluding)
-
-
-def _budgets(
-    epsilon: float | Mapping[str, float] | None, names: Sequence[str], mechanism: str
-) -> tuple[float, ...]:
-    if mechanism == "none":
-        if epsilon is not None:
-            raise InputError(f"mechanism 'none' gives no privacy: epsilon must not be given, got {epsilon}")
-        return ()
-    if epsilon is None:
-        raise InputError(f"epsilon must be given for mechanism '{mechanism}'")
-    if isinstance(epsilon, Mapping):
-        if set(epsilon) != set(names):
-            raise InputError(
-                f"epsilon must name the sites {', '.join(names)}; got {', '.join(map(str, epsilon))}"
-            )
-        return tuple(validate.positive(f"epsilon of site {name}", epsilon[name]) for name in names)
-    return (validate.positive("epsilon", epsilon),) * len(names)

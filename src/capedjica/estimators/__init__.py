@@ -1,9 +1,22 @@
 """The Python face of the package, in the manner of scikit-learn: arrays in, private results out."""
 
+from capedjica.algorithms.ica.paper_method import PaperOptions
 from capedjica.estimators.djica import CapeDJICA
-from capedjica.estimators.inputs import Sites, name_sites
+from capedjica.estimators.histogram import PrivateHistogram
+from capedjica.estimators.kmeans import PrivateKMeans
 from capedjica.estimators.mean import PrivateMean, private_mean
 from capedjica.estimators.pca import CapePCA
+from capedjica.estimators.regression import PrivateLogisticRegression
 from capedjica.privacy.budget import PrivacyBudget
 
-__all__ = ["CapeDJICA", "CapePCA", "PrivacyBudget", "PrivateMean", "Sites", "name_sites", "private_mean"]
+__all__ = [
+    "CapeDJICA",
+    "CapePCA",
+    "PaperOptions",
+    "PrivacyBudget",
+    "PrivateHistogram",
+    "PrivateKMeans",
+    "PrivateLogisticRegression",
+    "PrivateMean",
+    "private_mean",
+]

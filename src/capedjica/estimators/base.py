@@ -1,30 +1,65 @@
-"""What scikit-learn expects of an estimator, without the seconds that importing it takes."""
+"""What all estimators have in common: scikit-learn's parameters, a budget, and a study in this process."""
 
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
-from typing import Any, Self
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
+from capedjica.algorithms.analysis import Analysis, Result
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError
+from capedjica.mechanisms.contract import MaskName, MechanismName
+from capedjica.mechanisms.terms import Terms
+from capedjica.privacy.budget import PrivacyBudget
+from capedjica.privacy.statement import PrivacyStatement
+
+# The default of a parameter's old name, so that ``clone``, ``get_params`` and ``set_params`` treat it like
+# any other; what it says is looked at in ``fit``.
+DEPRECATED: Final = "deprecated"
+Value = TypeVar("Value")
 
 
-class Estimator(ABC):
+class Estimator:
     """Parameters are those of ``__init__``, kept under their names and never changed."""
 
-    @abstractmethod
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from the subjects of all sites."""
+    # Not scikit-learn's BaseEstimator: to import that takes two thirds as long as all of this package.
 
-    @abstractmethod
-    def transform(self, X: Any) -> Any:
-        """Return what becomes of a subject."""
+    epsilon: float | Mapping[str, float] | None
+    delta: float
+    mechanism: MechanismName
+    n_colluding: int | str
+    masking: MaskName
+    mask: Any
+    insecure_noise_seed: int | None
+    budget: PrivacyBudget | None
+    privacy_: PrivacyStatement
 
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Learn from the subjects of all sites, and return what becomes of each."""
-        return self.fit(X).transform(X)
+    def _terms(self) -> Terms:
+        """Return what the study may cost, and against whom it protects."""
+        return in_process(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            mechanism=self.mechanism,
+            masking=self._masking(),
+            n_colluding=self.n_colluding,
+        )
+
+    def _masking(self) -> MaskName:
+        return renamed("mask", self.mask, "masking", self.masking, "uniform")
+
+    def _study(
+        self, title: str, analysis: Analysis[Result], sites: Mapping[str, Any], terms: Terms, **more: Any
+    ) -> EmbeddedStudy:
+        """Return a study of the analysis, charged to the budget; ``more`` as for an `EmbeddedStudy`."""
+        seed, budget = self.insecure_noise_seed, self.budget
+        return EmbeddedStudy.of(
+            title, analysis, sites, terms, insecure_noise_seed=seed, budget=budget, **more
+        )
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
@@ -42,7 +77,11 @@ class Estimator(ABC):
         params = {name: getattr(self, name) for name in self._defaults()}
         if not deep:
             return params
-        nested = {name: value for name, value in params.items() if _has_params(value)}
+        nested = {
+            name: value
+            for name, value in params.items()
+            if hasattr(value, "get_params") and not isinstance(value, type)
+        }
         return params | {
             f"{name}__{inner}": value
             for name, owner in nested.items()
@@ -69,12 +108,11 @@ class Estimator(ABC):
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn what to expect: X is a list of sites, not one table."""
-        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+        from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(
-            estimator_type="transformer",
+            estimator_type=None,
             target_tags=TargetTags(required=False),
-            transformer_tags=TransformerTags(),
             input_tags=InputTags(two_d_array=False, three_d_array=True),
             non_deterministic=True,
         )
@@ -86,8 +124,76 @@ class Estimator(ABC):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
 
 
-def _has_params(value: Any) -> bool:
-    return hasattr(value, "get_params") and not isinstance(value, type)
+class Transformer(Estimator):
+    """An estimator whose result makes something of every subject."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from the subjects of all sites."""
+        raise NotImplementedError
+
+    def transform(self, X: Any) -> Any:
+        """Return what becomes of one subject, or of each in a list or dict."""
+        if isinstance(X, Mapping):
+            return {name: self.transform(site) for name, site in X.items()}
+        if isinstance(X, list | tuple):
+            return [self.transform(subject) for subject in X]
+        return self._transform_one(X)
+
+    def _transform_one(self, subject: Any) -> Any:
+        raise NotImplementedError
+
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Learn from the subjects of all sites, and return what becomes of each."""
+        return self.fit(X).transform(X)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that there is ``transform``."""
+        from sklearn.utils import TransformerTags
+
+        tags = super().__sklearn_tags__()
+        tags.estimator_type, tags.transformer_tags = "transformer", TransformerTags()
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TableEstimator(Estimator):
+    """The budget, and against whom it protects.
+
+    Parameters
+    ----------
+    epsilon : float or dict from site to float, optional
+        Total budget; required unless ``mechanism="none"``.
+    delta : float
+        Of the total guarantee.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}
+        How a mean is made private.
+    n_colluding : int or "third"
+        Sites that may side with the aggregator.
+    masking : {"uniform", "paper"}
+        Kind of masks that hide a site's numbers.
+    insecure_noise_seed : int, optional
+        Reproducible noise; the result is marked as not private.
+    budget : PrivacyBudget, optional
+        What this call is charged to, together with others. Without one epsilon stands for this call alone,
+        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+    mask
+        The old name of ``masking``.
+
+    Attributes
+    ----------
+    privacy_ : PrivacyStatement
+        The guarantee.
+    """
+
+    epsilon: float | Mapping[str, float] | None = None
+    delta: float = 1e-5
+    mechanism: MechanismName = "cape"
+    n_colluding: int | str = "third"
+    masking: MaskName = "uniform"
+    insecure_noise_seed: int | None = None
+    budget: PrivacyBudget | None = None
+    mask: Any = DEPRECATED
+    privacy_: PrivacyStatement = field(init=False)
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -101,3 +207,27 @@ def _short(value: Any) -> str:
     if isinstance(value, np.ndarray) or hasattr(value, "dataobj"):
         return f"<{type(value).__name__} of shape {value.shape}>"
     return repr(value)
+
+
+# Parameters by the names they had before, accepted with a warning, as scikit-learn does it.
+
+
+def is_given(value: Any) -> bool:
+    """Tell whether a parameter was given by its old name."""
+    return not (isinstance(value, str) and value == DEPRECATED)
+
+
+def renamed(old: str, value: Any, new: str, given: Value, default: Value) -> Value:
+    """Return a parameter that may be given by its old name or by its new one, but not by both."""
+    if not is_given(value):
+        return given
+    if not (given is default or (isinstance(given, str) and given == default)):
+        raise InputError(f"{old} is the old name of {new}: give {new} alone")
+    warn_of(old, f"{new}=...")
+    result: Value = value
+    return result
+
+
+def warn_of(old: str, instead: str) -> None:
+    """Say what to write instead."""
+    warnings.warn(f"{old}= is deprecated and will be removed: write {instead}", FutureWarning, stacklevel=2)

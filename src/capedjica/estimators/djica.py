@@ -4,50 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
-from capedjica.algorithms.ica.infomax import B_G, B_H, TOLERANCE, Infomax
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.paper_method import PCA, PCA_SHARE, PaperMethod, PaperSite, reduce
-from capedjica.algorithms.ica.reliability import stability
+from capedjica.algorithms.ica.infomax import Infomax
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import SubjectMethod
-from capedjica.algorithms.method import Method as AnyMethod
-from capedjica.algorithms.pca import leading_subspace, pca_query
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.algorithms.pca import PrincipalComponents, leading_subspace
 from capedjica.errors import InputError
-from capedjica.estimators.base import Estimator
+from capedjica.estimators.base import DEPRECATED, Transformer, is_given, renamed, warn_of
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
-from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
+from capedjica.estimators.inputs import OnBad, Sites, read_sites
 from capedjica.estimators.reporting import Record, estimator_report
-from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName, Stage
-from capedjica.mechanisms.statistics import Statistics
-from capedjica.mechanisms.variance import mean_noise
-from capedjica.privacy import gaussian_mu, pure_mu, validate
+from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName
+from capedjica.mechanisms.terms import Terms
+from capedjica.privacy import pure_mu, validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 Method = Literal["subject", "paper", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
-class CapeDJICA(Estimator):
+class CapeDJICA(Transformer):
     """Joint ICA across sites, with every release accounted for.
 
     ``method`` says what is computed, ``mechanism`` how each mean over subjects is made private. All sites run
@@ -69,9 +65,8 @@ class CapeDJICA(Estimator):
         How a mean is made private.
     n_colluding : int or "third"
         Sites that may side with the aggregator.
-    mask : {"uniform", "paper"}, image or path
-        Kind of the masks that hide a site's numbers. Or, as nilearn uses the word, the image of a brain mask,
-        whose voxels are the features; the numbers are then hidden by uniform masks.
+    masking : {"uniform", "paper"}
+        Kind of masks that hide a site's numbers.
     basis : "auto", None or array of shape (K, n_features)
         A public basis for ``method="subject"``; "auto" is low-pass cosines if ``image_shape`` is given or the
         features are the voxels of a brain mask.
@@ -80,14 +75,9 @@ class CapeDJICA(Estimator):
     max_iter : int, optional
         J, the most iterations; by default what suits the noise for "subject" (4 to 24), 1000 for "paper" and
         "djica", 100 for "dp-djica".
-    learning_rate : float, optional
-        rho; by default the paper's 0.015 / ln R.
-    pca_share : float
-        Part of the budget (of mu^2) for the PCA.
-    clip_g, clip_h : float
-        B_G and B_h, bounds of the gradients at one time point.
-    tol : float
-        Squared change of the unmixing matrix at which to stop.
+    paper_options : PaperOptions, optional
+        What is rarely changed of the paper's method; its share of the PCA and its learning rate also hold for
+        "dp-djica".
     random_state : int, optional
         Seeds what is not privacy noise (the order of time points in "djica").
     on_bad : {"raise", "zero"}
@@ -96,6 +86,8 @@ class CapeDJICA(Estimator):
         Reproducible noise; the result is marked as not private.
     callback : callable, optional
         ``callback(estimator, iteration)`` after each iteration, when ``unmixing_`` is the current estimate.
+    mask_img : image or path, optional
+        Where subjects are images: a brain mask, whose voxels are the features.
     atlas : image or path, optional
         Where subjects are images: the regions, labels (3-D) or maps (4-D), that make the features.
     masker : masker of nilearn, optional
@@ -116,6 +108,8 @@ class CapeDJICA(Estimator):
     budget : PrivacyBudget, optional
         What this call is charged to, together with others. Without one epsilon stands for this call alone,
         and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+    mask, learning_rate, pca_share, clip_g, clip_h, tol
+        Old names: of ``masking`` or ``mask_img``, and of what is in ``paper_options``.
 
     Attributes
     ----------
@@ -128,7 +122,7 @@ class CapeDJICA(Estimator):
         The pseudo-inverse of ``mixing_``.
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.reliability`); below 0.8 a map is not to be trusted. None for methods
+        (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
         other than "subject".
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.
@@ -146,19 +140,17 @@ class CapeDJICA(Estimator):
         method: Method = "subject",
         mechanism: MechanismName = "cape",
         n_colluding: int | str = "third",
-        mask: MaskName | Any = "uniform",
+        masking: MaskName = "uniform",
         basis: FloatArray | Literal["auto"] | None = "auto",
         image_shape: tuple[int, int] | None = None,
         max_iter: int | None = None,
-        learning_rate: float | None = None,
-        pca_share: float = PCA_SHARE,
-        clip_g: float = B_G,
-        clip_h: float = B_H,
-        tol: float = TOLERANCE,
+        *,
+        paper_options: PaperOptions | None = None,
         random_state: int | None = None,
         on_bad: OnBad = "raise",
         insecure_noise_seed: int | None = None,
         callback: Callable[[CapeDJICA, int], None] | None = None,
+        mask_img: Any = None,
         atlas: Any = None,
         masker: Any = None,
         smoothing_fwhm: float | None = None,
@@ -167,17 +159,24 @@ class CapeDJICA(Estimator):
         n_jobs: int = 1,
         scan_length: int = TYPICAL_SCAN,
         budget: PrivacyBudget | None = None,
+        mask: Any = DEPRECATED,
+        learning_rate: Any = DEPRECATED,
+        pca_share: Any = DEPRECATED,
+        clip_g: Any = DEPRECATED,
+        clip_h: Any = DEPRECATED,
+        tol: Any = DEPRECATED,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
-        self.method, self.mechanism, self.n_colluding, self.mask = method, mechanism, n_colluding, mask
+        self.method, self.mechanism, self.n_colluding, self.masking = method, mechanism, n_colluding, masking
         self.basis, self.image_shape = basis, image_shape
-        self.max_iter, self.learning_rate, self.pca_share = max_iter, learning_rate, pca_share
-        self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
+        self.max_iter, self.paper_options = max_iter, paper_options
         self.random_state, self.on_bad = random_state, on_bad
         self.insecure_noise_seed, self.callback = insecure_noise_seed, callback
-        self.atlas, self.masker = atlas, masker
+        self.mask_img, self.atlas, self.masker = mask_img, atlas, masker
         self.smoothing_fwhm, self.standardize = smoothing_fwhm, standardize
         self.memory, self.n_jobs, self.scan_length, self.budget = memory, n_jobs, scan_length, budget
+        self.mask, self.learning_rate, self.pca_share = mask, learning_rate, pca_share
+        self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
 
     components_: FloatArray
     mixing_: FloatArray
@@ -186,7 +185,6 @@ class CapeDJICA(Estimator):
     _record: Record
     stability_: FloatArray | None = None
     n_iter_: int
-    privacy_: PrivacyStatement
 
     def fit(self, X: Sites, y: Any = None) -> Self:
         """Estimate the networks.
@@ -200,14 +198,16 @@ class CapeDJICA(Estimator):
             Ignored.
         """
         self._check_parameters()
-        self._extractor = self._images().open()
+        options, terms = self._paper_options(), self._terms()
+        images = ImageOptions(
+            self.atlas, self._mask_img(), self.masker, self.smoothing_fwhm, self.standardize, self.memory
+        )
+        self._extractor = images.open()
         series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
         sites = read_sites(series, self.n_components, self.on_bad, self._longest)
         n_features = next(iter(sites.values()))[0].shape[1]
-        if self.method in ("subject", "paper"):
-            self._fit_private(sites, n_features)
-        else:
-            self._fit_baseline(sites, n_features, self.max_iter or DEFAULT_ITERATIONS[self.method])
+        fit = self._fit_private if self.method in ("subject", "paper") else self._fit_baseline
+        fit(sites, n_features, options, terms)
         return self
 
     @property
@@ -218,24 +218,27 @@ class CapeDJICA(Estimator):
         length = check_scan_length(self.scan_length)
         return length if self.method == "dp-djica" else longest_scan(length)
 
-    def _images(self) -> ImageOptions:
-        brain = None if self._hides(self.mask) else self.mask
-        if isinstance(brain, str) and not Path(brain).exists():
+    def _masking(self) -> MaskName:
+        return super()._masking() if _hides(self.mask) else self.masking
+
+    def _mask_img(self) -> Any:
+        mask = self.mask
+        if _hides(mask):
+            return self.mask_img
+        if isinstance(mask, str) and is_given(mask) and not Path(mask).exists():
             raise InputError(
-                f"mask must be 'uniform', 'paper' or the image of a brain mask; there is no file {brain!r}"
+                f"mask must be 'uniform', 'paper' or the image of a brain mask; there is no file {mask!r}"
             )
-        return ImageOptions(
-            self.atlas, brain, self.masker, self.smoothing_fwhm, self.standardize, self.memory
-        )
+        return renamed("mask", mask, "mask_img", self.mask_img, None)
 
-    @staticmethod
-    def _hides(mask: Any) -> TypeGuard[MaskName]:
-        """Tell which of the two meanings ``mask`` has: hiding numbers, or a brain."""
-        return isinstance(mask, str) and mask in MASKS
-
-    @property
-    def _hiding(self) -> MaskName:
-        return self.mask if self._hides(self.mask) else "uniform"
+    def _paper_options(self) -> PaperOptions:
+        names = [field.name for field in fields(PaperOptions)]
+        old = {name: getattr(self, name) for name in names if is_given(getattr(self, name))}
+        if old and self.paper_options is not None:
+            raise InputError(f"{next(iter(old))} is part of paper_options: give it there alone")
+        for name in old:
+            warn_of(name, f"paper_options=PaperOptions({name}=...)")
+        return self.paper_options or PaperOptions(**old)
 
     def _public_basis(self, n_features: int) -> FloatArray | None:
         """Return the (K, D) basis asked for, orthonormal rows; never guessed from the number of features."""
@@ -258,48 +261,32 @@ class CapeDJICA(Estimator):
             )
         return np.linalg.qr(basis.T)[0].T
 
-    def _method(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> AnyMethod:
+    def _analysis(
+        self, subjects: Sequence[int], n_features: int, options: PaperOptions, terms: Terms
+    ) -> Analysis[Networks]:
         """Return the private analysis asked for."""
+        n_components, length = self.n_components, check_scan_length(self.scan_length)
         if self.method == "paper":
-            return PaperMethod(
-                n_features,
-                self.n_components,
-                self.max_iter or DEFAULT_ITERATIONS["paper"],
-                self.pca_share,
-                self.learning_rate,
-                self.clip_g,
-                self.clip_h,
-                self.tol,
-                check_scan_length(self.scan_length),
-            )
-        return SubjectMethod(
-            n_features,
-            self.n_components,
-            check_scan_length(self.scan_length),
-            self._mean_noise([len(site) for site in sites.values()]),
-            self.max_iter,
-            self._public_basis(n_features),
-        )
+            max_iter = self.max_iter or DEFAULT_ITERATIONS["paper"]
+            return PaperMethod(n_features, n_components, max_iter, length, **vars(options))
+        noise, basis = terms.mean_noise(subjects), self._public_basis(n_features)
+        return SubjectMethod(n_features, n_components, length, noise, self.max_iter, basis)
 
-    def _mean_noise(self, subjects: Sequence[int]) -> float:
-        if self.epsilon is None or len(subjects) < 2:  # refused elsewhere, where it is not as it should be
-            return 0.0
-        epsilon = min(self.epsilon.values()) if isinstance(self.epsilon, Mapping) else self.epsilon
-        n_colluding = validate.colluding(self.n_colluding, len(subjects))
-        mu = gaussian_mu(validate.positive("epsilon", epsilon), self.delta)
-        return mean_noise(mu, subjects, n_colluding, self.mechanism, self._hiding)
+    @property
+    def _title(self) -> str:
+        return f"{self.method} ICA with {self.n_components} components"
 
-    def _fit_private(self, sites: Mapping[str, Sequence[Subject]], n_features: int) -> None:
-        method = self._method(sites, n_features)
-        study = self._study(sites, {name: method.site(data) for name, data in sites.items()}, method.stages())
+    def _fit_private(
+        self, sites: Mapping[str, Sequence[Scan]], n_features: int, options: PaperOptions, terms: Terms
+    ) -> None:
+        analysis = self._analysis([len(site) for site in sites.values()], n_features, options, terms)
+        study = self._study(self._title, analysis, sites, terms)
 
         def report(unmixing: FloatArray, iteration: int) -> None:
             self._report(unmixing, iteration, study.privacy)
 
-        unmixing, n_iter = method.estimate(study, report)
-        self._keep(unmixing, n_iter, study.privacy)
+        self._keep(analysis.estimate(study, report), study.privacy)
         self._record = Record(study.contract, tuple(study.released))
-        self.stability_ = stability(method, unmixing, study.released)
 
     def _check_parameters(self) -> None:
         if self.method not in METHODS:
@@ -311,10 +298,12 @@ class CapeDJICA(Estimator):
             raise InputError(
                 f"scan_length must be at least the {self.n_components} components, got {self.scan_length}"
             )
-        for name in ("clip_g", "clip_h", "tol"):
-            validate.positive(name, getattr(self, name))
-        if self.learning_rate is not None:
-            validate.positive("learning_rate", self.learning_rate)
+        if not _hides(self.masking):
+            raise InputError(
+                f"masking must be 'uniform' or 'paper', got {self.masking!r}; a brain mask is mask_img"
+            )
+        if not isinstance(self.paper_options, PaperOptions | None):
+            raise InputError(f"paper_options must be a PaperOptions, got {type(self.paper_options).__name__}")
         if self.method == "djica" and self.mechanism != "none":
             raise InputError(f"method 'djica' is not private: pass mechanism='none', got {self.mechanism!r}")
         if self.method == "dp-djica" and (self.mechanism == "none" or isinstance(self.epsilon, Mapping)):
@@ -322,10 +311,10 @@ class CapeDJICA(Estimator):
         if self.method == "dp-djica" and self.mechanism == "local":
             raise InputError("method 'dp-djica' uses every site: mechanism 'local' is of one site alone")
         check_budget(self.budget, self.mechanism, self.insecure_noise_seed is not None)
-        if not 0 < self.pca_share < 1:
-            raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
 
-    def _fit_baseline(self, sites: Mapping[str, Sequence[Subject]], n_features: int, max_iter: int) -> None:
+    def _fit_baseline(
+        self, sites: Mapping[str, Sequence[Scan]], n_features: int, options: PaperOptions, terms: Terms
+    ) -> None:
         """Reduce the data by capePCA, then run djICA or dp-djICA on what is left.
 
         Of epsilon, dp-djICA's PCA gets ``pca_share`` (with delta), its descent the rest in equal parts
@@ -333,15 +322,15 @@ class CapeDJICA(Estimator):
         """
         epsilon, longest = self.epsilon, self._longest or max(len(data) for data in chain(*sites.values()))
         assert not isinstance(epsilon, Mapping)
-        step = 0.0 if epsilon is None else (1 - self.pca_share) * epsilon / max_iter
-        study = self._study(
-            sites,
-            {name: PaperSite(data, self.n_components, longest=longest) for name, data in sites.items()},
-            [Stage(pca_query(n_features))],
-            None if epsilon is None else self.pca_share * epsilon,
-            0.0 if epsilon is None else math.sqrt(max_iter) * pure_mu(step),
-        )
-        V = leading_subspace(study.mean(PCA), self.n_components)
+        max_iter = self.max_iter or DEFAULT_ITERATIONS[self.method]
+        step = besides = 0.0
+        if epsilon is not None:
+            terms = replace(terms, epsilon=options.pca_share * epsilon)
+            step = (1 - options.pca_share) * epsilon / max_iter
+            besides = math.sqrt(max_iter) * pure_mu(step)
+        pca = PrincipalComponents(n_features, self.n_components, longest=longest)
+        study = self._study(self._title, pca, sites, terms, besides=besides)
+        V = leading_subspace(study.mean(0), self.n_components)
         self._record = Record(study.contract)
         reduced = [[reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
 
@@ -350,7 +339,7 @@ class CapeDJICA(Estimator):
 
         if epsilon is None:
             result = djica(reduced, self.random_state, max_iter, report)
-            return self._keep(result.unmixing @ V.T, result.n_iter, study.privacy)
+            return self._keep(Networks(result.unmixing @ V.T, n_iter=result.n_iter), study.privacy)
         spreads: list[float] = []
 
         def look(infomax: Infomax, iteration: int, noise: float) -> None:
@@ -362,55 +351,33 @@ class CapeDJICA(Estimator):
             reduced,
             step,
             max_iter,
-            self.learning_rate,
+            options.learning_rate,
             noise=NoiseSource(insecure_noise_seed=self.insecure_noise_seed, purpose="dp-djica"),
             scan_length=longest,
             progress=look,
         )
         privacy = _with_descent(study.privacy, epsilon, step, max_iter, spreads)
-        return self._keep(noisy.unmixing @ V.T, noisy.n_iter, privacy)
-
-    def _study(
-        self,
-        sites: Mapping[str, Sequence[Subject]],
-        statistics: Mapping[str, Statistics],
-        stages: Sequence[Stage],
-        epsilon: float | Mapping[str, float] | None = None,
-        besides: float = 0.0,
-    ) -> EmbeddedStudy:
-        return EmbeddedStudy(
-            f"{self.method} ICA with {self.n_components} components",
-            {name: len(subjects) for name, subjects in sites.items()},
-            statistics,
-            stages,
-            epsilon=self.epsilon if epsilon is None else epsilon,
-            delta=self.delta,
-            mechanism=self.mechanism,
-            mask=self._hiding,
-            n_colluding=self.n_colluding,
-            insecure_noise_seed=self.insecure_noise_seed,
-            budget=self.budget,
-            besides=besides,
-        )
+        return self._keep(Networks(noisy.unmixing @ V.T, n_iter=noisy.n_iter), privacy)
 
     def _report(self, unmixing: FloatArray, iteration: int, privacy: PrivacyStatement) -> None:
         if self.callback is not None:
-            self._keep(unmixing, iteration, privacy)
+            self._keep(Networks(unmixing, n_iter=iteration), privacy)
             self.callback(self, iteration)
 
-    def _keep(self, unmixing: FloatArray, n_iter: int, privacy: PrivacyStatement) -> None:
-        self.mixing_ = mixing_of(unmixing)
+    def _keep(self, found: Networks, privacy: PrivacyStatement) -> None:
+        self.mixing_, self.components_ = found.mixing, found.maps
         self.unmixing_ = pseudo_inverse(self.mixing_)
-        self.components_ = self.mixing_.T
+        self.stability_, self.n_iter_ = found.stability, found.n_iter
         beyond = () if self._extractor is None else self._extractor.not_covered
-        self.n_iter_ = n_iter
         self.privacy_ = replace(privacy, not_covered=privacy.not_covered + beyond)
 
     @property
     def components_img_(self) -> Nifti1Image:
         """The maps as a 4-D image."""
         if self._extractor is None:
-            raise AttributeError("there is no image of the maps: neither mask nor atlas nor masker was given")
+            raise AttributeError(
+                "there is no image of the maps: neither mask_img nor atlas nor masker was given"
+            )
         return self._extractor.image(self.components_)
 
     def generate_report(self, title: str | None = None) -> HtmlReport:
@@ -435,19 +402,20 @@ class CapeDJICA(Estimator):
     def transform(self, X: Any) -> Any:
         """Return the time courses (time, components) of one subject, or of each in a list or dict."""
         self._check_fitted("unmixing_")
-        if isinstance(X, Mapping):
-            return {name: self.transform(site) for name, site in X.items()}
-        if isinstance(X, list | tuple):
-            return [self.transform(subject) for subject in X]
-        values = np.asarray(self._series(X), dtype=np.float64)
+        return super().transform(X)
+
+    def _transform_one(self, subject: Any) -> Any:
+        if is_image(subject):
+            subject = series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
+        values = np.asarray(subject, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
             raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
         return (values - values.mean(axis=0)) @ self.unmixing_.T
 
-    def _series(self, subject: Any) -> Any:
-        if not is_image(subject):
-            return subject
-        return series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
+
+def _hides(mask: Any) -> TypeGuard[MaskName]:
+    """Tell whether this is a kind of masks that hide numbers, rather than a brain mask."""
+    return isinstance(mask, str) and mask in MASKS
 
 
 def _with_descent(

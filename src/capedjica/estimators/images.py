@@ -23,10 +23,11 @@ from capedjica.data.features import (
 )
 from capedjica.data.images import ImageFeatures, UnusableError
 from capedjica.data.people import joined
-from capedjica.data.scans import FloatArray, Recording, Scan
+from capedjica.data.scans import Recording
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, name_sites
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -144,7 +145,7 @@ class ImageOptions:
     """What an estimator was told about images; None where it was not."""
 
     atlas: Any
-    mask: Any
+    mask_img: Any
     masker: Any
     smoothing_fwhm: float | None
     standardize: bool | str | None
@@ -153,17 +154,16 @@ class ImageOptions:
     def open(self) -> Extractor | None:
         """Return what makes series of images from public ones, None where none was given."""
         if self.masker is not None:
-            return self._of_masker()
-        if self.atlas is None and self.mask is None:
+            for name in ("atlas", "mask_img", "smoothing_fwhm", "standardize", "memory"):
+                if getattr(self, name) not in (None, False):
+                    raise InputError(f"{name} must not be given beside masker, which has its own settings")
+            return MaskerExtractor(_fitted(self.masker))
+        if self.atlas is None and self.mask_img is None:
             return None
-        features = image_features(self._table(), _public(self.atlas, "atlas"), _public(self.mask, "mask"))
+        features = image_features(
+            self._table(), _public(self.atlas, "atlas"), _public(self.mask_img, "mask_img")
+        )
         return FeatureExtractor(features, _cache(self.memory))
-
-    def _of_masker(self) -> Extractor:
-        for name in ("atlas", "mask", "smoothing_fwhm", "standardize", "memory"):
-            if getattr(self, name) not in (None, False):
-                raise InputError(f"{name} must not be given beside masker, which has its own settings")
-        return MaskerExtractor(_fitted(self.masker))
 
     def _table(self) -> FeatureTable:
         if self.standardize not in (None, False, True, "zscore_sample"):
@@ -252,7 +252,9 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
     if not places:
         return sites
     if extractor is None:
-        raise InputError(f"X holds images, but neither mask nor atlas nor masker is given; {ACROSS_PEOPLE}")
+        raise InputError(
+            f"X holds images, but neither mask_img nor atlas nor masker is given; {ACROSS_PEOPLE}"
+        )
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
     read = delayed(_read)

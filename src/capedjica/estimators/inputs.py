@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.errors import InputError
+from capedjica.tools.arrays import Scan
 
 Sites = Mapping[str, Any] | Sequence[Any]
-Subject = NDArray[np.floating]
 OnBad = Literal["raise", "zero"]
 
 
@@ -33,7 +32,7 @@ def name_sites(X: Sites) -> dict[str, Any]:
 
 def read_sites(
     X: Sites, n_components: int, on_bad: OnBad = "raise", longest: int | None = None
-) -> dict[str, list[Subject]]:
+) -> dict[str, list[Scan]]:
     """Return the subjects of every site as (time, features) arrays, without copying them.
 
     Parameters
@@ -72,7 +71,7 @@ def read_sites(
     return sites
 
 
-def _array(name: str, number: int, subject: Any) -> Subject:
+def _array(name: str, number: int, subject: Any) -> Scan:
     try:
         array = np.asarray(subject)
         if array.dtype.kind != "f":
@@ -84,9 +83,7 @@ def _array(name: str, number: int, subject: Any) -> Subject:
     return array
 
 
-def _check_subject(
-    subject: Subject, where: str, n_components: int, on_bad: OnBad, longest: int | None
-) -> None:
+def _check_subject(subject: Scan, where: str, n_components: int, on_bad: OnBad, longest: int | None) -> None:
     if on_bad == "zero":
         return
     if not len(subject):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.algorithms.tables.mean import MeanOfRows
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError
+from capedjica.estimators.base import DEPRECATED, renamed
 from capedjica.estimators.inputs import Sites, name_sites
-from capedjica.mechanisms.contract import MaskName, MechanismName, Query, Stage
+from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.arrays import FloatArray
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class PrivateMean:
         The guarantee.
     """
 
-    value: NDArray[np.float64]
+    value: FloatArray
     noise: float
     privacy: PrivacyStatement
 
@@ -45,10 +48,11 @@ def private_mean(
     mechanism: MechanismName = "cape",
     *,
     n_colluding: int | str = "third",
-    mask: MaskName = "uniform",
+    masking: MaskName = "uniform",
     weights: Mapping[str, float] | Sequence[float] | None = None,
     insecure_noise_seed: int | None = None,
     budget: PrivacyBudget | None = None,
+    mask: Any = DEPRECATED,
 ) -> PrivateMean:
     """Mean over all subjects of all sites, each subject's vector clipped to the norm ``clip``.
 
@@ -69,8 +73,8 @@ def private_mean(
         How the mean is made private.
     n_colluding : int or "third"
         Sites that may side with the aggregator.
-    mask : {"uniform", "paper"}
-        Kind of masks.
+    masking : {"uniform", "paper"}
+        Kind of masks that hide a site's numbers.
     weights : dict or sequence, optional
         Weights of the sites, adding up to 1; by default their share of the subjects.
     insecure_noise_seed : int, optional
@@ -78,6 +82,8 @@ def private_mean(
     budget : PrivacyBudget, optional
         What this call is charged to, together with others. Without one epsilon stands for this call alone,
         and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+    mask
+        The old name of ``masking``.
 
     Returns
     -------
@@ -94,32 +100,28 @@ def private_mean(
     (3,)
     """
     sites, shape = _stack_sites(X)
-    validate.positive("clip", clip)
-    study = EmbeddedStudy(
-        "private mean",
-        {name: len(rows) for name, rows in sites.items()},
-        {name: partial(_all_at_once, rows) for name, rows in sites.items()},
-        [Stage(Query("mean of the subjects' vectors", int(np.prod(shape)), clip))],
+    analysis = MeanOfRows(int(np.prod(shape)), validate.positive("clip", clip))
+    terms = in_process(
         epsilon=epsilon,
         delta=delta,
         mechanism=mechanism,
-        mask=mask,
+        masking=renamed("mask", mask, "masking", masking, "uniform"),
         n_colluding=n_colluding,
+    )
+    study = EmbeddedStudy.of(
+        "private mean",
+        analysis,
+        sites,
+        terms,
         weights=_named_weights(weights, list(sites)),
         insecure_noise_seed=insecure_noise_seed,
         budget=budget,
     )
-    value = study.mean(0).reshape(shape)
-    return PrivateMean(value, study.aggregator.releases[-1].noise, study.privacy)
+    found = analysis.estimate(study)
+    return PrivateMean(found.value.reshape(shape), found.noise, study.privacy)
 
 
-def _all_at_once(
-    rows: NDArray[np.float64], stage: int, published: bytes, state: bytes
-) -> list[NDArray[np.float64]]:
-    return [rows]
-
-
-def _stack_sites(X: Sites) -> tuple[dict[str, NDArray[np.float64]], tuple[int, ...]]:
+def _stack_sites(X: Sites) -> tuple[dict[str, FloatArray], tuple[int, ...]]:
     """Return one array (subjects, numbers) per site, and the shape of one subject."""
     named = name_sites(X)
     first_name, first = next(iter(named.items()))
@@ -127,7 +129,7 @@ def _stack_sites(X: Sites) -> tuple[dict[str, NDArray[np.float64]], tuple[int, .
     return {name: _stack(name, site, shape, first_name) for name, site in named.items()}, shape
 
 
-def _stack(name: str, site: Sequence[ArrayLike], shape: tuple[int, ...], first: str) -> NDArray[np.float64]:
+def _stack(name: str, site: Sequence[ArrayLike], shape: tuple[int, ...], first: str) -> FloatArray:
     rows = np.empty((len(site), int(np.prod(shape))))
     for number, subject in enumerate(site):
         try:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.algorithms.pca import leading_subspace, pca_query, sample_moments, subject_moments
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.algorithms.pca import PrincipalComponents
 from capedjica.errors import InputError
-from capedjica.estimators.base import Estimator
-from capedjica.estimators.inputs import OnBad, Sites, Subject, read_sites
-from capedjica.mechanisms.contract import MaskName, MechanismName, Stage
+from capedjica.estimators.base import DEPRECATED, Transformer
+from capedjica.estimators.inputs import OnBad, Sites, read_sites
+from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
-from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.arrays import FloatArray
 
 
-class CapePCA(Estimator):
+class CapePCA(Transformer):
     """Principal components of data that stay at their sites: the paper's Algorithm 3.
 
     Data are used as they are: not centred, each sample shortened to the norm ``clip``.
@@ -40,8 +38,8 @@ class CapePCA(Estimator):
         Largest norm of one sample.
     n_colluding : int or "third"
         Sites that may side with the aggregator.
-    mask : {"uniform", "paper"}
-        Kind of masks.
+    masking : {"uniform", "paper"}
+        Kind of masks that hide a site's numbers.
     random_state : int, optional
         Unused, because nothing but the private noise is random; accepted for uniformity.
     on_bad : {"raise", "zero"}
@@ -53,6 +51,8 @@ class CapePCA(Estimator):
         and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`). With
         ``neighbour="sample"`` it is charged for a whole person: the mu of one sample, times the samples of
         the longest scan.
+    mask
+        The old name of ``masking``.
 
     Attributes
     ----------
@@ -71,19 +71,20 @@ class CapePCA(Estimator):
         mechanism: MechanismName = "cape",
         clip: float = 1.0,
         n_colluding: int | str = "third",
-        mask: MaskName = "uniform",
+        masking: MaskName = "uniform",
         random_state: int | None = None,
         on_bad: OnBad = "raise",
         insecure_noise_seed: int | None = None,
         budget: PrivacyBudget | None = None,
+        mask: Any = DEPRECATED,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
         self.neighbour, self.mechanism, self.clip = neighbour, mechanism, clip
-        self.n_colluding, self.mask, self.random_state = n_colluding, mask, random_state
-        self.on_bad, self.insecure_noise_seed, self.budget = on_bad, insecure_noise_seed, budget
+        self.n_colluding, self.masking, self.mask = n_colluding, masking, mask
+        self.random_state, self.on_bad = random_state, on_bad
+        self.insecure_noise_seed, self.budget = insecure_noise_seed, budget
 
-    components_: NDArray[np.float64]
-    privacy_: PrivacyStatement
+    components_: FloatArray
 
     def fit(self, X: Sites, y: Any = None) -> Self:
         """Estimate the components.
@@ -104,51 +105,26 @@ class CapePCA(Estimator):
             raise InputError(
                 f"n_components must be at most the {n_features} features of X, got {self.n_components}"
             )
-        study = EmbeddedStudy(
+        analysis = PrincipalComponents(n_features, self.n_components, self.clip, self.neighbour)
+        study = self._study(
             f"capePCA with {self.n_components} components",
-            {name: self._n_units(subjects) for name, subjects in sites.items()},
-            {name: _Moments(subjects, self.neighbour, self.clip) for name, subjects in sites.items()},
-            [Stage(pca_query(n_features, self.clip))],
-            epsilon=self.epsilon,
-            delta=self.delta,
-            mechanism=self.mechanism,
-            mask=self.mask,
-            n_colluding=self.n_colluding,
-            insecure_noise_seed=self.insecure_noise_seed,
+            analysis,
+            sites,
+            self._terms(),
+            subjects={
+                name: len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
+                for name, subjects in sites.items()
+            },
             neighbour=self.neighbour,
-            units_per_subject=1 if self.neighbour == "subject" else _longest(sites),
-            budget=self.budget,
+            # How long the longest subject is, is public where samples are protected.
+            units_per_subject=1
+            if self.neighbour == "subject"
+            else max(len(subject) for subjects in sites.values() for subject in subjects),
         )
-        basis = leading_subspace(study.mean(0), self.n_components)
-        signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])
-        self.components_ = (basis * signs).T
+        self.components_ = analysis.estimate(study).components
         self.privacy_ = study.privacy
         return self
 
-    def _n_units(self, subjects: Sequence[Subject]) -> int:
-        return len(subjects) if self.neighbour == "subject" else sum(map(len, subjects))
-
-    def transform(self, X: Any) -> Any:
-        """Project one subject (samples, features), or each of a list or dict."""
+    def _transform_one(self, subject: Any) -> Any:
         self._check_fitted("components_")
-        if isinstance(X, Mapping):
-            return {name: self.transform(site) for name, site in X.items()}
-        if isinstance(X, list | tuple):
-            return [self.transform(subject) for subject in X]
-        return np.asarray(X) @ self.components_.T
-
-
-def _longest(sites: Mapping[str, Sequence[Subject]]) -> int:
-    """Return the number of samples of the longest subject, which is public where samples are protected."""
-    return max(len(subject) for subjects in sites.values() for subject in subjects)
-
-
-class _Moments:
-    """What a site computes: the second moment of each of its units."""
-
-    def __init__(self, subjects: Sequence[Subject], neighbour: str, clip: float) -> None:
-        self._subjects, self._clip = subjects, clip
-        self._moments = subject_moments if neighbour == "subject" else sample_moments
-
-    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterator[NDArray[np.float64]]:
-        return self._moments(self._subjects, self._clip)
+        return np.asarray(subject) @ self.components_.T

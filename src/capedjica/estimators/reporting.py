@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.estimators.djica import CapeDJICA
@@ -26,13 +27,14 @@ class Record:
     """What a fit published beside its maps: the contract and the means."""
 
     contract: Contract
-    released: Sequence[Released] = ()
+    released: Sequence[ReleasedMean] = ()
 
 
 def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) -> HtmlReport:
     """Return the report of a fit."""
     contract = record.contract
-    usual = f"Networks of {sum(contract.subjects):,} people at {len(contract.subjects)} sites"
+    people = contract.participants
+    usual = f"Networks of {sum(people.values()):,} people at {counted(len(people), 'site')}"
     findings = Findings(
         title=title or usual,
         method=estimator.method,

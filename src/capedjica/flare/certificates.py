@@ -13,23 +13,20 @@ from capedjica.errors import InputError
 _WARN_BEFORE: Final = timedelta(days=30)
 
 
-def certificates_end(kit: Path) -> datetime:
-    """Return when the first of a kit's certificates ends."""
-    return min(certificate.not_valid_after_utc for certificate in _certificates(kit))
-
-
-def _certificates(kit: Path) -> list[x509.Certificate]:
+def validity(kit: Path) -> tuple[datetime, datetime]:
+    """Return from when until when all of a kit's certificates are valid."""
     files = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
     try:
-        return [x509.load_pem_x509_certificate(file.read_bytes()) for file in files]
+        certificates = [x509.load_pem_x509_certificate(file.read_bytes()) for file in files]
     except (OSError, ValueError) as error:
         raise InputError(f"the certificates of {kit} cannot be read: {error}") from None
+    begin = max(certificate.not_valid_before_utc for certificate in certificates)
+    return begin, min(certificate.not_valid_after_utc for certificate in certificates)
 
 
 def check_certificates(kit: Path, now: datetime | None = None) -> str | None:
     """Refuse a kit whose certificates are not valid now; return a warning if they end within 30 days."""
-    end, now = certificates_end(kit), now or datetime.now(UTC)
-    begin = max(certificate.not_valid_before_utc for certificate in _certificates(kit))
+    (begin, end), now = validity(kit), now or datetime.now(UTC)
     if now < begin:
         raise InputError(
             f"the certificates of {kit} are valid from {begin.isoformat(timespec='minutes')} on, and the "

@@ -19,8 +19,8 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.flare.wire import SETTINGS
 from capedjica.tools.confinement.carrier import Confinement, confine, environment, openable, strongest
 
-# As in capedjica.flare.processes, which a carrier does not need to load.
-_FINAL_CODE = 78
+# With this code a program says that it would do no better a second time.
+FINAL_CODE = 78
 # A client of FLARE and its job take about 150 MB each, a message at most 50.
 MEMORY = 4 << 30
 
@@ -28,21 +28,9 @@ MEMORY = 4 << 30
 def program_input(
     confinement: Confinement, folder: Path, command: Sequence[str], secrets: Sequence[Path], socket: Path
 ) -> str:
-    """Return the orders of a launcher.
+    """Return the orders of a launcher, whose command writes to one folder and connects to one socket.
 
-    Parameters
-    ----------
-    confinement : Confinement
-        What keeps the carrier in.
-    folder : Path
-        The only one that it may write to.
-    command : sequence of str
-        What it runs.
-    secrets : sequence of Path
-        What it must not be able to open. The names go no further than the launcher: executing the command
-        replaces its memory.
-    socket : Path
-        Where it connects to whom it works for.
+    Names of secrets go no further than the launcher: executing the command replaces its memory.
     """
     orders = {
         "confinement": asdict(confinement),
@@ -115,7 +103,7 @@ def main() -> None:
         launch(orders)
     except (CapedjicaError, OSError) as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(_FINAL_CODE)
+        sys.exit(FINAL_CODE)
 
 
 if __name__ == "__main__":

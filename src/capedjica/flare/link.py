@@ -8,11 +8,13 @@ one that is too long, cut off or of another version ends the connection, and not
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import stat
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
@@ -23,7 +25,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from capedjica.errors import InputError, ProtocolError
+from capedjica.errors import CapedjicaError, InputError, ProtocolError
+from capedjica.flare.wire import SETTINGS
 
 VERSION: Final = 1
 # What the system takes for the path of a socket.
@@ -35,6 +38,9 @@ _GREETING_SECONDS: Final = 10.0
 _GREETING_BYTES: Final = 4096
 # Until the other end takes what is sent: one that stands still is given up.
 _SENDING_SECONDS: Final = 60
+# How long the relay of an earlier job may still be connected, and how often this is seen after.
+_PATIENCE: Final = 60.0
+_PAUSE: Final = 0.2
 # Calls that may be under way at once, and those who may be greeting.
 _MOST_CALLS: Final = 16
 _MOST_GUESTS: Final = 8
@@ -44,6 +50,10 @@ _NOBODY: Final = 65534
 
 class LinkError(ProtocolError):
     """The other end is gone, refused, or does not keep to the protocol."""
+
+
+class GoneError(LinkError):
+    """The other end hung up."""
 
 
 class Greeting(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -76,22 +86,8 @@ class Return(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
     data: bytes
 
 
-_encoder: Final = msgspec.msgpack.Encoder()
-_greetings: Final = msgspec.msgpack.Decoder(Greeting)
-_receptions: Final = msgspec.msgpack.Decoder(Reception)
-_frames: Final[msgspec.msgpack.Decoder[Call | Return]] = msgspec.msgpack.Decoder(Call | Return)
-
-
 class Channel:
-    """One end of a connection.
-
-    Parameters
-    ----------
-    line : socket
-        Connected.
-    limit : int
-        Bytes of the longest frame.
-    """
+    """One end of a connection; ``limit`` is the bytes of the longest frame."""
 
     def __init__(self, line: socket.socket, limit: int) -> None:
         self._line, self.limit = line, limit
@@ -104,11 +100,11 @@ class Channel:
             self.put(message)
         except OSError as error:
             self.close()
-            raise LinkError(f"the other end is gone: {error.strerror}") from None
+            raise GoneError(f"the other end is gone: {error.strerror}") from None
 
     def put(self, message: Struct) -> None:
         """Send one message; OSError if it cannot be sent, and what came before can still be received."""
-        body = _encoder.encode(message)
+        body = msgspec.msgpack.encode(message)
         if len(body) > self.limit:
             raise LinkError(f"a frame of {len(body):,} bytes is longer than {self.limit:,}")
         with self._sending:
@@ -173,7 +169,7 @@ class Caller:
             number, self._next = self._next, self._next + 1
             self._waiting[number] = answer
         try:
-            self._channel.send(Call(number, data))
+            self._send(Call(number, data))
             return answer.result(seconds)
         except LateError:
             raise LinkError(f"no answer within {seconds:.0f} s") from None
@@ -181,11 +177,19 @@ class Caller:
             with self._lock:
                 self._waiting.pop(number, None)
 
+    def _send(self, call: Call) -> None:
+        try:
+            self._channel.send(call)
+        except GoneError:
+            # Before the listener finds it out: whoever asks next is to connect again.
+            self.over.set()
+            raise
+
     def _listen(self) -> None:
         reason = "the other end is gone"
         try:
             while (body := self._channel.receive()) is not None:
-                frame = _read(_frames, body)
+                frame = _read(Call | Return, body)
                 if not isinstance(frame, Return):
                     raise LinkError("a call where only answers are expected")
                 with self._lock:
@@ -195,9 +199,6 @@ class Caller:
                     answer.set_result(frame.data)
         except LinkError as error:
             reason = str(error)
-        self._end(reason)
-
-    def _end(self, reason: str) -> None:
         with self._lock:
             self.over.set()
             left, self._waiting = list(self._waiting.values()), {}
@@ -227,7 +228,7 @@ def answer_calls(channel: Channel, handle: Callable[[bytes], bytes]) -> None:
     with ThreadPoolExecutor(_MOST_CALLS, "capedjica-calls") as workers:
         try:
             while (body := channel.receive()) is not None:
-                frame = _read(_frames, body)
+                frame = _read(Call | Return, body)
                 if not isinstance(frame, Call):
                     raise LinkError("an answer that nobody asked for")
                 if not room.acquire(blocking=False):
@@ -250,14 +251,13 @@ def connect(path: Path, greeting: Greeting, limit: int) -> Channel:
         raise LinkError(f"nobody answers at {path} ({error.strerror or error}): is it running?") from None
     channel = Channel(line, limit)
     try:
-        channel.wait(_GREETING_SECONDS)
         # Who is refused at sight is told so without being heard.
         with suppress(OSError):
             channel.put(greeting)
         body = channel.receive(_GREETING_BYTES)
         if body is None:
             raise LinkError(f"{path} hung up")
-        reception = _read(_receptions, body)
+        reception = _read(Reception, body)
         if reception.refusal:
             raise LinkError(reception.refusal)
         channel.wait(None)
@@ -265,6 +265,21 @@ def connect(path: Path, greeting: Greeting, limit: int) -> Channel:
         channel.close()
         raise
     return channel
+
+
+def connect_carrier(
+    folder: Path, greeting: Greeting, limit: int, ended: Callable[[], bool] = lambda: False
+) -> Channel:
+    """Connect to whom a carrier works for, by the settings in a folder; LinkError if that takes too long."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            path = Path(json.loads((folder / SETTINGS).read_text())["socket"])
+            return connect(path, greeting, limit)
+        except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
+            if time.monotonic() > until or ended():
+                raise LinkError(str(error)) from None
+        time.sleep(_PAUSE)
 
 
 class Listener:
@@ -332,7 +347,7 @@ class Listener:
         body = channel.receive(_GREETING_BYTES)
         if body is None:
             raise LinkError("hung up without a greeting")
-        greeting: Greeting = _read(_greetings, body)
+        greeting: Greeting = _read(Greeting, body)
         if greeting.version != VERSION:
             raise LinkError(f"version {greeting.version} of the socket's protocol, expected {VERSION}")
         if refusal := self._admit(greeting):
@@ -419,9 +434,9 @@ def _listed(uids: set[int]) -> str:
     return " or ".join(str(uid) for uid in sorted(uids))
 
 
-def _read(decoder: msgspec.msgpack.Decoder[Any], body: bytes) -> Any:
+def _read(kind: Any, body: bytes) -> Any:
     try:
-        return decoder.decode(body)
+        return msgspec.msgpack.decode(body, type=kind)
     # defence: strict-frames
     except (ValueError, RecursionError):
         raise LinkError(f"a frame of {len(body)} bytes cannot be read") from None

@@ -7,38 +7,36 @@ behind is found by its folders, and ended before anything else is started there.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import msgspec
 import psutil
 
 from capedjica.errors import InputError
+from capedjica.flare.launch import FINAL_CODE, program_input
+from capedjica.flare.workspace import hand_over
+from capedjica.tools.confinement.calls import prctl
+from capedjica.tools.confinement.carrier import Confinement
+from capedjica.tools.durable import write_private
 from capedjica.tools.locks import locked
 
 _MODULE: Final = "capedjica.flare.processes"
-_DETACHED: Final = "detached"
 _PID: Final = "supervisor.pid"
 _PROGRAMS: Final = "programs.json"
-# With this code a program says that it would do no better a second time.
-FINAL_CODE: Final = 78
 # How long a process may take to end by itself.
 _GRACE: Final = 10.0
 # Pauses before a process that died is started again, the last for all further deaths.
 _PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-# So that what a program leaves behind when it dies becomes a child of its supervisor.
-_PR_SET_CHILD_SUBREAPER: Final = 36
+_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,48 +48,46 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input: str = ""
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A process: numbers are used again, but not with the same time at which it began."""
-
-    pid: int
-    began: str
-
-    @classmethod
-    def own(cls) -> Mark:
-        """Return that of this process."""
-        return cls(os.getpid(), _began(os.getpid()))
-
-    @classmethod
-    def read(cls, text: str) -> Mark:
-        """Return what ``str`` wrote."""
-        pid, began = text.split()
-        return cls(int(pid), began)
-
-    def __str__(self) -> str:
-        return f"{self.pid} {self.began}"
-
-    def is_alive(self) -> bool:
-        """Whether the process runs."""
-        try:
-            ended = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-            return not ended and _began(self.pid) == self.began
-        except psutil.Error:
-            return False
+def confined(
+    name: str,
+    confinement: Confinement,
+    folder: Path,
+    command: Sequence[str],
+    secrets: Sequence[Path],
+    socket: Path,
+) -> Program:
+    """Return a program that is confined before it begins, to a folder that is its own from now on."""
+    hand_over(folder, confinement)
+    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
+    return Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets, socket))
 
 
-def _began(pid: int) -> str:
-    """Return when a process began, by the clock since the start of the machine: the other one is set."""
+def mark(pid: int) -> str:
+    """Return what a process is known by: numbers are used again, but not with the time at which it began.
+
+    That is by the clock since the start of the machine: the other one is set.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
-        return repr(psutil.Process(pid).create_time())
+        began = repr(psutil.Process(pid).create_time())
+    return f"{pid} {began}"
 
 
-def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -> int:
+def marked(known: str) -> int | None:
+    """Return the number of the process of a mark; None if it has ended."""
+    try:
+        process = psutil.Process(int(known.split()[0]))
+        alive = process.status() != psutil.STATUS_ZOMBIE and mark(process.pid) == known
+        return process.pid if alive else None
+    except (psutil.Error, ValueError, IndexError):
+        return None
+
+
+def start(place: Path, programs: Sequence[Program], owner: str = "") -> int:
     """Start programs under a supervisor, in the background; return the supervisor's process number.
 
-    With an ``owner`` they end when that process does.
+    With the mark of an ``owner`` they end when that process does.
     """
     place = place.absolute()
     if running(place) is not None:
@@ -99,31 +95,29 @@ def start(place: Path, programs: Sequence[Program], owner: Mark | None = None) -
     _write_programs(place, programs)
     with open(place / "supervisor.log", "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
-            [sys.executable, "-m", _MODULE, str(place), _DETACHED, str(owner or "")],
+            [sys.executable, "-m", _MODULE, str(place), owner],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
             start_new_session=True,
             check=False,
         )
-    deadline = time.monotonic() + _GRACE
-    while (pid := running(place)) is None:
-        if time.monotonic() > deadline:
-            raise InputError(f"{place} could not be started; {place / 'supervisor.log'} says why")
-        time.sleep(0.05)
+    wait_until(lambda: running(place) is not None, _GRACE)
+    if (pid := running(place)) is None:
+        raise InputError(f"{place} could not be started; {place / 'supervisor.log'} says why")
     return pid
 
 
 def _write_programs(place: Path, programs: Sequence[Program]) -> None:
     """Write down what is to run: whoever supervises needs it, and whoever stops what was left behind."""
-    _check_paths(programs)
-    file = place / _PROGRAMS
-    try:
-        file.unlink(missing_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-            written.write(msgspec.json.encode(list(programs)))
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+    # FLARE puts paths into a line that it splits again, and could start no job.
+    for path in (sys.executable, *(program.folder for program in programs)):
+        if any(letter in path for letter in " \t\n\r\\\"'#"):
+            raise InputError(
+                f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
+                "to another place"
+            )
+    write_private(place / _PROGRAMS, msgspec.json.encode(list(programs)))
 
 
 def _read_programs(place: Path) -> list[Program]:
@@ -148,10 +142,9 @@ def stop(place: Path) -> bool:
 def running(place: Path) -> int | None:
     """Return the number of the supervisor's process; None where none runs."""
     try:
-        mark = Mark.read((place / _PID).read_text())
+        return marked((place / _PID).read_text().strip())
     except (OSError, ValueError):
         return None
-    return mark.pid if mark.is_alive() else None
 
 
 def log(place: Path, program: str) -> Path:
@@ -171,27 +164,31 @@ def family(place: Path, program: str | None = None) -> list[psutil.Process]:
     return found
 
 
-def supervise(place: Path, programs: Sequence[Program], owner: Mark | None = None) -> None:
-    """Run programs until told to end, or until their owner ends; start each again when it dies. Blocks."""
+def supervise(place: Path, programs: Sequence[Program]) -> None:
+    """Run programs until told to end; start each again when it dies. Blocks."""
     place = place.absolute()
     _write_programs(place, programs)
-    _supervise(place, owner)
+    _supervise(place)
 
 
-def _supervise(place: Path, owner: Mark | None) -> None:
-    programs = _read_programs(place)
+def _supervise(place: Path, owner: str = "") -> None:
+    """Supervise until told to end, or until the owner ends, or a program refuses to run."""
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: told.append(number))
     with locked(place / ".supervisor.lock", f"{place} is running already"):
         _end(family(place), _GRACE)
-        _adopt_orphans()
-        (place / _PID).write_text(f"{Mark.own()}\n")
-        kept = [_Kept(place, program) for program in programs]
+        # What a program leaves behind when it dies becomes a child of this process.
+        with suppress(AttributeError, OSError):
+            prctl(_SET_CHILD_SUBREAPER, 1)
+        (place / _PID).write_text(f"{mark(os.getpid())}\n")
+        kept = [_Kept(place, program) for program in _read_programs(place)]
         try:
-            with _ending() as told:
-                while not (told or (owner is not None and not owner.is_alive())):
-                    if any(one.look() for one in kept):
-                        break
-                    _end_orphans(kept)
-                    time.sleep(0.1)
+            while not told and (not owner or marked(owner) is not None):
+                if any(one.look() for one in kept):
+                    break
+                _end_orphans(kept)
+                time.sleep(0.1)
         finally:
             _end([process for one in kept for process in one.processes()], _GRACE)
             _end(family(place), _GRACE)
@@ -264,21 +261,6 @@ class _Kept:
             console.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
 
-def _check_paths(programs: Iterable[Program]) -> None:
-    """Refuse folders in which FLARE could start no job: it puts paths into a line that it splits again."""
-    for path in (sys.executable, *(program.folder for program in programs)):
-        if any(letter in path for letter in " \t\n\r\\\"'#"):
-            raise InputError(
-                f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
-                "to another place"
-            )
-
-
-def _adopt_orphans() -> None:
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def _end(processes: list[psutil.Process], grace: float) -> None:
     """End processes, first kindly."""
     for process in processes:
@@ -289,22 +271,6 @@ def _end(processes: list[psutil.Process], grace: float) -> None:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=_GRACE)
-
-
-@contextmanager
-def _ending() -> Iterator[list[bool]]:
-    """Yield a list that holds something once this process was told to end."""
-    ended: list[bool] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        ended.append(True)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def port_is_free(host: str, port: int) -> bool:
@@ -335,11 +301,11 @@ def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def main(path: str, detached: str = "", owner: str = "") -> None:
-    """Supervise programs; detached, as nobody's child: whoever started it need not wait for its end."""
-    if detached and os.fork():
+def main(path: str, owner: str) -> None:
+    """Supervise programs as nobody's child: whoever started it need not wait for its end."""
+    if os.fork():
         os._exit(0)
-    _supervise(Path(path), Mark.read(owner) if owner else None)
+    _supervise(Path(path), owner)
 
 
 if __name__ == "__main__":

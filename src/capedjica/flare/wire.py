@@ -1,4 +1,4 @@
-"""Under which names FLARE carries our messages, and where a carrier finds the process that it works for."""
+"""How FLARE carries our messages: under which names, how large, and for whom."""
 
 from __future__ import annotations
 
@@ -15,3 +15,7 @@ SETTINGS: Final = "capedjica.json"
 # Bytes that go as a message without a reply: ten seconds' worth of a line of one megabit a second. What is
 # longer is asked for by a request, whose reply only has to make progress.
 LARGE: Final = 1 << 20
+# A message is refused beyond this size; 30 MB were measured to pass in little more than a second.
+MAX_MESSAGE: Final = 48 << 20
+# FLARE sends long messages in pieces; whole, they carry names and headers besides.
+MAX_FRAME: Final = MAX_MESSAGE + (1 << 20)

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,13 +32,11 @@ def flare_folders(
     port: int,
     sites: Iterable[str],
     scratch: Path,
-    *,
     admin: str | None = None,
-    certificates: bool = False,
 ) -> Path:
-    """Have FLARE's provisioner write the folders of a server, of sites and of an admin; return their parent.
+    """Have FLARE's provisioner write the folders of a server and of sites; return their parent.
 
-    ``scratch/PROJECT/state`` has the root's key if certificates are made.
+    With those of an admin certificates are made, and ``scratch/PROJECT/state`` has the root's key.
     """
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Project
@@ -50,37 +49,19 @@ def flare_folders(
     description = Project(project, "capedjica", props={"api_version": 3})
     # defence: certificates-of-sites
     description.set_server(host, ORGANISATION, {"fed_learn_port": port, "admin_port": port})
+    builders = [WorkspaceBuilder(), StaticFileBuilder("config", scheme=SCHEME)]
     if admin is not None:
+        builders.append(CertBuilder())
         description.add_admin(admin, ORGANISATION, {"role": "project_admin"})
     for name in sites:
         description.add_client(name, ORGANISATION, {"allow_log_streaming": False})
-    builders = [WorkspaceBuilder(), StaticFileBuilder("config", scheme=SCHEME)]
-    words = _Words()
-    context = Provisioner(str(scratch), builders + [CertBuilder()] * certificates).provision(
-        description, logger=words
-    )
-    if context.get(CtxKey.BUILD_ERROR):
-        raise InputError(
-            f"FLARE's folders could not be made: {'; '.join(words.said) or 'it does not say why'}"
-        )
+    # What FLARE's provisioner says is kept instead of printed.
+    said, logger = StringIO(), logging.Logger("provisioner", logging.ERROR)
+    logger.addHandler(logging.StreamHandler(said))
+    if Provisioner(str(scratch), builders).provision(description, logger=logger).get(CtxKey.BUILD_ERROR):
+        words = "; ".join(said.getvalue().splitlines()) or "it does not say why"
+        raise InputError(f"FLARE's folders could not be made: {words}")
     return scratch / project / "prod_00"
-
-
-class _Words(logging.Handler):
-    """What FLARE's provisioner says, kept instead of printed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def debug(self, text: str) -> None:
-        """Ignore it."""
-
-    info = warning = debug
-
-    def error(self, text: str) -> None:
-        """Keep it."""
-        self.said.append(str(text))
 
 
 def restrict(workspace: Path, allowed: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
@@ -17,18 +17,18 @@ from capedjica.privacy.adversary import Adversary, adversary
 from capedjica.privacy.charges import Cap
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.privacy.reserved_delta import RESERVED_DELTA
+from capedjica.privacy.wording import Guarantee
 from capedjica.securesum.parameters import Roster
+from capedjica.tools.arrays import Scan
 
 MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
-
-# The fields that are in the hash whatever their values are.
-_FIRST_FIELDS: Final = (
-    *("title", "subjects", "stages", "epsilon", "delta", "mechanism", "mask", "weights", "local_site"),
-    *("reserve", "insecure_noise", "agreement"),
-)
+# What a site computes of its subjects for a release: one row per subject, a few subjects at a time.
+Vectors = Scan
+# What does it: ``statistics(stage, published, state)`` yields the subjects' vectors.
+Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
 
 # Norms in this range, and their squares, are far from where double precision ends.
 CLIP_RANGE: Final = (1e-140, 1e140)
@@ -83,6 +83,21 @@ class Stage:
         validate.positive(f"share of '{self.query.label}'", self.share)
 
 
+class _HashedQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query as hashes have it: these words in this order, whatever becomes of the class."""
+
+    label: str
+    size: int
+    clip: float
+    spread: float
+
+
+class _HashedStage(msgspec.Struct, frozen=True, kw_only=True):
+    query: _HashedQuery
+    count: int
+    share: float
+
+
 @dataclass(frozen=True)
 class Contract:
     """The public values of a study.
@@ -104,7 +119,7 @@ class Contract:
         Of each site's total guarantee.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
         How a mean is made private.
-    mask : {"uniform", "paper"}
+    masking : {"uniform", "paper"}
         Masks as wide as the ring, or the paper's Gaussian ones.
     weights : tuple of float, optional
         Weights of the sites; by default their share of the subjects.
@@ -130,7 +145,7 @@ class Contract:
     epsilon: tuple[float, ...]
     delta: float
     mechanism: MechanismName = "cape"
-    mask: MaskName = "uniform"
+    masking: MaskName = "uniform"
     weights: tuple[float, ...] = ()
     local_site: str = ""
     reserve: float = 0.0
@@ -142,8 +157,8 @@ class Contract:
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise InputError(f"mechanism must be one of {', '.join(MECHANISMS)}; got {self.mechanism!r}")
-        if self.mask not in MASKS:
-            raise InputError(f"mask must be 'uniform' or 'paper', got {self.mask!r}")
+        if self.masking not in MASKS:
+            raise InputError(f"masking must be 'uniform' or 'paper', got {self.masking!r}")
         ProtectedUnit(self.neighbour, self.units_per_subject)
         self._check_sites()
         self._check_stages()
@@ -189,17 +204,44 @@ class Contract:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of everything above.
+        """SHA-256 of everything above, in an encoding whose words are not those of this class.
 
-        A field that came later is left out while it has its default, so that what was agreed on before there
-        was such a field keeps its hash. Names are part of what is hashed, so no two contracts share one.
+        What came later is left out while it has its default, so that what was agreed on before there was such
+        a thing keeps its hash. Words are part of what is hashed, so no two contracts share one.
         """
-        plain = {
-            field.name: value
-            for field in fields(self)
-            if (value := getattr(self, field.name)) != field.default or field.name in _FIRST_FIELDS
+        stages = [
+            _HashedStage(
+                query=_HashedQuery(
+                    label=stage.query.label,
+                    size=stage.query.size,
+                    clip=stage.query.clip,
+                    spread=stage.query.spread,
+                ),
+                count=stage.count,
+                share=stage.share,
+            )
+            for stage in self.stages
+        ]
+        plain: dict[str, object] = {
+            "title": self.title,
+            "roster": self.roster.hash,
+            "subjects": self.subjects,
+            "stages": stages,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "mechanism": self.mechanism,
+            "mask": self.masking,
+            "weights": self.weights,
+            "local_site": self.local_site,
+            "reserve": self.reserve,
+            "insecure_noise": self.insecure_noise,
+            "agreement": self.agreement,
         }
-        content = msgspec.msgpack.encode({**plain, "roster": self.roster.hash}, order="deterministic")
+        if self.neighbour != "subject":
+            plain["neighbour"] = self.neighbour
+        if self.units_per_subject != 1:
+            plain["units_per_subject"] = self.units_per_subject
+        content = msgspec.msgpack.encode(plain, order="deterministic")
         return hashlib.sha256(b"capedjica/contract/1" + content).digest()
 
     @cached_property
@@ -228,6 +270,10 @@ class Contract:
         epsilon = self.epsilon[self.roster.names.index(site)] if self.epsilon else 1.0
         return Cap(epsilon, self._spendable_delta)
 
+    def planned_share(self, stage: Stage) -> float:
+        """Return the part of the budget (of mu^2) that is planned for one release of a stage."""
+        return stage.share / stage.count * (1 - self.reserve)
+
     @property
     def _spendable_delta(self) -> float:
         # defence: reserved-delta
@@ -237,6 +283,11 @@ class Contract:
     def alone(self) -> str:
         """The site that works alone under ``mechanism="local"``."""
         return self.local_site or max(self.roster.names, key=lambda name: self.enrolled[name])
+
+    @cached_property
+    def participants(self) -> Mapping[str, int]:
+        """M_s of the sites that take part: all, or under ``mechanism="local"`` the one that works alone."""
+        return {self.alone: self.enrolled[self.alone]} if self.mechanism == "local" else self.enrolled
 
     @property
     def unit(self) -> ProtectedUnit:
@@ -249,6 +300,23 @@ class Contract:
         roster = self.roster
         return adversary(
             self.mechanism, len(roster.names), roster.n_colluding, self.alone, not self.insecure_noise
+        )
+
+    def guarantee(self, site: str | None = None) -> Guarantee:
+        """Return what is guaranteed, in words too: at a site, or at the one that may give most."""
+        most = max(self.total_mu.values())
+        budgets = dict(zip(self.roster.names, self.epsilon, strict=True)) if self.epsilon else self.total_mu
+        return Guarantee(
+            nominal_epsilon=max(budgets.values()) if site is None else budgets[site],
+            delta=self.delta,
+            nominal_mu=most if site is None else self.total_mu[site],
+            mechanism=self.mechanism,
+            n_sites=len(self.roster.names),
+            n_colluding=self.roster.n_colluding,
+            unit=self.unit,
+            secure=not self.insecure_noise,
+            alone=self.alone,
+            other_mu=None if site is None else most,
         )
 
     @property

@@ -34,10 +34,10 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query
 from capedjica.privacy import Cape, calibrate
 from capedjica.privacy.reserved_delta import check_reserve
-from capedjica.privacy.validate import FloatArray
 from capedjica.securesum.discrete_gaussian import grid_delta
 from capedjica.securesum.noise import MAX_SIGMA, total_variation_bound, word_variation_bound
 from capedjica.securesum.ring import SUM_LIMIT
+from capedjica.tools.arrays import FloatArray
 
 # The most numbers of all slots of a block together.
 MAX_BLOCK_WORDS: Final = 1 << 24
@@ -194,7 +194,7 @@ class _Planner:
         inflation = float(np.max(self._shift(step) * step / self._shift_of_reals()))
         noise, curator = noise * inflation / step, curator * inflation / step
         mask = self._mask(noise, fraction)
-        if self.participants != self.invited and self.contract.mask == "paper":
+        if self.participants != self.invited and self.contract.masking == "paper":
             noise = self._noise_under_masks(noise, mask, step, targets)
         self._check_grid(noise, mask, curator, step)
         mu = self._mu(noise, mask, curator, step)
@@ -240,7 +240,7 @@ class _Planner:
                     self.weights,
                     # defence: noise-for-the-survivors
                     self.contract.roster.n_colluding,
-                    self.contract.mask,
+                    self.contract.masking,
                 )
                 return np.sqrt(cape.local_var) * self.scale * self.sizes, 0.0
 
@@ -272,7 +272,7 @@ class _Planner:
         """Scale of the masks; the paper's are sqrt(S) times the noise as planned for those invited."""
         if self.contract.mechanism != "cape":
             return np.zeros(len(self.participants))
-        if self.contract.mask == "uniform":
+        if self.contract.masking == "uniform":
             return np.full(len(self.participants), math.inf)
         if self.participants == self.invited:
             return math.sqrt(len(self.participants)) * noise

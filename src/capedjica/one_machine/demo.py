@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticStudy
@@ -22,6 +21,7 @@ from capedjica.estimators.djica import Method
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.figures import convergence_figure, maps_figure, save
+from capedjica.tools.durable import write_whole
 from capedjica.tools.version import __version__
 
 SITES: Final = 4
@@ -146,22 +146,17 @@ def summary(demo: Demo) -> dict[str, Any]:
 def write_demo(demo: Demo, folder: Path) -> None:
     """Write maps.png, convergence.png, report.html and result.json, each whole or not at all."""
     rows = {"true": demo.study.maps}
-    rows |= {WAYS[run.name].title.replace(", ", ",\n"): _matched_maps(demo.study, run) for run in demo.runs}
+    for run in demo.runs:
+        # In the order and with the signs of the true ones.
+        matching = match_components(run.estimator.components_, demo.study.mixing.T)
+        maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
+        rows[WAYS[run.name].title.replace(", ", ",\n")] = maps.reshape(demo.study.maps.shape)
     curves = {WAYS[run.name].title: run.gain_index for run in demo.runs}
     save(maps_figure(rows, f"Networks: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
     title = f"Networks of {sum(map(len, demo.study.sites))} people who do not exist"
     demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
-    draft = folder / ".result.json.part"
-    draft.write_text(json.dumps(summary(demo), indent=2) + "\n", encoding="utf-8")
-    draft.replace(folder / "result.json")
-
-
-def _matched_maps(study: SyntheticStudy, run: Run) -> NDArray[np.float64]:
-    """Return a run's maps in the order and with the signs of the true ones."""
-    matching = match_components(run.estimator.components_, study.mixing.T)
-    maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
-    return maps.reshape(study.maps.shape)
+    write_whole(folder / "result.json", json.dumps(summary(demo), indent=2).encode() + b"\n")
 
 
 def prepare_folder(folder: Path) -> None:

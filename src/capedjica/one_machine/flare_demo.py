@@ -22,7 +22,7 @@ from capedjica.site.flare import kits
 from capedjica.site.flare.starting import choose, programs
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.tools.matrices import read_matrix
+from capedjica.tools.arrays import read_matrix
 
 Say = Callable[[str], None]
 

@@ -7,16 +7,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from capedjica.coordinator.run.conducting import check_seed, conduct
-from capedjica.coordinator.run.results import result_names
+from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, InputError
-from capedjica.privacy.statement import round_up
-from capedjica.site.approval.participation import problems, taking_part
+from capedjica.privacy.wording import round_up
+from capedjica.site.approval.admission import problems, spent_on
+from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
+from capedjica.site.people.roll import call_roll
 from capedjica.site.run import attending
-from capedjica.study.study_file import Study
+from capedjica.study.study_file import SiteTable, Study
 from capedjica.tools.log_files import logged
 from capedjica.tools.toml import listed
 
@@ -36,7 +38,7 @@ def run_study(
     check_seed(study, insecure_noise_seed)
     folder = RunFolder(out)
     state = folder.check(study)
-    if state is not None and state.complete and folder.holds(result_names(study)):
+    if state is not None and state.complete and is_whole(folder):
         return state
     _check_sites(study, homes, watcher, begun=state is not None)
     with ExitStack() as held:
@@ -106,8 +108,7 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
     ``folder`` is that of the run if it is known; then its journal was lost.
     """
     for home in homes:
-        with home.open_ledger() as ledger:
-            known = ledger.totals().studies.get(study.contract.hash)
+        known = spent_on(home, study)
         if study.contract.protects and known is not None and known.mu2 > 0:
             begun = (
                 f"'{study.content.title}' was begun before: site {home.settings.name} has spent epsilon "
@@ -119,3 +120,12 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
                 f"{begun}. Give the folder of that run to go on with it, or make a new study, with a title "
                 "of its own, to spend more"
             )
+
+
+def site_of_folder(folder: str, subjects: int | None) -> SiteTable:
+    """Return a site given by its folder; its people are counted unless their number is given."""
+    home = SiteHome.load(folder)
+    site = home.card()
+    if subjects is None:
+        subjects = len(call_roll(home).people)
+    return SiteTable(name=site.name, subjects=subjects, card=site.card)

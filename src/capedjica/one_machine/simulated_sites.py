@@ -17,7 +17,6 @@ from capedjica.data.simulated.brain import SPACE, Brain, BrainModel, mni_brain
 from capedjica.data.simulated.brain_files import BidsFolder, NiftiFolder
 from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.data.timeseries import write_scan
-from capedjica.study.study_file import AnalysisTable
 
 if TYPE_CHECKING:
     from capedjica.one_machine.simulation import Simulation
@@ -52,7 +51,10 @@ class SimulatedData(Protocol):
     """What is simulated, and how it is written."""
 
     kind: DataKind
-    features: FeatureTable
+
+    @property
+    def features(self) -> FeatureTable:
+        """What the features are."""
 
     @property
     def shortest(self) -> int:
@@ -65,9 +67,6 @@ class SimulatedData(Protocol):
     @property
     def picture(self) -> str:
         """What a scan is made of, for people to read."""
-
-    def analysis(self) -> AnalysisTable:
-        """Return what suits the data."""
 
     def write_public(self, folder: Path) -> None:
         """Write the files that the study names."""
@@ -89,7 +88,6 @@ class Tables:
     """
 
     kind: DataKind = "files"
-    features = FeatureTable()
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -113,11 +111,11 @@ class Tables:
         side = self._simulation.image_side
         return f"{side} x {side} pixels"
 
-    def analysis(self) -> AnalysisTable:
-        """Return what suits the data."""
+    @property
+    def features(self) -> FeatureTable:
+        """What the features are."""
         asked = self._simulation
-        return AnalysisTable(
-            n_components=asked.n_components,
+        return FeatureTable(
             n_features=asked.image_side**2,
             scan_length=round(sum(asked.n_timepoints) / 2),
             image_shape=(asked.image_side, asked.image_side),
@@ -170,12 +168,6 @@ class Scans:
         self._simulation = simulation
         self._bids = simulation.file_format == "bids"
         self.kind: DataKind = "bids" if self._bids else "nifti"
-        self.features = FeatureTable(kind="voxels", mask="mask.nii.gz", detrend=True, **self._cleaning())
-
-    def _cleaning(self) -> dict[str, Any]:
-        if self._bids:
-            return {"space": SPACE, "confounds": ("motion", "wm_csf", "high_pass")}
-        return {"high_pass": _HIGH_PASS}
 
     @property
     def shortest(self) -> int:
@@ -201,13 +193,19 @@ class Scans:
         """Where the scans are."""
         return mni_brain(self._simulation.voxel_size)
 
-    def analysis(self) -> AnalysisTable:
-        """Return what suits the data."""
-        lengths = [run.n_volumes for run in self.model.runs]
-        return AnalysisTable(
-            n_components=self._simulation.n_components,
+    @property
+    def features(self) -> FeatureTable:
+        """What the features are."""
+        cleaning: dict[str, Any] = {"high_pass": _HIGH_PASS}
+        if self._bids:
+            cleaning = {"space": SPACE, "confounds": ("motion", "wm_csf", "high_pass")}
+        return FeatureTable(
+            kind="voxels",
+            mask="mask.nii.gz",
+            detrend=True,
+            **cleaning,
             n_features=self.brain.n_voxels,
-            scan_length=round(median(lengths)),
+            scan_length=round(median(run.n_volumes for run in self.model.runs)),
         )
 
     @cached_property

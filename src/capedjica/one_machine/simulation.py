@@ -20,6 +20,7 @@ from capedjica.errors import InputError
 from capedjica.one_machine.simulated_sites import Scans, SimulatedData, Tables
 from capedjica.privacy import validate
 from capedjica.site.home import SiteHome
+from capedjica.study.analyses import IcaTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study
 
 # The most that a simulated site may spend, on one study as on all of them.
@@ -207,7 +208,11 @@ def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     title = f"Simulated networks of {simulation.n_subjects} people at {len(sites)} sites"
     privacy = PrivacyTable(epsilon=simulation.epsilon, delta=simulation.delta)
     content = StudyFile(
-        title=title, analysis=data.analysis(), features=data.features, privacy=privacy, sites=sites
+        title=title,
+        analyses=(IcaTable(n_components=simulation.n_components),),
+        features=data.features,
+        privacy=privacy,
+        sites=sites,
     )
     write_study(folder / "study.toml", content)
     return [home.data_path for home in homes]

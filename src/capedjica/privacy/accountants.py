@@ -155,7 +155,7 @@ class StrongAccountant(Accountant):
     def _compose(self, tally: Mapping[float, int]) -> float:
         each = _epsilons(tally, self.delta / 2)
         spread = math.hypot(*(e * math.sqrt(k) for e, k in each))
-        drift = sum(k * e * _expm1(e) for e, k in each)
+        drift = sum(k * e * (math.expm1(e) if e < 700 else math.inf) for e, k in each)
         return math.sqrt(2 * (math.log(2) - math.log(self.delta))) * spread + drift
 
 
@@ -197,7 +197,3 @@ def _epsilons(tally: Mapping[float, int], delta: float) -> list[tuple[float, int
     """Exact (epsilon_i, how many) of each release when delta is split evenly between all of them."""
     share = delta / sum(tally.values())
     return [(gaussian_epsilon(mu, share), k) for mu, k in tally.items()]
-
-
-def _expm1(x: float) -> float:
-    return math.expm1(x) if x < 700 else math.inf

@@ -24,7 +24,6 @@ import hashlib
 import itertools
 import math
 import os
-import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +41,8 @@ from capedjica.privacy.ledger import Ledger, Policy, StorageError, Summary
 from capedjica.privacy.ledger.keys import verifies
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.reserved_delta import RESERVED_DELTA, check_reserve
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up, short
+from capedjica.tools.durable import TakenError, write_whole
 
 _STUDY: Final = hashlib.sha256(b"capedjica budget 1").digest()
 _TITLE: Final = "budget of several calls"
@@ -85,7 +85,7 @@ class PrivacyBudget:
     >>> first = private_mean(hospitals, clip=2.0, epsilon=1.0, budget=budget)
     >>> second = private_mean(hospitals, clip=2.0, epsilon=1.0, budget=budget)
     >>> print(budget)
-    epsilon 1.47 of 2 spent at delta 1e-05, by 2 calls; one more may ask for 1.25
+    epsilon 1.47 of 2 spent at delta 1e-5, by 2 calls; one more may ask for 1.25
     """
 
     def __init__(self, epsilon: float, delta: float = 1e-5) -> None:
@@ -185,8 +185,8 @@ class PrivacyBudget:
         except BudgetExceededError:
             asked = epsilon_of(mu * mu, self._cap.delta)
             raise BudgetExceededError(
-                f"{what} asks for epsilon {round_up(asked)} at delta {self.delta:g}, but of the budget of "
-                f"{self.epsilon:g} one more call may ask for {_round_down(self.left_epsilon)} at most; "
+                f"{what} asks for epsilon {round_up(asked)} at delta {short(self.delta)}, but of the budget "
+                f"of {self.epsilon:g} one more call may ask for {_round_down(self.left_epsilon)} at most; "
                 "nothing was computed or charged"
             ) from None
 
@@ -232,8 +232,8 @@ class PrivacyBudget:
         n_calls = self._ledger.totals().overall.n_releases
         calls = f"{n_calls} call{'s' * (n_calls != 1)}"
         return (
-            f"epsilon {round_up(self.spent_epsilon, 3)} of {self.epsilon:g} spent at delta {self.delta:g}, "
-            f"by {calls}; one more may ask for {_round_down(self.left_epsilon)}"
+            f"epsilon {round_up(self.spent_epsilon, 3)} of {self.epsilon:g} spent at delta "
+            f"{short(self.delta)}, by {calls}; one more may ask for {_round_down(self.left_epsilon)}"
         )
 
     def __repr__(self) -> str:
@@ -289,19 +289,12 @@ def _key_beside(ledger: Path) -> bytes:
     path = ledger.with_name(ledger.name + ".key")
     try:
         if not ledger.exists():
-            _make_key(path)
+            # Only its owner can read it; it is put in its place as a whole, unless one is there.
+            with suppress(TakenError):
+                write_whole(path, os.urandom(_KEY_BYTES), mode=0o600, new=True)
         secret = path.read_bytes()
     except OSError as error:
         raise StorageError(f"the key of the budget, {path}: {error.strerror}") from None
     if len(secret) != _KEY_BYTES:
         raise StorageError(f"the key of the budget, {path}, must hold {_KEY_BYTES} bytes, got {len(secret)}")
     return secret
-
-
-def _make_key(path: Path) -> None:
-    """Put a new secret, which only its owner can read, in its place as a whole, unless one is there."""
-    with tempfile.NamedTemporaryFile(dir=path.parent) as file, suppress(FileExistsError):
-        file.write(os.urandom(_KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-        os.link(file.name, path)

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.privacy.gaussian import gaussian_epsilon
-from capedjica.privacy.validate import FloatArray
+from capedjica.tools.arrays import FloatArray
 
 Mask = Literal["uniform", "paper", "none"]
 

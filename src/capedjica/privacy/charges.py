@@ -18,6 +18,7 @@ from typing import Final
 
 from capedjica.privacy import validate
 from capedjica.privacy.gaussian import gaussian_epsilon, gaussian_mu
+from capedjica.privacy.wording import short
 
 _ABSURD_MU: Final = 1e6
 
@@ -64,7 +65,7 @@ class Cap:
     mu2: float = field(init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
-        return f"epsilon {self.epsilon:.6g} at delta {self.delta:.3g}"
+        return f"epsilon {self.epsilon:.6g} at delta {short(self.delta, 3)}"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", validate.positive("epsilon", self.epsilon))

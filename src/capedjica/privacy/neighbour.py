@@ -57,13 +57,17 @@ class ProtectedUnit:
         """Whether all the data of a subject are protected as one."""
         return self.neighbour == "subject"
 
-    def named(self, person: str = "subject") -> str:
+    def named(self) -> str:
         """Return the unit in words, after "each"."""
-        return f"{person} (all their data)" if self.is_subject else "single time point"
+        return "person (all their data)" if self.is_subject else "single time point"
 
-    def plural(self, people: str = "subjects") -> str:
-        """Return what is counted."""
-        return people if self.is_subject else "time points"
+    def plural(self) -> str:
+        """Return what is counted, in words."""
+        return "people" if self.is_subject else "time points"
+
+    def holding(self) -> str:
+        """Return the person with all their units, in words: "a whole person, up to 200 time points,"."""
+        return f"a whole person, up to {self.per_subject:,} time points,"
 
     def subject_mu(self, mu: float) -> float:
         """Return k mu, the mu of a whole subject where that of one unit is ``mu``."""
@@ -73,10 +77,6 @@ class ProtectedUnit:
         """Return the epsilon of a whole subject at ``delta``, where one unit has ``mu``; an upper bound."""
         left = 1 - self.per_subject * RESERVED_DELTA
         return gaussian_epsilon(self.subject_mu(mu), delta * left) if left > 0 else math.inf
-
-    def holding(self, person: str = "subject") -> str:
-        """Return the person with all their units, in words: "a whole subject, up to 200 time points,"."""
-        return f"a whole {person}, up to {self.per_subject:,} time points,"
 
 
 WHOLE_SUBJECT: Final = ProtectedUnit()

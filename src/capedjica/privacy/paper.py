@@ -93,19 +93,11 @@ def rdp_epsilon(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: floa
     A valid upper bound for the releases it covers; at sigma_W^2 = sigma_b^2 = 0.25, J = 100 and delta =
     1e-5 it gives 535.7 where the exact epsilon is 519.7. The gradient descent only: PCA is left out.
     """
-    sigma2 = _rdp_sigma2(sigma_w2, sigma_b2)
-    above = _rdp_order_above_1(n_iterations, sigma2, delta)
-    return (1 + above) * n_iterations / (2 * sigma2) - math.log(delta) / above
-
-
-def _rdp_order_above_1(n_iterations: int, sigma2: float, delta: float) -> float:
-    """alpha_opt - 1, which may be far below the last bit of alpha_opt."""
+    sigma2 = 1 / (1 / validate.positive("sigma_w2", sigma_w2) + 1 / validate.positive("sigma_b2", sigma_b2))
     j, delta = validate.count("n_iterations", n_iterations), validate.probability("delta", delta)
-    return math.sqrt(2 * sigma2 / j * -math.log(delta))
-
-
-def _rdp_sigma2(sigma_w2: float, sigma_b2: float) -> float:
-    return 1 / (1 / validate.positive("sigma_w2", sigma_w2) + 1 / validate.positive("sigma_b2", sigma_b2))
+    # alpha_opt - 1, which may be far below the last bit of alpha_opt.
+    above = math.sqrt(2 * sigma2 / j * -math.log(delta))
+    return (1 + above) * n_iterations / (2 * sigma2) - math.log(delta) / above
 
 
 def moments_epsilon(n_iterations: int, sensitivity: float, sigma: float, delta: float) -> float:
@@ -115,13 +107,9 @@ def moments_epsilon(n_iterations: int, sensitivity: float, sigma: float, delta: 
     The linear term should be -epsilon/2: as printed it is pessimistic, 2.8 times the corrected value at
     J Delta^2 / sigma^2 = 800 and delta = 1e-5, 2.0 times at 100, 1.1 times at 1.
     """
-    a = _moments_scale(n_iterations, sensitivity, sigma)
-    return a * (1 + math.sqrt(1 - 2 / a * (a / 8 + math.log(validate.probability("delta", delta)))))
-
-
-def _moments_scale(n_iterations: int, sensitivity: float, sigma: float) -> float:
     ratio = validate.positive("sensitivity", sensitivity) / validate.positive("sigma", sigma)
-    return validate.count("n_iterations", n_iterations) * ratio * ratio
+    a = validate.count("n_iterations", n_iterations) * ratio * ratio
+    return a * (1 + math.sqrt(1 - 2 / a * (a / 8 + math.log(validate.probability("delta", delta)))))
 
 
 def capedjica_naive(n_iterations: int, epsilon: float, delta: float) -> tuple[float, float]:

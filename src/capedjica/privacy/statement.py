@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import decimal
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from capedjica.privacy.adversary import Adversary, adversary, curious_site_epsilon
+from capedjica.privacy.adversary import Adversary
 from capedjica.privacy.gaussian import gaussian_epsilon
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
-from capedjica.privacy.reserved_delta import STREAM_EPSILON, difference
-
-
-def round_up(value: float | None, digits: int = 4) -> str:
-    """Return a guarantee to ``digits`` significant digits, never below its value; a dash if there is none."""
-    if value is None or math.isnan(value):
-        return "–"
-    if value == 0 or math.isinf(value):
-        return f"{value:g}"
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING)
-    return f"{float(context.create_decimal(decimal.Decimal(value))):.{digits}g}"
+from capedjica.privacy.wording import Guarantee, round_up
 
 
 @dataclass(frozen=True)
 class Charge:
-    """One release.
+    """What one release costs.
 
     Attributes
     ----------
@@ -114,20 +103,37 @@ class PrivacyStatement:
     def __post_init__(self) -> None:
         ProtectedUnit(self.neighbour, self.units_per_subject)
 
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """What is guaranteed, with its words."""
+        return Guarantee(
+            nominal_epsilon=self.nominal_epsilon,
+            delta=self.delta,
+            nominal_mu=self.nominal_mu,
+            mechanism=self.mechanism,
+            n_sites=self.n_sites,
+            n_colluding=self.n_colluding,
+            unit=self.unit,
+            secure=self.secure,
+            alone=self.alone,
+            fewest_sites=min((len(one.site_mu) for one in self.nominal_releases), default=None),
+            not_covered=self.not_covered,
+        )
+
     @property
     def private(self) -> bool:
         """Whether anybody is protected: not without noise, and not with noise from a seed."""
-        return self.secure and self.mechanism != "none" and self.nominal_epsilon < math.inf
+        return self.guarantee.private
 
     @property
     def epsilon(self) -> float:
         """The guarantee for one protected unit; infinite if nobody is protected."""
-        return self._true(self.nominal_epsilon)
+        return self.guarantee.epsilon
 
     @property
     def mu(self) -> float:
         """The same as a shift of the adversary's view in standard deviations."""
-        return self._true(self.nominal_mu)
+        return self.guarantee.mu
 
     @property
     def site_epsilon(self) -> Mapping[str, float]:
@@ -163,31 +169,22 @@ class PrivacyStatement:
     @property
     def subject_mu(self) -> float:
         """The mu of a whole subject: that of as many units as a subject may hold."""
-        return self.unit.subject_mu(self.mu)
+        return self.guarantee.person_mu
 
     @property
     def subject_epsilon(self) -> float:
         """The epsilon of a whole subject (:mod:`capedjica.privacy.neighbour`); ``epsilon`` if that is it."""
-        return self.epsilon if self.unit.is_subject else self.unit.subject_epsilon(self.mu, self.delta)
+        return self.guarantee.person_epsilon
 
     @property
     def adversary(self) -> Adversary:
         """Against whom the guarantee holds, and against whom it does not."""
-        if not self.private and self.secure:
-            return adversary("none", self.n_sites, self.n_colluding)
-        return adversary(self.mechanism, self.n_sites, self.n_colluding, self.alone, self.secure)
+        return self.guarantee.adversary
 
     @property
     def curious_site_epsilon(self) -> float | None:
-        """Epsilon against one curious site, where the guarantee covers none; None where it does, or nobody.
-
-        The cap on mu is scaled by equation (1) of :mod:`capedjica.privacy.adversary`, at the release with the
-        fewest participants.
-        """
-        if not self.private or self.mechanism != "cape" or self.n_colluding > 0:
-            return None
-        fewest = min((len(one.site_mu) for one in self.releases), default=self.n_sites)
-        return curious_site_epsilon(self.mu, fewest, self.delta)
+        """Epsilon against one curious site, where the guarantee covers none; else None."""
+        return self.guarantee.curious_site_epsilon
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -231,42 +228,9 @@ class PrivacyStatement:
         return self._true(_epsilon_of(chosen, self.delta))
 
     def __str__(self) -> str:
-        return "\n".join([*self._headline(), *self._lines(), *self.caveats])
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """What the guarantee does not cover, in sentences; of a large epsilon, what it is said of."""
-        if not STREAM_EPSILON < self.subject_epsilon < math.inf:
-            return self.not_covered
-        ideal = (
-            f"An epsilon above {STREAM_EPSILON:g} is said of ideal random numbers; those drawn are as good "
-            f"except with probability {round_up(difference(self.delta), 2)}."
-        )
-        return (ideal, *self.not_covered)
-
-    def _headline(self) -> list[str]:
-        if not self.secure:
-            return [
-                "NOT PRIVATE: the noise came from a seed (insecure_noise_seed), so it can be taken off again."
-            ]
-        if not self.private:
-            return ["NOT PRIVATE: no noise was added."]
-        whom = self.adversary
-        lines = [
-            f"Each {self.unit.named()} is protected with epsilon = {round_up(self.epsilon, 6)}, "
-            f"delta = {self.delta:g}",
-            f"(mu = {round_up(self.mu)}) against {whom.against}.",
-            f"NOT against {whom.not_against}.",
-        ]
-        if self.curious_site_epsilon is not None:
-            lines.append(f"Against one curious site: epsilon = {round_up(self.curious_site_epsilon)}.")
-        if not self.unit.is_subject:
-            lines.insert(
-                2,
-                f"But {self.unit.holding()} only with epsilon = {round_up(self.subject_epsilon)} "
-                f"(mu = {round_up(self.subject_mu)}).",
-            )
-        return lines
+        said = self.guarantee
+        shift = [said.shift] if said.private else []
+        return "\n".join([*said.summary, *shift, *self._lines(), *said.caveats])
 
     def _lines(self) -> list[str]:
         counts = Counter((release.label, release.aborted) for release in self.releases)
@@ -277,12 +241,12 @@ class PrivacyStatement:
         known = _mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
-            lines.append(f"  Lost to interruptions, and charged all the same: epsilon = {round_up(lost)}.")
+            lines.append(f"  Lost to interruptions, and charged all the same: epsilon {round_up(lost)}.")
         if self.lost:
             lines.append(f"  Sites lost on the way: {', '.join(self.lost)}; all they were asked for counts.")
         if 0 < self.spent_mu < math.inf:
             lines.append(
-                f"  Spent by the end: epsilon = {round_up(self.spent_epsilon)} "
+                f"  Spent by the end: epsilon {round_up(self.spent_epsilon)} "
                 f"of the {round_up(self.epsilon, 6)} allowed."
             )
         return lines

@@ -6,11 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from capedjica.errors import InputError
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 
 def real(name: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-r"""What a run cost, as a page says it: in words, by site, by accountant, and by the paper's formulas."""
+r"""What a run cost, as a page says it: by site, by accountant, and by the paper's formulas."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from capedjica.mechanisms.contract import Contract
-from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_delta, gaussian_epsilon, paper
-from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
-from capedjica.privacy.reserved_delta import RESERVED_DELTA
-from capedjica.privacy.statement import Charge, PrivacyStatement, round_up
+from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, paper
+from capedjica.privacy.statement import Charge, PrivacyStatement
 
 NAMES: Final = {
     "exact": "exact (Gaussian differential privacy)",
@@ -27,72 +25,22 @@ PAPER_NAMES: Final = {
 }
 
 
-def assumptions(contract: Contract, privacy: PrivacyStatement) -> list[str]:
-    """Return in words what the guarantee rests on."""
-    found = [
-        f"How many {contract.unit.plural('people')} each site enrolled was fixed, and public, before the "
-        "study was approved.",
-        "The ciphers stay unbroken (X25519, AES), and each site's computer is its own.",
-    ]
-    if contract.unit.is_subject:
-        twice = gaussian_epsilon(2 * privacy.mu, privacy.delta)
-        found.insert(
-            0,
-            "A person takes part at one site only. Somebody enrolled at two would have epsilon "
-            f"{round_up(twice)} in place of {round_up(privacy.epsilon)}.",
-        )
-    if contract.mechanism == "cape":
-        allies = contract.roster.n_colluding
-        most = f"No more than {allies} of the {len(contract.subjects)} sites" if allies else "No site"
-        sides = "side" if allies else "sides"
-        found.insert(0, f"{most} {sides} with the aggregator; the others follow the protocol.")
-    return found
-
-
-def odds(epsilon: float, delta: float, unit: ProtectedUnit = WHOLE_SUBJECT) -> str:
-    """Return in words what (epsilon, delta) says: no outcome is e^epsilon times as likely, but for delta."""
-    factor = "a million, which protects next to nobody"
-    if epsilon < math.log(1e6):
-        factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
-    chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
-    replaced = "this person's scan" if unit.is_subject else "one time point of this person"
-    return (
-        f"If {replaced} had been replaced by any other, no outcome of the study, and nothing that "
-        f"anybody concludes from it, would have become more likely by a factor of more than {factor}, but "
-        f"for a remainder of probability {chance}."
-    )
-
-
-def best_guess(mu: float, delta: float) -> float:
-    r"""Return the largest probability of telling which of two equally likely scans somebody had.
-
-    For mu-GDP the total variation distance is at most delta(0) = Phi(mu/2) - Phi(-mu/2), and a guess between
-    two equally likely worlds is right with probability (1 + TV)/2 = Phi(mu/2) at best. What the grid and the
-    stream of the noise add, ``RESERVED_DELTA`` of delta, is added to the distance.
-    """
-    return min(1.0, (1 + gaussian_delta(mu, 0.0) + RESERVED_DELTA * delta) / 2)
-
-
 # By accountant
 
 
 def side_by_side(privacy: PrivacyStatement) -> dict[str, float]:
     """Return the epsilon of the releases that were made, for the site that gave most, by each accountant."""
-    mus = _worst_site(privacy)
+    spent: dict[str, list[float]] = {}
+    for release in privacy.releases:
+        for site, mu in release.site_mu.items():
+            spent.setdefault(site, []).append(mu)
+    mus: list[float] = max(spent.values(), key=lambda mus: math.hypot(*mus), default=[])
     totals = {}
     for name in ACCOUNTANTS:
         book = accountant(name, privacy.delta)
         book.compose(*(Release(mu, count) for mu, count in Counter(mus).items()))
         totals[name] = book.epsilon
     return totals
-
-
-def _worst_site(privacy: PrivacyStatement) -> list[float]:
-    spent: dict[str, list[float]] = {}
-    for release in privacy.releases:
-        for site, mu in release.site_mu.items():
-            spent.setdefault(site, []).append(mu)
-    return max(spent.values(), key=lambda mus: math.hypot(*mus), default=[])
 
 
 def by_the_paper(contract: Contract, privacy: PrivacyStatement) -> dict[str, float]:

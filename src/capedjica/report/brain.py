@@ -1,34 +1,25 @@
-"""Maps of the brain for people: where they peak, as a table, and slices over the MNI152 template."""
+"""Where maps of the brain peak, as a table."""
 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from scipy.ndimage import label, map_coordinates
+from scipy.ndimage import label
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 
 # A cluster is what is at least this high, the largest absolute value of a map being 1.
 CLUSTER_HEIGHT: Final = 0.5
-# Axial slices, mm above the anterior commissure; pixels of 2 mm within the box of the template.
-SLICES: Final = (-45, -30, -15, 0, 15, 30, 45, 60)
-_X: Final = np.arange(-80.0, 81.0, 2.0)
-_Y: Final = np.arange(-112.0, 79.0, 2.0)
-# Lower values of a map let the brain be seen.
-_SHOWN_FROM: Final = 0.25
-_INK: Final = "#333333"
 
 
 @dataclass(frozen=True)
@@ -80,18 +71,14 @@ def _peaks(
         for cluster in range(1, count + 1):
             places = np.argwhere(clusters == cluster)
             heights = values[tuple(places.T)]
-            centre = affine[:3] @ [*_middle(places[np.abs(heights) == np.abs(heights).max()]), 1.0]
+            highest = places[np.abs(heights) == np.abs(heights).max()]
+            # A region of an atlas is flat: of several places, the one that is closest to their mean.
+            distance = np.linalg.norm(highest - highest.mean(axis=0), axis=1)
+            centre = affine[:3] @ [*highest[distance.argmin()], 1.0]
             x, y, z = (float(mm) for mm in np.round(centre, 1))
             height = float(heights[np.abs(heights).argmax()])
             size = len(places), len(places) * voxel
             yield Peak(component, x, y, z, height, *size, "" if regions is None else regions.at(x, y, z))
-
-
-def _middle(places: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the one of several places that is closest to their mean: a region of an atlas is flat."""
-    distance = np.linalg.norm(places - places.mean(axis=0), axis=1)
-    nearest: NDArray[np.intp] = places[distance.argmin()]
-    return nearest
 
 
 class RegionsAt:
@@ -127,66 +114,11 @@ def read_region_names(path: Path) -> dict[int, str]:
         return {}
 
 
-def write_peaks(path: Path, peaks: Sequence[Peak]) -> None:
-    """Write peaks as a table."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow([field.name for field in fields(Peak)])
-        for peak in peaks:
-            table.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in astuple(peak)])
-
-
-# Slices
-
-
-def slices_figure(image: Nifti1Image, title: str, stability: FloatArray | None = None) -> Figure:
-    """Show axial slices of every map of a 4-D image, one row per map, over the template.
-
-    The left of the brain is on the left. Maps that are not stable are faded.
-    """
-    rows, template = _montages(image), _montages(_template())[0]
-    figure = Figure(figsize=(1.05 * len(SLICES), 0.9 + 1.22 * len(rows)), layout="constrained")
-    figure.suptitle(title, fontsize=12, color=_INK)
-    for number, (axis, values) in enumerate(
-        zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows, strict=True)
-    ):
-        faded = stability is not None and stability[number] < STABLE
-        axis.imshow(np.where(template > 0, template, np.nan), cmap="gray", vmin=0, vmax=1.2 * template.max())
-        shown = np.ma.masked_where(np.abs(values) < _SHOWN_FROM, values)
-        axis.imshow(shown, cmap="RdBu_r", vmin=-1, vmax=1, alpha=0.3 if faded else 0.9)
-        axis.set(xticks=[], yticks=[], frame_on=False)
-        axis.set_title(_caption(number, stability), fontsize=8, color=_INK, loc="left", pad=2)
-    _label_slices(axis)
-    return figure
-
-
-def _caption(number: int, stability: FloatArray | None) -> str:
-    if stability is None:
-        return str(number + 1)
-    return f"{number + 1}: stability {stability[number]:.2f}" + " unstable" * bool(stability[number] < STABLE)
-
-
-def _label_slices(axis) -> None:  # type: ignore[no-untyped-def]
-    middles = (np.arange(len(SLICES)) + 0.5) * len(_X)
-    axis.set_xticks(middles, [f"z = {height}" for height in SLICES], fontsize=7, color=_INK)
-    axis.tick_params(length=0)
-    axis.set_xlabel("mm above the anterior commissure; left is left", fontsize=7, color=_INK)
-
-
-def _montages(image: Nifti1Image) -> list[FloatArray]:
-    """Return each volume of an image as its slices side by side, front at the top."""
-    values, to_voxel = np.asarray(image.dataobj, dtype=np.float64), np.linalg.inv(np.asarray(image.affine))
-    volumes = values[..., np.newaxis] if values.ndim == 3 else values
-    z, y, x = np.meshgrid(np.array(SLICES, dtype=float), _Y[::-1], _X, indexing="ij")
-    places = np.tensordot(to_voxel[:3], np.stack([x, y, z, np.ones_like(x)]), axes=1)
-    return [
-        np.concatenate(list(map_coordinates(volume, places, order=1)), axis=1)
-        for volume in np.moveaxis(volumes, -1, 0)
-    ]
-
-
-def _template() -> Nifti1Image:
-    from nilearn.datasets import load_mni152_template
-
-    template: Nifti1Image = load_mni152_template(resolution=1)
-    return template
+def peaks_csv(peaks: Sequence[Peak]) -> bytes:
+    """Return peaks as a table."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow([field.name for field in fields(Peak)])
+    for peak in peaks:
+        table.writerow([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in astuple(peak)])
+    return text.getvalue().encode()

@@ -13,11 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from capedjica.report.figures import COLOURS
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 # Stand for colours that the page decides on.
 _INK: Final = "#010203"
 _ACCENT: Final = "#010204"
@@ -41,6 +40,20 @@ def bars(
         axis.set(ylabel=axis_label, ylim=(0, 1))
 
     return _draw(plot, (7.2, 2.6))
+
+
+def signed_bars(labels: Sequence[str], values: Sequence[float], axis_label: str) -> str:
+    """Draw values of either sign as bars; long labels, and many, are written upright."""
+    longest = max(map(len, labels))
+    upright = len(labels) * longest > 80
+
+    def plot(axis: Axes) -> None:
+        axis.bar(range(len(values)), values, color=_ACCENT, width=0.7)
+        axis.set_xticks(range(len(values)), labels, rotation=90 if upright else 0)
+        axis.axhline(0, color=_INK, linewidth=0.8)
+        axis.set(ylabel=axis_label)
+
+    return _draw(plot, (7.2, 2.6 + 0.07 * longest if upright else 2.6))
 
 
 def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> str:

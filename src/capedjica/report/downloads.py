@@ -14,7 +14,7 @@ from matplotlib.image import imsave
 from numpy.typing import NDArray
 
 # What is larger stays beside the page.
-MOST_BYTES: Final = 3_000_000
+MOST_INSIDE: Final = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,16 @@ def address(content: bytes, kind: str) -> str:
 
 def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Download:
     """Return a table as CSV."""
+    return Download(name, address(csv_text(columns, rows).encode(), "text/csv"))
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as text that a spreadsheet opens."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([_shown(cell) for cell in row] for row in rows)
-    return Download(name, address(buffer.getvalue().encode(), "text/csv"))
+    return buffer.getvalue()
 
 
 def _shown(cell: Any) -> Any:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
+from capedjica.report.slices import SLICES, axial, over_brain, square
+from capedjica.tools.arrays import FloatArray
+from capedjica.tools.durable import whole_file
 
-FloatArray = NDArray[np.float64]
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
 
 # Okabe and Ito 2008.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -31,16 +35,8 @@ def maps_figure(rows: Mapping[str, FloatArray], title: str, stability: FloatArra
     axes = figure.subplots(len(rows), n_maps, squeeze=False)
     for line, (label, images) in zip(axes, rows.items(), strict=True):
         for number, (axis, image) in enumerate(zip(line, images, strict=True)):
-            limit = float(np.abs(image).max()) or 1.0
-            faded = stability is not None and stability[number] < STABLE
-            axis.imshow(
-                image,
-                cmap="RdBu_r",
-                vmin=-limit,
-                vmax=limit,
-                interpolation="nearest",
-                alpha=0.3 if faded else 1.0,
-            )
+            faded = stability is not None and bool(stability[number] < STABLE)
+            axis.imshow(square(image, faded), interpolation="nearest")
             if stability is not None:
                 words = f"{number + 1}: {stability[number]:.2f}" + (" unstable" if faded else "")
                 axis.set_title(words, fontsize=6, color="#999999" if faded else _INK, pad=3)
@@ -48,6 +44,31 @@ def maps_figure(rows: Mapping[str, FloatArray], title: str, stability: FloatArra
             for spine in axis.spines.values():
                 spine.set(linewidth=0.4, color="#aaaaaa")
         line[0].set_ylabel(label, rotation=0, ha="right", va="center", fontsize=9, color=_INK)
+    return figure
+
+
+def slices_figure(image: Nifti1Image, title: str, stability: FloatArray | None = None) -> Figure:
+    """Show axial slices of every map of a 4-D image, one row per map, over the template.
+
+    The left of the brain is on the left. Maps that are not stable are faded.
+    """
+    rows = axial(image)
+    figure = Figure(figsize=(1.05 * len(SLICES), 0.9 + 1.22 * len(rows)), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=_INK)
+    for number, (axis, values) in enumerate(
+        zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows, strict=True)
+    ):
+        faded = stability is not None and bool(stability[number] < STABLE)
+        caption = f"{number + 1}"
+        if stability is not None:
+            caption += f": stability {stability[number]:.2f}" + " unstable" * faded
+        axis.imshow(over_brain(values, faded))
+        axis.set(xticks=[], yticks=[], frame_on=False)
+        axis.set_title(caption, fontsize=8, color=_INK, loc="left", pad=2)
+    middles = (np.arange(len(SLICES)) + 0.5) * rows[0].shape[1] / len(SLICES)
+    axis.set_xticks(middles, [f"z = {height}" for height in SLICES], fontsize=7, color=_INK)
+    axis.tick_params(length=0)
+    axis.set_xlabel("mm above the anterior commissure; left is left", fontsize=7, color=_INK)
     return figure
 
 
@@ -82,17 +103,13 @@ def convergence_figure(
     return figure
 
 
-def draw(figure: Figure, path: Path) -> None:
+def draw(figure: Figure, file: IO[bytes]) -> None:
     """Draw a figure as PNG."""
     FigureCanvasAgg(figure)
-    figure.savefig(path, format="png", dpi=150)
+    figure.savefig(file, format="png", dpi=150)
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, whole or not at all."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        draw(figure, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        draw(figure, file)

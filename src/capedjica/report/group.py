@@ -9,17 +9,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from capedjica.algorithms.ica.reliability import STABLE
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import ReleasedMean
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.mechanisms.contract import Contract
-from capedjica.privacy.statement import PrivacyStatement, round_up
+from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts, charts
 from capedjica.report.downloads import Figure, table
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
+from capedjica.report.sections import Section
 
-METHODS: Final = {
+_METHOD_NAMES: Final = {
     "subject": "the default method: one short vector per person and release",
     "paper": "the paper's method: capePCA, then capeDJICA",
     "djica": "decentralized joint ICA, not private",
@@ -35,18 +36,22 @@ class Findings:
 
     Attributes
     ----------
-    title, method, version : str
-        What it is about, its method, and the version of capedjica that ran it.
-    maps : MapSet
+    title, version : str
+        What it is about, and the version of capedjica that ran it.
+    method : str
+        By which networks were found; empty where there are none.
+    maps : MapSet or None
         The networks.
+    sections : sequence of Section
+        What other analyses found.
     contract : Contract
         What all parties agreed on.
     privacy : PrivacyStatement
         What was guaranteed and spent.
-    released : sequence of Released
+    released : sequence of ReleasedMean
         The means; none where they are not at hand.
     n_iter : int
-        Iterations made.
+        Iterations made; 0 if that is not to be told.
     preparation : sequence of str
         What sites make of scans, in sentences.
     prepared : str
@@ -56,17 +61,18 @@ class Findings:
     origin : dict
         Versions, hashes and dates, by their names.
     unconfined : tuple of str
-        Sites at which nothing kept the program that has the network from the scans.
+        Sites at which nothing kept the program that has the network from people's data.
     """
 
     title: str
-    method: str
     version: str
-    maps: MapSet
     contract: Contract
     privacy: PrivacyStatement
     n_iter: int
-    released: Sequence[Released] = ()
+    method: str = ""
+    maps: MapSet | None = None
+    sections: Sequence[Section] = ()
+    released: Sequence[ReleasedMean] = ()
     preparation: Sequence[str] = ()
     prepared: str = ""
     paper_says: Mapping[str, float] = field(default_factory=dict)
@@ -81,17 +87,18 @@ class Findings:
 
 def group_page(findings: Findings) -> str:
     """Return the page."""
+    maps = findings.maps
     return render(
         "group.html.jinja",
-        ("viewer.js",) if findings.maps.look == "slices" else (),
+        ("viewer.js",) if maps is not None and maps.look == "slices" else (),
         title=findings.title,
         findings=findings,
-        method=METHODS[findings.method],
-        components=components(findings.maps),
+        method=_METHOD_NAMES.get(findings.method, ""),
+        components=[] if maps is None else components(maps),
         threshold=STABLE,
-        stability=_stability(findings.maps),
-        volumes=viewer_data(findings.maps),
-        maps=maps_file(findings.maps),
+        stability=None if maps is None else _stability(maps),
+        volumes="" if maps is None else viewer_data(maps),
+        maps=None if maps is None else maps_file(maps),
         convergence=_convergence(findings),
         privacy=_privacy(findings),
         sites=accounts.site_rows(findings.contract, findings.privacy),
@@ -124,7 +131,7 @@ def _stability(maps: MapSet) -> Figure | None:
 def _convergence(findings: Findings) -> Figure | None:
     """Show how long the mean step of each iteration was, beside the length of its noise alone."""
     labels = [stage.query.label for stage in findings.contract.stages]
-    made = [one for one in findings.released if labels[one.stage] in _ITERATED]
+    made = [one for one in findings.released if labels[one.stage].rpartition(": ")[2] in _ITERATED]
     if not made:
         return None
     length = [float(np.linalg.norm(one.value)) for one in made]
@@ -150,9 +157,9 @@ def _convergence(findings: Findings) -> Figure | None:
 
 
 def _privacy(findings: Findings) -> dict[str, Any]:
-    contract, privacy, whom = findings.contract, findings.privacy, findings.privacy.adversary
+    contract, privacy = findings.contract, findings.privacy
     if not findings.private:
-        return {"private": False, "statement": str(privacy).splitlines()[0]}
+        return {"private": False, "guarantee": privacy.guarantee}
     totals = _accountants(findings)
     by_paper = accounts.by_the_paper(contract, privacy)
     return {
@@ -160,21 +167,12 @@ def _privacy(findings: Findings) -> dict[str, Any]:
         "statement": str(privacy),
         "epsilon": privacy.epsilon,
         "delta": privacy.delta,
-        "mu": privacy.mu,
         "spent": privacy.spent_epsilon,
-        "unit": privacy.unit,
-        "subject_epsilon": privacy.subject_epsilon,
-        "against": whom.against,
-        "not_against": whom.not_against,
-        "curious_site": privacy.curious_site_epsilon,
-        "not_covered": privacy.caveats,
-        "assumptions": accounts.assumptions(contract, privacy),
-        "odds": accounts.odds(privacy.epsilon, privacy.delta, privacy.unit),
-        "guess": round_up(100 * accounts.best_guess(privacy.mu, privacy.delta), 3),
+        "guarantee": privacy.guarantee,
         "accountants": totals,
         "numbers": table("accountants.csv", ["accountant", "epsilon"], list(totals.items())),
         "paper": {accounts.PAPER_NAMES[name]: value for name, value in by_paper.items()},
-        "paper_masks": contract.mask == "paper",
+        "paper_masks": contract.masking == "paper",
     }
 
 

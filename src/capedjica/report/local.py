@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.one_person import standardise
 from capedjica.report import charts, slices
 from capedjica.report.downloads import Figure, png, table
 from capedjica.report.page import render
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 # A person further from the others than this, in standard deviations told from medians, is unusual.
 UNUSUAL: Final = 3.5
 # Standardised time courses are shown up to this.
@@ -92,7 +91,9 @@ def qualities(people: Sequence[PersonResults]) -> list[Quality]:
         "fit to the group's maps": [person.fit for person in people],
         "usual connectivity": [_correlation(own, usual) for own in connections],
         "largest jump": [_largest_jump(person) for person in people],
-        "volumes left out": [_left_out(person) for person in people],
+        "volumes left out": [
+            person.left_out / (person.left_out + sum(map(len, person.courses))) for person in people
+        ],
     }
     far = {name: _distances(np.array(values)) * MEASURES[name] for name, values in measured.items()}
     return [
@@ -114,10 +115,6 @@ def _correlation(first: FloatArray, second: FloatArray) -> float:
 def _largest_jump(person: PersonResults) -> float:
     steps = [np.abs(np.diff(standardise(course), axis=0)) for course in person.courses]
     return float(max(step.max(initial=0.0) for step in steps))
-
-
-def _left_out(person: PersonResults) -> float:
-    return person.left_out / (person.left_out + sum(map(len, person.courses)))
 
 
 def _distances(values: FloatArray) -> FloatArray:
@@ -147,7 +144,11 @@ def local_page(title: str, site: str, people: Sequence[PersonResults], without: 
                 for person, quality in zip(people, found, strict=True)
             ],
         ),
-        connectivity=_mean_connectivity(people),
+        connectivity=_connectivity(
+            np.mean([person.connectivity for person in people], axis=0),
+            f"Mean connectivity of {len(people)} people",
+            f"Mean of {len(people)} people: Fisher's z between components; red is positive, blue negative.",
+        ),
         spectra=_mean_spectra(people),
     )
 
@@ -158,6 +159,8 @@ def _pictures(person: PersonResults) -> list[Figure]:
     for number, (courses, spectrum) in enumerate(zip(person.courses, person.spectra, strict=True), start=1):
         run = f", run {number}" if len(person.courses) > 1 else ""
         shown = np.clip(standardise(courses), -_BRIGHTEST, _BRIGHTEST)
+        power = spectrum.power
+        logarithm = np.log10(np.maximum(power, 1e-12 * max(float(power.max()), 1e-300)))
         figures.append(
             Figure(
                 alt=f"Time courses of {person.name}{run}: {courses.shape[1]} components over {len(courses)} "
@@ -173,17 +176,11 @@ def _pictures(person: PersonResults) -> list[Figure]:
                 f"{spectrum.unit}.",
                 caption=f"Spectra{run}: components from top to bottom, low frequencies on the left; red is "
                 "more power than the component has on average.",
-                picture=png(slices.square(_relative(spectrum.power).T)),
+                picture=png(slices.square((logarithm - logarithm.mean(axis=0)).T)),
             )
         )
     figures.append(_connectivity(person.connectivity, f"Connectivity of {person.name}", "Connectivity."))
     return figures
-
-
-def _relative(power: FloatArray) -> FloatArray:
-    logarithm = np.log10(np.maximum(power, 1e-12 * max(float(power.max()), 1e-300)))
-    relative: FloatArray = logarithm - logarithm.mean(axis=0)
-    return relative
 
 
 def _connectivity(values: FloatArray, alt: str, caption: str) -> Figure:
@@ -197,12 +194,6 @@ def _connectivity(values: FloatArray, alt: str, caption: str) -> Figure:
         picture=png(slices.square(values)),
         numbers=table("connectivity.csv", names, values.tolist()),
     )
-
-
-def _mean_connectivity(people: Sequence[PersonResults]) -> Figure:
-    mean = np.mean([person.connectivity for person in people], axis=0)
-    words = f"Mean of {len(people)} people: Fisher's z between components; red is positive, blue negative."
-    return _connectivity(mean, f"Mean connectivity of {len(people)} people", words)
 
 
 def _mean_spectra(people: Sequence[PersonResults]) -> list[Figure]:

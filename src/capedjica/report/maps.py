@@ -9,18 +9,18 @@ from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.ica.networks import STABLE
 from capedjica.report import charts, slices
-from capedjica.report.brain import SLICES, Peak
-from capedjica.report.downloads import MOST_BYTES, Download, Figure, address, png, table
+from capedjica.report.brain import Peak
+from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
+from capedjica.report.slices import SLICES
 from capedjica.report.viewer import volumes
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 _FEATURES_LISTED: Final = 10
 _PEAKS_LISTED: Final = 6
 
@@ -161,12 +161,9 @@ def maps_file(maps: MapSet) -> Download | None:
         columns = [f"map {number}" for number in range(1, len(maps) + 1)]
         found = table("maps.csv", columns, maps.values.T.tolist())
     else:
-        found = Download("maps.nii.gz", address(_nifti(maps.image), "application/gzip"))
-    return found if len(found.address) < MOST_BYTES else None
-
-
-def _nifti(image: Nifti1Image) -> bytes:
-    """Return an image with 16 bits per value, which leaves an error below 2e-5."""
-    small = type(image)(np.asarray(image.dataobj, dtype=np.float32), image.affine)
-    small.set_data_dtype(np.int16)  # type: ignore[no-untyped-call]
-    return gzip.compress(small.to_bytes(), 6, mtime=0)
+        # 16 bits per value leave an error below 2e-5.
+        small = type(maps.image)(np.asarray(maps.image.dataobj, dtype=np.float32), maps.image.affine)
+        small.set_data_dtype(np.int16)  # type: ignore[no-untyped-call]
+        packed = gzip.compress(small.to_bytes(), 6, mtime=0)
+        found = Download("maps.nii.gz", address(packed, "application/gzip"))
+    return found if len(found.address) < MOST_INSIDE else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.ica.reliability import STABLE
-from capedjica.privacy.statement import PrivacyStatement, round_up
-from capedjica.report.page import short
+from capedjica.algorithms.ica.networks import STABLE
+from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.report.group import Findings
@@ -142,19 +142,19 @@ NILEARN: Final = Reference(
         ("doi", "10.3389/fninf.2014.00014"),
     ),
 )
-_METHODS: Final = {
-    "subject": "each participant entered every step with one short vector of bounded length",
+_METHOD_WORDS: Final = {
+    "subject": "each person entered every step with one short vector of bounded length",
     "paper": "the scans were reduced by capePCA and unmixed by capeDJICA ({imtiaz})",
     "djica": "the scans were reduced by PCA and unmixed by decentralized joint ICA ({baker})",
     "dp-djica": "the scans were reduced by PCA and unmixed by DP-djICA, with Laplace noise on the gradients",
 }
-_MECHANISMS: Final = {
+_MECHANISM_WORDS: Final = {
     "cape": "Each site added correlated noise to its sums ({imtiaz}): random masks from a secure sum "
     "({bonawitz}), which cancel between the sites, and Gaussian noise drawn at the site, which does not.",
     "conventional": "Each site added Gaussian noise of its own to its sums, enough without others' help.",
     "local": "One site alone was used, which added Gaussian noise to its sums.",
     "pooled": "A trusted aggregator received the sums of all sites and added Gaussian noise to the means.",
-    "none": "No noise was added: the analysis is not differentially private.",
+    "none": "No noise was added to the sums.",
 }
 
 
@@ -174,7 +174,7 @@ def references(findings: Findings) -> list[Reference]:
     cape = findings.contract.mechanism == "cape"
     found += [IMTIAZ] * (cape or findings.method == "paper") + [BONAWITZ] * cape
     found += [BAKER] * (findings.method == "djica") + [DONG] * findings.private
-    return found + [NILEARN] * (findings.maps.look == "slices")
+    return found + [NILEARN] * (findings.maps is not None and findings.maps.look == "slices")
 
 
 def paragraph(findings: Findings) -> str:
@@ -185,42 +185,39 @@ def paragraph(findings: Findings) -> str:
 
 def _analysis(findings: Findings) -> str:
     contract = findings.contract
-    how = _METHODS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
-    return (
-        f"Brain networks were estimated from {sum(contract.subjects):,} participants at "
-        f"{len(contract.subjects)} sites by one independent component analysis with {len(findings.maps)} "
-        f"components over all of them, without any scan leaving its site (capedjica {findings.version}): "
-        f"{how}."
-    )
+    people = contract.participants
+    who = f"{sum(people.values()):,} participants at {counted(len(people), 'site')}"
+    without = f"without anybody's data leaving their site (capedjica {findings.version})"
+    sentences = []
+    if findings.maps is not None:
+        how = _METHOD_WORDS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
+        sentences.append(
+            f"Brain networks were estimated from {who} by one independent component analysis with "
+            f"{counted(len(findings.maps), 'component')} over all of them, {without}: {how}."
+        )
+    others = "; ".join(section.article for section in findings.sections)
+    if others and sentences:
+        sentences.append(f"In the same study, {others}.")
+    elif others:
+        sentences.append(f"From {who}, {without}, {others}.")
+    return " ".join(sentences)
 
 
 def _noise(findings: Findings) -> str:
-    return _MECHANISMS[findings.contract.mechanism].format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
+    return _MECHANISM_WORDS[findings.contract.mechanism].format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
 
 
 def _cost(findings: Findings) -> str:
-    privacy, contract = findings.privacy, findings.contract
-    if not findings.private:
-        return "" if contract.mechanism == "none" else "The noise came from a seed and protects nobody."
-    unit = privacy.unit
-    differ = "one participant's scans"
-    if not unit.is_subject:
-        differ = (
-            f"one time point ({unit.holding('participant')} is protected with ε = "
-            f"{round_up(privacy.subject_epsilon)} only)"
-        )
-    return (
-        "All releases together satisfy (ε, δ)-differential privacy at the level of "
-        f"{unit.plural('participants')} with ε = {round_up(privacy.epsilon)} and δ = {short(privacy.delta)} "
-        f"{privacy.adversary}; neighbouring data sets differ in {differ}. {_accounting(privacy)}"
-    )
+    guarantee = findings.privacy.guarantee.article
+    return f"{guarantee} {_accounting(findings.privacy)}" if findings.private else guarantee
 
 
 def _accounting(privacy: PrivacyStatement) -> str:
     pure = sum(release.pure_epsilon > 0 for release in privacy.releases)
     exactly = f"accounted for exactly, by Gaussian differential privacy ({DONG.short})"
     if not pure:
-        return f"The {len(privacy.releases)} releases were {exactly}."
+        one = len(privacy.releases) == 1
+        return f"The {'one release was' if one else f'{len(privacy.releases)} releases were'} {exactly}."
     return (
         f"Releases with Gaussian noise ({len(privacy.releases) - pure}) were {exactly}; those with Laplace "
         f"noise ({pure}) count with their own ε, which was added."
@@ -228,7 +225,7 @@ def _accounting(privacy: PrivacyStatement) -> str:
 
 
 def _maps(findings: Findings) -> str:
-    if findings.maps.stability is None:
+    if findings.maps is None or findings.maps.stability is None:
         return ""
     stable = int((findings.maps.stability >= STABLE).sum())
     return (

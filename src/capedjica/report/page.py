@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from capedjica.errors import InputError
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import NOT_PRIVATE, round_up, short
+from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.text import counted
 
 
 class HtmlReport:
@@ -46,20 +46,8 @@ class HtmlReport:
 
 def write_page(path: Path, html: str, mode: int) -> None:
     """Write a page, whole or not at all; nobody can read it who may not read it at the end."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        draft.unlink(missing_ok=True)
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(html)
-            file.flush()
-            os.fsync(handle)
-        draft.replace(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
+    with writing(path):
+        write_whole(path, html.encode(), mode=mode)
 
 
 def render(template: str, scripts: tuple[str, ...] = (), **content: Any) -> str:
@@ -77,11 +65,6 @@ def render(template: str, scripts: tuple[str, ...] = (), **content: Any) -> str:
     )
 
 
-def short(value: float) -> str:
-    """Return a number as people write it: 1e-5."""
-    return f"{value:g}".replace("e-0", "e-")
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -91,8 +74,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["NOT_PRIVATE"] = NOT_PRIVATE
     environment.filters["up"] = round_up
     environment.filters["short"] = short
+    environment.filters["counted"] = counted
     return environment
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from capedjica.report.downloads import Figure, table
 from capedjica.report.maps import MapSet, map_figures, maps_file
 from capedjica.report.page import render
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,8 @@
-"""Maps as pictures: slices over the template of a brain, squares of pixels, matrices."""
+"""Maps as pixels, wherever they are shown: slices over the template of a brain, squares, matrices.
+
+One scale of colours for all: white is zero, red is above and blue below, darker the further from it.
+Colour-blind readers can tell the two sides apart.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,25 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from matplotlib import colormaps
 from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 
-from capedjica.report.brain import SLICES
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 
 # The box of the MNI152 template, in mm: left to right, back to front, bottom to top.
 BOX: Final = ((-80.0, 80.0), (-112.0, 78.0), (-70.0, 84.0))
+# Axial slices, mm above the anterior commissure.
+SLICES: Final = (-45, -30, -15, 0, 15, 30, 45, 60)
 # Lower values of a map let the brain be seen.
 SHOWN_FROM: Final = 0.25
-# From low to high, one pair for each sign: colours that colour-blind readers can tell apart.
-POSITIVE: Final = ((201, 84, 0), (255, 221, 87))
-NEGATIVE: Final = ((0, 96, 168), (143, 227, 255))
+# The template from its darkest to its brightest.
+GREYS: Final = (25, 200)
 _PIXEL: Final = 1.5
 _FADED: Final = 0.35
 
@@ -70,34 +75,24 @@ def _brain() -> FloatArray:
 
 def over_brain(values: FloatArray, faded: bool) -> Pixels:
     """Return axial slices of a map over the template; what is outside the brain is transparent."""
-    grey = _brain()
+    grey, (darkest, brightest) = _brain(), GREYS
     pixels = np.empty((*grey.shape, 4))
-    pixels[..., :3] = (60 + 180 * grey)[..., np.newaxis]
+    pixels[..., :3] = (darkest + (brightest - darkest) * grey)[..., np.newaxis]
     pixels[..., 3] = 255 * np.clip(10 * grey, 0, 1)
     weight = (np.abs(values) >= SHOWN_FROM) * (_FADED if faded else 1.0)
-    colours = coloured(values)
-    pixels[..., :3] += weight[..., np.newaxis] * (colours - pixels[..., :3])
+    pixels[..., :3] += weight[..., np.newaxis] * (coloured(values)[..., :3] - pixels[..., :3])
     pixels[..., 3] = np.maximum(pixels[..., 3], 255 * weight)
     return pixels.round().astype(np.uint8)
 
 
-def coloured(values: FloatArray) -> FloatArray:
-    """Return the colours (..., 3) of a map whose largest absolute value is 1."""
-    low, high = (
-        np.where(values[..., np.newaxis] > 0, np.array(POSITIVE[end]), np.array(NEGATIVE[end]))
-        for end in (0, 1)
-    )
-    part = np.clip((np.abs(values) - SHOWN_FROM) / (1 - SHOWN_FROM), 0, 1)[..., np.newaxis]
-    mixed: FloatArray = low + part * (high - low)
-    return mixed
-
-
 def square(values: FloatArray, faded: bool = False, limit: float | None = None) -> Pixels:
-    """Return a matrix as pixels, red above zero and blue below; white is zero."""
-    from matplotlib import colormaps
-
-    most = limit or float(np.abs(values).max()) or 1.0
-    pixels = np.array(colormaps["RdBu_r"](0.5 + values / (2 * most), bytes=True), dtype=np.uint8)
+    """Return a matrix as pixels; the strongest colour is that of ``limit``, or of the largest value."""
+    pixels = coloured(values / (limit or float(np.abs(values).max()) or 1.0))
     if faded:
         pixels[..., 3] = round(255 * _FADED)
     return pixels
+
+
+def coloured(values: FloatArray) -> Pixels:
+    """Return the colours (..., 4) of values from -1 to 1."""
+    return np.array(colormaps["RdBu_r"](0.5 + values / 2, bytes=True), dtype=np.uint8)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.report.slices import BOX, NEGATIVE, POSITIVE, SHOWN_FROM, along, sample, template
+from capedjica.report.slices import BOX, GREYS, along, coloured, sample, template
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -42,8 +42,8 @@ def volumes(image: Nifti1Image, names: Sequence[str]) -> dict[str, Any]:
         "shape": maps.shape[1:],
         "levels": _LEVELS,
         "least": _LEAST,
-        "shown_from": SHOWN_FROM,
-        "colours": [POSITIVE, NEGATIVE],
+        "greys": GREYS,
+        "colours": coloured(np.arange(-_LEVELS, _LEVELS + 1) / _LEVELS)[:, :3].tolist(),
         "maps": [
             {"name": name, "start": _peak(values, places), "data": _packed(_cut(values), np.int8)}
             for name, values in zip(names, maps, strict=True)
@@ -51,16 +51,16 @@ def volumes(image: Nifti1Image, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cut(values: FloatArray) -> FloatArray:
     return np.where(np.abs(values) < _LEAST, 0.0, np.clip(values, -1, 1) * _LEVELS)
 
 
-def _peak(values: NDArray[np.float64], places: Sequence[NDArray[np.float64]]) -> list[float]:
+def _peak(values: FloatArray, places: Sequence[FloatArray]) -> list[float]:
     """Return where a map is highest, in mm."""
     found = np.unravel_index(np.abs(values).argmax(), values.shape)
     return [float(side[index]) for side, index in zip(places, found, strict=True)]
 
 
-def _packed(values: NDArray[np.float64], kind: type[np.integer[Any]]) -> str:
+def _packed(values: FloatArray, kind: type[np.integer[Any]]) -> str:
     plain = values.round().astype(kind).tobytes(order="F")
     return base64.b64encode(gzip.compress(plain, 6, mtime=0)).decode()

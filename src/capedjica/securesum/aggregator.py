@@ -70,11 +70,6 @@ class AggregatorSum:
         return self._round == len(_ROUNDS)
 
     @property
-    def waiting_for(self) -> tuple[str, ...]:
-        """Names of the sites that have not answered the present round."""
-        return () if self.done else tuple(name for name in self._expected if name not in self._answered)
-
-    @property
     def survivors(self) -> tuple[str, ...]:
         """The sites in the sum, in the order of the roster."""
         self._check_done()
@@ -206,14 +201,12 @@ class AggregatorSum:
         _check_names(message, "shares of keys", message.key_shares, set(self._deals) - alive)
         for kind, shares in (("seed", message.seed_shares), ("key", message.key_shares)):
             for dealer, share in shares.items():
-                if self._is_sound(kind, dealer, message.sender, share):
+                deal = self._deals[dealer]
+                commitments = deal.seed_share_commitments if kind == "seed" else deal.key_share_commitments
+                found = share_commitment(self.parameters, kind, dealer, message.sender, share)
+                # Only the share that its dealer committed to counts.
+                if found == commitments[message.sender]:
                     self._shares.setdefault(dealer, {})[message.sender] = share
-
-    def _is_sound(self, kind: str, dealer: str, holder: str, share: bytes) -> bool:
-        """Whether a share is the one that its dealer committed to."""
-        deal = self._deals[dealer]
-        commitments = deal.seed_share_commitments if kind == "seed" else deal.key_share_commitments
-        return share_commitment(self.parameters, kind, dealer, holder, share) == commitments[holder]
 
     def _unmask(self, present: tuple[str, ...]) -> dict[str, bytes]:
         """Recover every secret first, so that a failure leaves the masked total as it was."""

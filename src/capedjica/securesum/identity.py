@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import re
-import secrets
 import stat
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from capedjica.errors import InputError
+from capedjica.tools.durable import TakenError, write_whole, writing
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
@@ -138,22 +138,13 @@ class Identity:
         return cls(_parse(pem, path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key as unencrypted PKCS #8 with mode 0600: whole or not at all, and never over a file.
-
-        The complete file gets its name by a hard link, which fails when the name is taken.
-        """
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        """Write the key as unencrypted PKCS #8 with mode 0600: whole or not at all, and never over a file."""
+        pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
-            _write_private(draft, self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-            try:
-                os.link(draft, target)
-            finally:
-                draft.unlink()
-        except FileExistsError:
-            raise InputError(f"identity file {target} exists already and is not overwritten") from None
-        except OSError as error:
-            raise InputError(f"identity file {target} cannot be written: {error.strerror}") from None
+            with writing(f"identity file {os.fspath(path)}"):
+                write_whole(Path(path), pem, mode=0o600, new=True)
+        except TakenError as error:
+            raise InputError(f"identity file {error}") from None
 
     @property
     def fingerprint(self) -> str:
@@ -188,10 +179,3 @@ def _parse(pem: bytes, path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"identity file {os.fspath(path)} holds another kind of key than Ed25519")
     return key
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

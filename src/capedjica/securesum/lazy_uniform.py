@@ -100,11 +100,8 @@ class LazyUniform:
                 return True
             if self._value >= upper:
                 return False
-            self._refine()
-
-    def _refine(self) -> None:
-        self._value = self._value << _WORD | self._next_word()
-        self._bits += _WORD
+            self._value = self._value << _WORD | self._next_word()
+            self._bits += _WORD
 
     def __repr__(self) -> str:
         return "LazyUniform(<secret>)"

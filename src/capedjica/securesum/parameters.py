@@ -26,6 +26,16 @@ def default_threshold(n_sites: int) -> int:
     return 2 * n_sites // 3 + 1
 
 
+def suitable_threshold(n_sites: int, n_colluding: int) -> int:
+    """Return the default threshold, or where that is too low for the colluding sites, 2t > S + S_C."""
+    return max(default_threshold(n_sites), least_threshold(n_sites, n_colluding))
+
+
+def least_threshold(n_sites: int, n_colluding: int) -> int:
+    """Return the least t with 2t > S + S_C."""
+    return (n_sites + n_colluding) // 2 + 1
+
+
 def default_colluding(n_sites: int) -> int:
     """Return S_C = max(1, ceil(S/3) - 1): every participant is a potential adversary."""
     return max(1, -(-n_sites // 3) - 1)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from capedjica.errors import InputError
+from capedjica.tools.arrays import FloatArray
 
 # A quarter of the ring: a sum that stays below it in absolute value is lifted back without doubt.
 SUM_LIMIT: Final = 2**62
@@ -72,6 +73,6 @@ class FixedPoint:
             )
         return to_ring(np.rint(reals / self.step).astype(np.int64))
 
-    def decode(self, words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def decode(self, words: NDArray[np.uint64]) -> FloatArray:
         """Return ``step`` times the centred lift of ``words``."""
         return lift(words) * np.float64(self.step)

@@ -51,8 +51,11 @@ def split(
     if not 1 <= threshold <= len(points):
         raise InputError(f"threshold must lie between 1 and the {len(points)} points, got {threshold}")
     _check_points(points)
-    coefficients = [int.from_bytes(secret), *_random_coefficients(threshold - 1, random_bytes)]
-    return evaluate(coefficients, points)
+    width = _COEFFICIENT_BYTES
+    size = width * (threshold - 1)
+    pool = random_bytes(size)
+    random = [int.from_bytes(pool[i : i + width]) % PRIME for i in range(0, size, width)]
+    return evaluate([int.from_bytes(secret), *random], points)
 
 
 def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> dict[int, bytes]:
@@ -109,9 +112,3 @@ def _lagrange_weight(point: int, points: tuple[int, ...]) -> int:
 def _check_points(points: Sequence[int]) -> None:
     if not points or min(points) < 1 or len(set(points)) != len(points):
         raise InputError("the points of a secret sharing must be distinct integers of at least 1")
-
-
-def _random_coefficients(count: int, random_bytes: Callable[[int], bytes]) -> list[int]:
-    width = _COEFFICIENT_BYTES
-    pool = random_bytes(width * count)
-    return [int.from_bytes(pool[i : i + width]) % PRIME for i in range(0, width * count, width)]

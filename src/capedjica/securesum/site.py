@@ -27,7 +27,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -60,11 +60,22 @@ from capedjica.securesum.messages import (
     sign,
 )
 from capedjica.securesum.parameters import SumParameters, framed
-from capedjica.securesum.register import BlockRegister
 from capedjica.securesum.stream import Keystream
 
 # Each key seals one envelope, in one direction, in one attempt.
 _NONCE: Final = bytes(12)
+
+
+class BlockRegister(Protocol):
+    """The memory that outlives a restart.
+
+    A site claims (block, attempt) before its first message leaves. As the secrets of a sum live in memory
+    only, a site that restarts cannot continue a sum, and as a claim is granted once, it cannot begin it
+    again with other keys and the same input.
+    """
+
+    def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
+        """Record (block, attempt) durably; raise ProtocolError unless it exceeds all claimed before."""
 
 
 class _Secrets:

@@ -16,35 +16,29 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from capedjica.data.layouts import check_folder
-from capedjica.data.scans import Problem
-from capedjica.errors import CapedjicaError, InputError
+from capedjica.data.scans import told_once
+from capedjica.errors import InputError
 from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.charges import epsilon_of
-from capedjica.privacy.statement import round_up
-from capedjica.site.approval.participation import (
-    budget_problems,
-    changed_since_approval,
-    data_obstacles,
-    is_settled,
-    spent_on,
-    terms_problems,
-)
+from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR, round_up, short
+from capedjica.site.approval.admission import Reason, Scans, spent_on, why_not
 from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.enrolment import Enrolment
-from capedjica.site.people.roll import Roll, Tick, call_roll, look, measure
-from capedjica.study.approval_text import describe, more_words, show_facts, show_releases, unit_of
+from capedjica.site.people.roll import Roll, Tick, measure
+from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
-from capedjica.tools.text import printable, show_heading, show_paragraph
+from capedjica.tools.terminal import show_heading, show_paragraph
+from capedjica.tools.text import counted, printable
 
 KINDS: Final = {
     "files": "tables of region time series, one per person",
     "nifti": "4-D images",
     "bids": "BIDS derivatives, as fMRIPrep writes them",
     "abide": "nilearn's copy of ABIDE",
+    "table": "one table with a row per person",
 }
 # No study can do anything with less.
 _NEXT_TO_NOTHING: Final = 0.01
@@ -55,46 +49,25 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
 
     ``obstacles`` is what keeps the site from taking part, in words.
     """
+    scans = Scans(home, study, tick=tick)
+    found = why_not(home, study, scans)
     facts: dict[str, Any] = {
         "site": home.settings.name,
         "folder": str(home.data_path),
         "warnings": _kit_warnings(home, study),
+        "obstacles": [reason.words for reason in found],
     }
-    obstacles = [] if study is None else _study_obstacles(home, study)
     if study is not None and home.settings.name in study.contract.roster.names:
-        facts["approval"] = _approval(home, study)
-        obstacles += facts["approval"]["changed"]
+        facts["approval"] = _approval(home, study, found)
     try:
-        roll = call_roll(home, study)
-        problems = [*roll.problems, *look(home, roll.found, study, tick)]
+        roll, seen = scans.roll, [(one.name, str(one), one.fatal, one.alike) for one in scans.problems]
     except InputError as error:
-        unread = _unread(home, study, error)
-        noted = [] if unread else [{"person": "", "what": str(error), "fatal": False}]
-        return facts | {"data": None, "problems": noted, "obstacles": obstacles + unread} | _cost(home, study)
-    obstacles += _data_obstacles(home, study, roll, problems)
-    return (
-        facts
-        | {
-            "data": _measured(roll),
-            "enrolment": None if roll.enrolment is None else _enrolment(roll.enrolment, roll),
-            "problems": [
-                {"person": found.name, "what": str(found), "fatal": found.fatal} for found in problems
-            ],
-            "obstacles": list(dict.fromkeys(obstacles)),
-        }
-        | _cost(home, study)
-    )
-
-
-def _unread(home: SiteHome, study: Study | None, error: InputError) -> list[str]:
-    """Return that the scans cannot be read; of a study that has begun, only if the folder is not there."""
-    if study is None or not is_settled(home, study):
-        return [str(error)]
-    try:
-        check_folder(home.data_path)
-    except InputError as missing:
-        return [str(missing)]
-    return []
+        facts["data"], seen = None, [("", str(error), False, "")] * (str(error) not in facts["obstacles"])
+    else:
+        facts["data"] = _measured(roll)
+        facts["enrolment"] = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
+    facts["problems"] = [dict(zip(("person", "what", "fatal", "alike"), one, strict=True)) for one in seen]
+    return facts | _cost(home, study)
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
@@ -108,39 +81,16 @@ def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
     return [f"{words}; ask the coordinator for a new kit" for words in warnings]
 
 
-def _study_obstacles(home: SiteHome, study: Study) -> list[str]:
-    """Return what keeps the site from taking part before any scan is looked at."""
-    found: list[str] = []
-    demands = [terms_problems]
-    if home.settings.name in study.contract.roster.names:
-        demands.append(budget_problems)
-    for demand in demands:
-        try:
-            found += demand(home, study)
-        except CapedjicaError as error:
-            found.append(str(error))
-    return found
-
-
-def _approval(home: SiteHome, study: Study) -> dict[str, Any]:
+def _approval(home: SiteHome, study: Study, found: list[Reason]) -> dict[str, Any]:
     """Return whether a study was approved, when, and what changed since then and before it began."""
     spent, record = spent_on(home, study), read_record(home, study)
-    changed: list[str] = []
-    with suppress(InputError):  # a folder that cannot be read is named elsewhere
-        changed = changed_since_approval(home, study)
     return {
         "approved": spent is not None and not spent.revoked,
         "by_itself": home.settings.policy.auto_approve,
         "when": None if record is None else record.when,
         "releases": 0 if spent is None else spent.n_releases,
-        "changed": changed,
+        "changed": [reason.words for reason in found if reason.kind == "record"],
     }
-
-
-def _data_obstacles(home: SiteHome, study: Study | None, roll: Roll, problems: list[Problem]) -> list[str]:
-    if study is not None and home.settings.name in study.contract.roster.names:
-        return data_obstacles(home, study, roll, problems)
-    return [] if roll.enrolment else [str(problem) for problem in problems if problem.fatal]
 
 
 def _measured(roll: Roll) -> dict[str, Any]:
@@ -213,8 +163,8 @@ def _finite(value: float) -> float | None:
 def show_terms(home: SiteHome, study: Study, console: Console) -> None:
     """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
     facts, name = _cost(home, study), home.settings.name
-    epsilon = next(site["epsilon"] for site in facts["study"]["sites"] if site["name"] == name)
-    own = {"name": name, "epsilon": epsilon, "words": list(_limit_words(facts))}
+    guarantee = study.contract.guarantee(name).as_dict()
+    own = {"name": name, "guarantee": guarantee, "words": list(_limit_words(facts))}
     show_facts(facts["study"] | {"own": own}, console)
 
 
@@ -231,8 +181,15 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
         for words in _enrolment_words(facts):
             show_paragraph(words, console)
     if facts["problems"]:
-        show_heading("What is wrong with scans", console)
-        _show_problems(facts["problems"], console)
+        show_heading("What is wrong with the data", console)
+        told = (
+            (one["alike"], f"{'cannot be used' if one['fatal'] else 'note'}: {one['what']}")
+            for one in facts["problems"]
+        )
+        # Once: a column that a table of people lacks is everybody's problem.
+        for words in told_once(told):
+            # Not wrapped: a path in two pieces cannot be copied.
+            console.print(Text(f"  {words}"), soft_wrap=True)
     if facts["study"] is not None:
         show_heading(f"What would leave, for '{printable(facts['study']['title'])}'", console)
         show_releases(facts["study"], console)
@@ -247,6 +204,10 @@ def show_site(facts: dict[str, Any], console: Console) -> None:
 
 def _data_words(facts: dict[str, Any]) -> Iterator[str]:
     data = facts["data"]
+    if data["kind"] == "table":
+        columns = "".join(f", {width} in each row" for width in data["grids"])
+        yield f"{facts['folder']}: {KINDS['table']}. {data['people']:,} people{columns}."
+        return
     count = f"{data['people']:,} people, {data['recordings']:,} recordings"
     yield f"{facts['folder']}: {KINDS[data['kind']]}. {count}."
     if data["people_with_several"]:
@@ -271,7 +232,7 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
     if enrolment is None:
         yield (
             f"Nobody was chosen yet: all {facts['data']['people']:,} who are found take part. `capedjica "
-            "site enrol` fixes the list, and leaves out scans that cannot be used."
+            "site enrol` fixes the list, and leaves out those whose data cannot be used."
         )
         return
     yield (
@@ -285,16 +246,9 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
         )
     if enrolment["withdrawn"]:
         yield (
-            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their scans are not read, "
+            f"Of these, {len(enrolment['withdrawn']):,} withdrew their consent: their data are not read, "
             "and they count as zero."
         )
-
-
-def _show_problems(problems: list[dict[str, Any]], console: Console) -> None:
-    for problem in problems:
-        kind = "cannot be used" if problem["fatal"] else "note"
-        # Not wrapped: a path in two pieces cannot be copied.
-        console.print(Text(f"  {kind}: {problem['what']}"), soft_wrap=True)
 
 
 def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
@@ -302,7 +256,8 @@ def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
     if facts["study"] is None:
         yield "Give a study with --study to see what it would cost."
     elif facts["study"]["own_epsilon"] is not None:
-        yield more_words(facts["study"]["privacy"])
+        said = facts["study"]["privacy"]["guarantee"]
+        yield from filter(None, (said["whole_person"], said["enrolled_once"]))
     yield "Nothing was spent by looking."
 
 
@@ -312,17 +267,18 @@ def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
     spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
     yield (
         f"This site allows epsilon {limits['study_epsilon']:g} to any one study and "
-        f"{limits['total_epsilon']:g} to all together, at delta {limits['delta']:g}. Spent so far: {spent}."
+        f"{limits['total_epsilon']:g} to all together, at delta {short(limits['delta'])}. Spent so "
+        f"far: {spent}."
     )
     if study is None:
         return
     if study["own_epsilon"] is None:
-        yield "NOT PRIVATE: this study protects nobody from the aggregator; the ledger counts it unlimited."
+        yield f"{NOT_FROM_THE_AGGREGATOR} The ledger counts this study as unlimited."
         return
     after = study["epsilon_afterwards"]
     together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
     yield (
-        f"This study may cost each {unit_of(study['privacy']).named('person')} here at most epsilon "
+        f"This study may cost each {study['privacy']['unit']} here at most epsilon "
         f"{round_up(study['own_epsilon'])}. All together would then be {together}. "
         f"{_left_words(study['epsilon_left'])}"
     )
@@ -349,10 +305,11 @@ def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
     yield (
         "Approved."
         if approval["when"] is None
-        else f"Approved {approval['when']}, with the scans of that time."
+        else f"Approved {approval['when']}, with the data of that time."
     )
     if approval["releases"]:
-        yield f"It has begun: {approval['releases']:,} releases were made."
+        n_made = approval["releases"]
+        yield f"It has begun: {counted(n_made, 'release')} {'was' if n_made == 1 else 'were'} made."
     elif approval["when"] is not None and not approval["changed"]:
         yield "They have not changed since."
     for changed in approval["changed"]:

@@ -15,6 +15,7 @@ from capedjica.errors import InputError
 from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy, Totals, WrongKeyError
 from capedjica.securesum.identity import Identity, PublicIdentity
+from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
@@ -34,13 +35,14 @@ ledger = "ledger.sqlite"
 head = {head}
 
 [data]
-# The folder of the scans.
+# The folder of the scans; or a table with a row per person.
 path = {data}
 # What is in it. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per person, with a row per time
 # point. "nifti": 4-D images, one or more per person. "bids": derivatives as fMRIPrep writes them. "abide":
-# nilearn's copy of ABIDE. "auto": what it looks like.
+# nilearn's copy of ABIDE. "table": one table (.tsv, .csv) with a row per person, named in its participant_id.
+# "auto": what it looks like.
 kind = {data_kind}
-# Which of its files, for "files" and "nifti".
+# Which of its files, for "files", "nifti" and "table".
 pattern = "*"
 # Which task, which template space and which people, for "bids"; all of them when not given.
 # task = "rest"
@@ -168,10 +170,14 @@ class SiteHome:
         Cap(total_epsilon, delta), Cap(study_epsilon, delta)
         if (home / "site.toml").exists():
             raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
+        head = Path("ledger.head")
+        if not simulated:
+            state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+            head = state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
         text = _TEMPLATE.format(
             schema=SCHEMA,
             name=toml_value(name),
-            head=toml_value("ledger.head" if simulated else _default_head(name, identity).as_posix()),
+            head=toml_value(head.as_posix()),
             data=toml_value(data),
             data_kind=toml_value(data_kind),
             abide_site=f"abide_site = {toml_value(abide_site)}" if abide_site else '# abide_site = "NYU"',
@@ -183,13 +189,11 @@ class SiteHome:
             study_epsilon=float(study_epsilon),
             delta=float(delta),
         )
-        try:
+        with writing(home):
             home.mkdir(parents=True, exist_ok=True)
             identity.save(home / "identity.pem")
-            (home / f"{name}.card").write_text(f"{identity.public(name).card}\n", encoding="utf-8")
-            (home / "site.toml").write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{home} cannot be written: {error.strerror}") from None
+            write_whole(home / f"{name}.card", f"{identity.public(name).card}\n".encode())
+            write_whole(home / "site.toml", text.encode(), new=True)
         return cls.load(home)
 
     @property
@@ -217,9 +221,7 @@ class SiteHome:
 
     def write_card(self, identity: Identity) -> None:
         """Write the card of a key of this site, whole or not at all."""
-        draft = self.card_path.with_name(f".{self.card_path.name}.part")
-        draft.write_text(f"{identity.public(self.settings.name).card}\n", encoding="utf-8")
-        draft.replace(self.card_path)
+        write_whole(self.card_path, f"{identity.public(self.settings.name).card}\n".encode())
 
     @property
     def card_path(self) -> Path:
@@ -315,11 +317,6 @@ class SiteHome:
     def has_ledger(self) -> bool:
         """Whether a ledger was begun, also one that is missing now."""
         return self.ledger_path.exists() or self.head_path.exists()
-
-
-def _default_head(name: str, identity: Identity) -> Path:
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    return state / "capedjica" / f"{name}-{identity.public_key.hex()[:16]}.head"
 
 
 def _joined(fingerprint: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from capedjica.errors import InputError
 from capedjica.privacy.ledger import WrongKeyError
 from capedjica.securesum.identity import Identity, PublicIdentity
-from capedjica.site.approval.participation import approved
+from capedjica.site.approval.admission import approved
 from capedjica.site.home import SiteHome
 from capedjica.site.idle import resting
 from capedjica.tools.durable import sync_folder

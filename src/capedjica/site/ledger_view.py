@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from capedjica.privacy.ledger import Ledger, Spent
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import NOT_PRIVATE, round_up
 
 
 def spending(ledger: Ledger) -> list[dict[str, Any]]:
@@ -35,9 +35,9 @@ def row(study: str | None, spent: Spent) -> dict[str, Any]:
 
 def _epsilon_text(spent: Spent) -> str:
     if math.isinf(spent.epsilon):
-        return "not private"
+        return NOT_PRIVATE
     text = round_up(spent.epsilon)
-    return text if spent.neighbour == "subject" else f"{text} (subject: {round_up(spent.subject_epsilon)})"
+    return text if spent.neighbour == "subject" else f"{text} (person: {round_up(spent.subject_epsilon)})"
 
 
 def messages_sent(ledger: Ledger) -> list[dict[str, Any]]:

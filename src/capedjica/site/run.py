@@ -8,19 +8,18 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from capedjica.algorithms.method import Subject
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
-from capedjica.mechanisms.site.answering import Site
-from capedjica.mechanisms.site.private_log import private_log
+from capedjica.mechanisms.site.answering import Site, SitePolicy
 from capedjica.securesum.noise import NoiseSource
-from capedjica.site.approval.participation import approve, open_site
+from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
 from capedjica.study.study_file import Study
-from capedjica.tools.log_files import logged
+from capedjica.tools.arrays import Scan
+from capedjica.tools.log_files import logged, private_log
 
 
 def own_log(home: SiteHome) -> AbstractContextManager[None]:
@@ -63,10 +62,12 @@ def attending(
                 home,
                 ledger,
                 open_people(home, study),
-                lambda people: study.method.site(_Watched(people, partial(reading, name))),
+                lambda people: study.analysis.site(_Watched(people, partial(reading, name))),
             )
             try:
-                site = open_site(home, study, ledger, statistics, noise, carrier)
+                policy = SitePolicy(home.settings.policy.allow_unprotected)
+                parts = study.contract, name, home.identity(), ledger, statistics, noise, policy
+                site = Site(*parts, carrier=carrier)
                 yield site
                 _log_zeros(site, study.contract.enrolled[name])
             finally:
@@ -94,7 +95,7 @@ def _log_unreadable(site: str, people: People) -> None:
         )
 
 
-class _Watched(Sequence[Subject]):
+class _Watched(Sequence[Scan]):
     """Subjects that tell when one of them is read."""
 
     def __init__(self, subjects: People, reading: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -10,37 +9,19 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from capedjica.data.features import FeatureTable
 from capedjica.mechanisms.block import BLOCK_WORDS
 from capedjica.mechanisms.contract import Contract
-from capedjica.privacy import gaussian_epsilon
-from capedjica.privacy.neighbour import ProtectedUnit
-from capedjica.privacy.statement import round_up
-from capedjica.study.planned_releases import participants
-from capedjica.study.study_file import AnalysisTable, Study
-from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
+from capedjica.privacy.wording import round_up
+from capedjica.study.analyses import provider
+from capedjica.study.study_file import Study, StudyStep
+from capedjica.tools.terminal import show_heading, show_paragraph, show_table
+from capedjica.tools.text import printable
 
-METHODS: Final = {
-    "subject": "The default method (one short vector per person and release)",
-    "paper": "The paper's method (capePCA, then capeDJICA)",
-}
-_METHOD_WORDS: Final = {
-    "subject": "The method is 'subject', the default: each person enters every step with one short vector.",
-    "paper": "The method is 'paper': capePCA, which finds the directions in which scans vary, and capeDJICA, "
-    "which finds the networks in them, as their authors published them.",
-}
-# What a release holds, by the label of its query.
-MEANINGS: Final = {
-    "subspace": "in which directions the scans vary most, every person counted alike",
-    "log-covariance": "how strongly the scans vary along these directions, and which vary together",
-    "log-covariance, whitened": "the same once more, after what all have in common was taken out",
-    "rotation": "in which way to turn the networks so that they become more independent of each other",
-    "second moments (PCA)": "how strongly the features vary, and which vary together",
-    "gradients of W and b": "in which way to change the networks so that they become more independent",
-}
 _SUMS: Final = (
-    "Scans never leave. Releases go to the aggregator, the computer that adds up what the sites send. A "
-    "release is a sum over the people of the site: each person's numbers, shortened to a fixed length, so "
-    "that nobody counts for much more than others{hidden}."
+    "Nobody's data leave their site. Releases go to the aggregator, the computer that adds up what the sites "
+    "send. A release is a sum over the people of the site: each person's numbers, shortened to a fixed "
+    "length, so that nobody counts for much more than others{hidden}."
 )
 _HIDDEN: Final = {
     "cape": "; plus noise that the site draws; plus a mask, random numbers that hide all the rest and cancel "
@@ -50,33 +31,55 @@ _HIDDEN: Final = {
     "pooled": ". They go there AS THEY ARE; the aggregator is trusted, and adds noise to the results",
     "none": ". They go there AS THEY ARE, and no noise is added by anyone",
 }
-_MASKS: Final = (
+_MASK_WORDS: Final = (
     "Before, to agree on the masks: public keys, encrypted pieces of keys, and random numbers, as many as "
-    "are released later ({numbers:,} in all); 5 messages for every {block:,} numbers or so. They are made "
-    "without looking at a scan."
+    "are released later ({numbers:,} in all, as planned); 5 messages for every {block:,} numbers or so. They "
+    "are made without looking at anybody's data."
+)
+_CLAIM: Final = (
+    "{what}: {provider} claims that each person's numbers are made of that person's data alone, and that "
+    "those of two people are never further apart than {spread:.4g} (spread) times the length to which each "
+    "is shortened, {clip:.4g} (clip). Sites enforce that length, and neither claim: where one is false, so "
+    "is what is said of the cost."
+)
+_ENFORCED: Final = (
+    "How often each is released, and with which part of the budget, is the plan. What a site enforces is "
+    "that nothing else is released, and the total: it refuses what would go beyond the limit below."
+)
+_NOT_ENFORCED: Final = (
+    "How often each is released is the plan. What a site enforces is that nothing else is released, and not "
+    "how often."
 )
 _GREETINGS: Final = (
     "Whenever it is asked: that it is there, which part of this study's budget it has spent, and a signed "
     "checksum of its ledger (its record of all that ever left); or why it refuses, in words that depend on "
-    "no scan."
+    "nobody's data."
 )
 
 
 def describe(study: Study) -> dict[str, Any]:
     """Return everything that :func:`show_study` says, for programs."""
-    contract = study.contract
+    contract, features = study.contract, study.content.features
     return {
         "title": study.content.title,
         "hash": study.hash.hex(),
         "sites": _sites(contract),
         "people": study.n_subjects,
-        "analysis": {
-            field: getattr(study.content.analysis, field) for field in AnalysisTable.__struct_fields__
-        },
-        "features": msgspec.to_builtins(study.content.features),
-        "releases": _releases(contract),
+        "analyses": [_analysis(step) for step in study.steps],
+        "features": msgspec.to_builtins(features) | {"words": feature_words(features)},
+        "releases": _releases(study),
         "privacy": _privacy(contract),
         "lost_sites": _lost_sites(contract),
+    }
+
+
+def _analysis(step: StudyStep) -> dict[str, Any]:
+    table: dict[str, Any] = msgspec.to_builtins(step.table)
+    return table | {
+        "name": step.name,
+        "provider": provider(step.table.kind),
+        "summary": step.table.summary(step.setting),
+        "words": step.table.words(step.setting),
     }
 
 
@@ -93,55 +96,43 @@ def _sites(contract: Contract) -> list[dict[str, Any]]:
     ]
 
 
-def _releases(contract: Contract) -> list[dict[str, Any]]:
+def _releases(study: Study) -> list[dict[str, Any]]:
+    stages = study.contract.stages
     return [
         {
-            "what": stage.query.label,
-            "meaning": MEANINGS.get(stage.query.label, ""),
-            "times": stage.count,
-            "numbers": stage.query.size,
+            "what": stages[number].query.label,
+            "meaning": step.table.meanings.get(stage.query.label, ""),
+            "times": stages[number].count,
+            "numbers": stages[number].query.size,
+            "clip": stages[number].query.clip,
+            "spread": stages[number].query.spread,
+            "provider": provider(step.table.kind),
         }
-        for stage in contract.stages
+        for step in study.steps
+        for number, stage in zip(step.stages, step.analysis.stages(), strict=True)
     ]
 
 
 def _privacy(contract: Contract) -> dict[str, Any]:
-    whom, unit = contract.adversary, contract.unit
+    guarantee = contract.guarantee()
+    whom, unit = guarantee.adversary, guarantee.unit
     return {
         "mechanism": contract.mechanism,
-        "epsilon": max(contract.epsilon) if contract.private else None,
+        "epsilon": guarantee.epsilon if guarantee.private else None,
         "delta": contract.delta,
         "neighbour": unit.neighbour,
         "units_per_subject": unit.per_subject,
-        "subject_epsilon": _subject_epsilon(contract),
+        "unit": unit.named(),
+        "subject_epsilon": guarantee.person_epsilon if guarantee.private else None,
         "against": whom.against,
         "not_against": whom.not_against,
         "private": contract.private,
-        "epsilon_at_two_sites": _epsilon_at_two_sites(contract),
+        "epsilon_at_two_sites": guarantee.two_sites_epsilon,
+        "guarantee": guarantee.as_dict(),
         "protects": contract.protects,
         "n_colluding": contract.roster.n_colluding if contract.mechanism == "cape" else None,
-        "releasing_sites": list(participants(contract)),
+        "releasing_sites": list(contract.participants),
     }
-
-
-def _epsilon_at_two_sites(contract: Contract) -> float | None:
-    """Return what the guarantee is worth to somebody who is enrolled twice: mu is twice as large.
-
-    None where nobody is protected, and where a time point is, which is there only once.
-    """
-    if not contract.private or not contract.unit.is_subject:
-        return None
-    cap = max((contract.cap(name) for name in contract.roster.names), key=lambda cap: cap.mu2)
-    return gaussian_epsilon(2 * math.sqrt(cap.mu2), cap.delta)
-
-
-def _subject_epsilon(contract: Contract) -> float | None:
-    """Return what the guarantee is worth to a whole subject; None where nobody is protected."""
-    if not contract.private:
-        return None
-    if contract.unit.is_subject:
-        return max(contract.epsilon)
-    return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
 
 
 def _lost_sites(contract: Contract) -> dict[str, Any]:
@@ -167,8 +158,8 @@ def show_study(study: Study, console: Console) -> None:
 def show_facts(facts: dict[str, Any], console: Console) -> None:
     """Explain what :func:`describe` returned.
 
-    With ``own`` among the facts, to the site of that ``name``: its ``epsilon`` is the one that is told, and
-    its ``words`` about the cost follow.
+    With ``own`` among the facts, to the site of that ``name``: its ``guarantee`` is the one that is told,
+    and its ``words`` about the cost follow.
     """
     console.print(Text(printable(facts["title"]), style="bold"))
     sections: dict[str, Callable[[dict[str, Any], Console], None]] = {
@@ -204,47 +195,54 @@ def _show_sites(facts: dict[str, Any], console: Console) -> None:
 
 
 def _show_analysis(facts: dict[str, Any], console: Console) -> None:
-    analysis = facts["analysis"]
-    show_paragraph(
-        f"{analysis['n_components']} brain networks (components: parts of the brain whose activity rises and "
-        "falls together), found in all scans at once by independent component analysis, which looks for "
-        "signals as independent of each other as can be. A scan is a table: "
-        f"{analysis['n_features']:,} numbers (voxels or regions) at each of about "
-        f"{analysis['scan_length']:,} time points.",
-        console,
-    )
-    for paragraph in feature_words(facts["features"], analysis["n_features"]):
-        show_paragraph(paragraph, console)
-    if analysis["image_shape"] is not None:
-        height, width = analysis["image_shape"]
+    analyses = facts["analyses"]
+    if len(analyses) > 1:
         show_paragraph(
-            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
-            "used; that choice looks at nobody's data.",
+            f"{len(analyses)} analyses one after the other. What one publishes, later ones may use; all of "
+            "them together cost what is said below.",
             console,
         )
-    show_paragraph(_METHOD_WORDS[analysis["method"]], console)
+    for analysis in analyses:
+        if len(analyses) > 1:
+            show_paragraph(f"{analysis['name']}:", console, "bold")
+        for paragraph in analysis["words"]:
+            show_paragraph(paragraph, console)
+        if analysis["provider"]:
+            show_paragraph(
+                f"Computed by {analysis['provider']}, which is not part of capedjica: whoever approves "
+                "should know it. What is said below of the cost holds only if its claims hold, which are "
+                "said beside what it releases.",
+                console,
+            )
+    for paragraph in facts["features"]["words"]:
+        show_paragraph(paragraph, console)
 
 
-def feature_words(features: dict[str, Any], n_features: int) -> list[str]:
-    """Return in words what every site makes of a scan."""
+def feature_words(features: FeatureTable) -> list[str]:
+    """Return in words what every site makes of a scan, or which rows it reads."""
+    n_features, table = features.n_features or 0, msgspec.to_builtins(features)
+    mask = "the brain of the MNI152 template" if features.mask is None else f"the mask {features.mask!r}"
+    wide = "" if features.voxel_size is None else f", {features.voxel_size:g} mm wide"
     made = {
         "columns": "A site's scans are tables, and the numbers are their columns, as they are.",
         "atlas": f"A scan is a series of images, of which the numbers are the {n_features:,} regions of the "
-        f"atlas {features['atlas']!r}.",
+        f"atlas {features.atlas!r}.",
         "voxels": f"A scan is a series of images, of which the numbers are the {n_features:,} voxels of "
-        + (
-            "the brain of the MNI152 template"
-            if features["mask"] is None
-            else f"the mask {features['mask']!r}"
-        )
-        + ("" if features["voxel_size"] is None else f", {features['voxel_size']:g} mm wide")
-        + ", and of these only the smooth part is used; that choice looks at nobody's data.",
+        f"{mask}{wide}, and of these only the smooth part is used; that choice looks at nobody's data.",
+        "table": "A site has one table with a row per person, and the numbers are the columns "
+        f"{', '.join(map(repr, features.columns))}.",
     }
-    words = [made[features["kind"]], *_cleaning_words(features)]
-    hashes = {features[key]: features[f"{key}_sha256"] for key in ("atlas", "mask") if features[key]}
+    words = [made[features.kind], *_cleaning_words(table)]
+    hashes = {table[key]: table[f"{key}_sha256"] for key in ("atlas", "mask") if table[key]}
     if hashes:
         listed = "; ".join(f"{name!r} has the SHA-256 {digest}" for name, digest in hashes.items())
         words.append(f"Every site uses the same file, and refuses another: {listed}.")
+    if features.image_shape is not None:
+        height, width = features.image_shape
+        words.append(
+            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
+            "used; that choice looks at nobody's data."
+        )
     return words
 
 
@@ -269,17 +267,21 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
     privacy, releases = facts["privacy"], facts["releases"]
     hidden = _HIDDEN[privacy["mechanism"]].format(alone=privacy["releasing_sites"][0])
     show_paragraph(_SUMS.format(hidden=hidden), console)
-    columns = ["release", "times, at most", "numbers each"]
+    columns = ["release", "times, as planned", "numbers each"]
     rows = [[row["what"], f"{row['times']:,}", f"{row['numbers']:,}"] for row in releases]
     console.print()
     show_table(columns, rows, console)
     for row in releases:
         if row["meaning"]:
             show_paragraph(f"{row['what']}: {row['meaning']}.", console, "dim")
+    for row in releases:
+        if row["provider"]:
+            show_paragraph(_CLAIM.format(**row), console)
     console.print()
+    show_paragraph(_ENFORCED if privacy["protects"] else _NOT_ENFORCED, console)
     if privacy["mechanism"] == "cape":
         numbers = sum(row["times"] * row["numbers"] for row in releases)
-        show_paragraph(_MASKS.format(numbers=numbers, block=BLOCK_WORDS), console)
+        show_paragraph(_MASK_WORDS.format(numbers=numbers, block=BLOCK_WORDS), console)
     show_paragraph(_GREETINGS, console)
     show_paragraph(
         "Nothing else. `capedjica site outbox` lists what did leave a site, `capedjica plan` how much noise "
@@ -289,12 +291,8 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
 
 
 def _show_privacy(facts: dict[str, Any], console: Console) -> None:
-    privacy = facts["privacy"]
-    if privacy["private"]:
-        _show_guarantee(facts, console)
-    else:
-        why = "no noise is added" if privacy["mechanism"] == "none" else "the noise comes from a seed"
-        show_paragraph(f"NOT PRIVATE: {why}. Nobody is protected.", console, "bold")
+    privacy, own = facts["privacy"], facts.get("own", {})
+    _show_guarantee(own.get("guarantee", privacy["guarantee"]), _other_limits(facts), console)
     if privacy["protects"]:
         show_paragraph(
             "Each site counts what it spends in a ledger of its own, before anything leaves, and refuses "
@@ -307,70 +305,45 @@ def _show_privacy(facts: dict[str, Any], console: Console) -> None:
             "ledger counts every release as unlimited.",
             console,
         )
-    for words in facts.get("own", {}).get("words", ()):
+    for words in own.get("words", ()):
         show_paragraph(words, console)
 
 
-def _show_guarantee(facts: dict[str, Any], console: Console) -> None:
-    privacy, epsilon, other = facts["privacy"], facts["privacy"]["epsilon"], ""
-    unit = unit_of(privacy)
-    if _budgets_differ(facts):
-        other = " Some sites have a lower limit, given above."
+def _show_guarantee(said: dict[str, Any], other_limits: str, console: Console) -> None:
+    show_paragraph(f"{said['protected']}{other_limits}", console, "bold")
+    if not said["holds"]:
+        return
+    for words in (said["odds"], said["bet"], said["whole_person"], said["holds"], said["does_not_hold"]):
+        if words:
+            show_paragraph(words, console)
+    show_paragraph("This holds as long as:", console)
+    for words in said["rests_on"]:
+        show_paragraph(f"- {words}", console)
+    for words in said["caveats"]:
+        show_paragraph(words, console)
+
+
+def _other_limits(facts: dict[str, Any]) -> str:
+    if not _budgets_differ(facts):
+        return ""
     if "own" in facts:
-        epsilon, other = (
-            facts["own"]["epsilon"],
-            other and " Other sites have limits of their own, given above.",
-        )
-    show_paragraph(
-        f"Each {unit.named('person')} is protected with epsilon {round_up(epsilon)} at delta "
-        f"{privacy['delta']:g}, for everything together.{other}",
-        console,
-        "bold",
-    )
-    show_paragraph(f"That is: {_odds(epsilon, privacy['delta'], unit)}", console)
-    show_paragraph(f"It holds against {privacy['against']}.", console)
-    show_paragraph(f"It does NOT hold against {privacy['not_against']}.", console)
-    show_paragraph("It rests on today's ciphers (X25519, AES) staying unbroken.", console)
-    show_paragraph(more_words(privacy), console)
-
-
-def more_words(privacy: dict[str, Any]) -> str:
-    """Return what one person may lose beyond the guarantee: enrolled twice, or with all their time points."""
-    unit = unit_of(privacy)
-    if not unit.is_subject:
-        return f"But {unit.holding('person')} only with epsilon {round_up(privacy['subject_epsilon'])}."
-    return (
-        "It is for people who are enrolled at one site. The same person at k sites has k times the mu: at "
-        f"two, epsilon {round_up(privacy['epsilon_at_two_sites'])} and not {round_up(privacy['epsilon'])}. "
-        "No site can see that; ask people before they are enrolled."
-    )
+        return " Other sites have limits of their own, given above."
+    return " Some sites have a lower limit, given above."
 
 
 def _budgets_differ(facts: dict[str, Any]) -> bool:
     return len({site["epsilon"] for site in facts["sites"]}) > 1
 
 
-def unit_of(privacy: dict[str, Any]) -> ProtectedUnit:
-    """Return what is protected."""
-    return ProtectedUnit(privacy["neighbour"], privacy["units_per_subject"])
-
-
-def _odds(epsilon: float, delta: float, unit: ProtectedUnit) -> str:
-    """Return in words what a guarantee says."""
-    chance = f"{delta:g}" if delta > 0.1 else f"1 in {round(1 / delta):,}"
-    factor = "a million, which protects next to nobody"
-    if epsilon < math.log(1e6):
-        factor = round_up(math.exp(epsilon), 3) if epsilon < 2 else f"{math.ceil(math.exp(epsilon)):,}"
-    replaced = "one person's scan" if unit.is_subject else "one time point of one person"
-    return (
-        f"if {replaced} were replaced by any other, no outcome, and nothing that anybody concludes "
-        f"from it, would become more likely by a factor of more than {factor} (e to the power of epsilon), "
-        f"but for a remainder of probability {chance} (delta)."
-    )
-
-
 def _show_lost_sites(facts: dict[str, Any], console: Console) -> None:
     show_paragraph(facts["lost_sites"]["then"], console)
+    if not facts["privacy"]["protects"]:
+        show_paragraph(
+            "A release that was sent and then could not be finished is asked again, and the site sends it "
+            "again. No limit holds for that: see above.",
+            console,
+        )
+        return
     show_paragraph(
         "A release that was sent and then could not be finished stays charged. It is asked again, with new "
         f"noise: {facts['lost_sites']['reserve']:.4g} of the budget is held back for that, and beyond it "

@@ -10,21 +10,16 @@ from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
 
 def fractions(contract: Contract) -> list[float]:
     """Return the part of the budget (of mu^2) that each release of a stage may use, stage by stage."""
-    shares = [stage.share / stage.count * (1 - contract.reserve) for stage in contract.stages]
+    shares = [contract.planned_share(stage) for stage in contract.stages]
     counts = [stage.count for stage in contract.stages]
     total = math.fsum(share * count for share, count in zip(shares, counts, strict=True))
     shrink = min(1.0, (1 - HEADROOM) / total)
     return [share * shrink for share in shares]
 
 
-def participants(contract: Contract) -> tuple[str, ...]:
-    """Return the sites that take part."""
-    return (contract.alone,) if contract.mechanism == "local" else contract.roster.names
-
-
 def planned_releases(contract: Contract) -> list[ReleasePlan]:
     """Return what each participant does in a release of each stage; InputError where it cannot be made."""
-    sites = participants(contract)
+    sites = tuple(contract.participants)
     return [
         plan_release(contract, stage.query, fraction, sites)
         for stage, fraction in zip(contract.stages, fractions(contract), strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import msgspec
 
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
+from capedjica.tools.durable import whole_file
 
 _KEYS: Final = ("atlas", "mask")
 
@@ -73,15 +73,12 @@ def copy_file(source: Path, target: Path) -> None:
         if hash_of(target) != hash_of(source):
             raise InputError(f"{target} exists already, is not the same as {source}, and is not overwritten")
         return
-    draft = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, draft)
-        os.replace(draft, target)
+        with source.open("rb") as file, whole_file(target) as copy:
+            shutil.copyfileobj(file, copy)
     except OSError as error:
         raise InputError(f"{source} cannot be copied to {target}: {error.strerror}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def copy_files(table: FeatureTable, source: Path, target: Path) -> None:

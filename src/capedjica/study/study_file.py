@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -15,36 +15,35 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from capedjica.algorithms.ica.basis import KEPT, low_pass
-from capedjica.algorithms.ica.paper_method import PaperMethod
-from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
-from capedjica.algorithms.ica.subject_level import SubjectMethod
-from capedjica.algorithms.method import Method
-from capedjica.data.features import FeatureTable, feature_problems, open_features
+from capedjica.algorithms.analysis import Analysis
+from capedjica.algorithms.ica.basis import KEPT
+from capedjica.algorithms.sequence import InSequence, Step
+from capedjica.data.features import MOST, Count, FeatureTable, feature_problems, open_features
 from capedjica.data.scans import Features
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
-from capedjica.mechanisms.variance import mean_noise
-from capedjica.privacy import gaussian_mu, validate
+from capedjica.mechanisms.terms import DELTA, RESERVE, Terms
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.securesum.parameters import Roster, default_threshold
+from capedjica.study import schema_1
+from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, provider, table_class
+from capedjica.study.canonical import canonical
 from capedjica.study.planned_releases import planned_releases
-from capedjica.study.public_files import file_problems, with_hashes
-from capedjica.tools.toml import listed, problems, read_toml, toml_value
+from capedjica.study.public_files import file_problems, public_files, with_hashes
+from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.toml import check_schema, listed, parse_toml, problems, toml_value
 
-SCHEMA: Final = 1
-MethodName = Literal["subject", "paper"]
-# No study has more of anything that is counted.
-MOST: Final = 10**9
-MOST_ITERATIONS: Final = 10**6
+SCHEMA: Final = 2
 MAX_TITLE: Final = 500
-Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+MOST_ANALYSES: Final = 20
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
 # A budget beyond these is a slip of the keyboard.
 LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9
 Epsilon = Annotated[float, msgspec.Meta(ge=LEAST_EPSILON, le=MOST_EPSILON)]
 _FEATURE_COMMENTS: Final = {
+    "n_features": "Numbers in one image: columns, voxels or regions, the same at every site.",
+    "scan_length": "Time points of a typical scan, as planned; scans may be shorter or longer.",
+    "image_shape": "Columns are the pixels of an image, [height, width]; smooth cosines are a public basis.",
     "atlas": "The image of the regions, beside this file: labels (3-D) or maps (4-D).",
     "atlas_sha256": "Its hash: every site must have the same.",
     "mask": "The image of the mask, beside this file.",
@@ -57,33 +56,22 @@ _FEATURE_COMMENTS: Final = {
     "low_pass": "Faster changes are taken out of every scan, in Hz.",
     "high_pass": "Slower changes are taken out of every scan, in Hz.",
     "confounds": "What fMRIPrep found to be noise is taken out of every scan, by nilearn's strategies.",
+    "columns": "The columns of the table that has a row per person, by their names.",
 }
 # The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
 _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
-
-
-class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What is computed: the table ``[analysis]``."""
-
-    method: MethodName = "subject"
-    n_components: Several
-    n_features: Several
-    scan_length: Annotated[int, msgspec.Meta(ge=2, le=LONGEST_SCAN)]
-    image_shape: tuple[Count, Count] | None = None
-    max_iter: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] | None = None
 
 
 class PrivacyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What it may cost: the table ``[privacy]``."""
 
     epsilon: Epsilon | None = None
-    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = DELTA
     mechanism: MechanismName = "cape"
-    mask: MaskName = "uniform"
+    masking: MaskName = "uniform"
     n_colluding: Annotated[int, msgspec.Meta(ge=0, le=MOST)] | Literal["third"] = "third"
     threshold: Several | None = None
-    # Enough for one rotation that is lost at the very end, at 2.5% more noise.
-    reserve: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.05
+    reserve: Annotated[float, msgspec.Meta(ge=0, lt=1)] = RESERVE
     insecure_noise: bool = False
 
 
@@ -96,15 +84,98 @@ class SiteTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     epsilon: Epsilon | None = None
 
 
-class StudyFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The content of a ``study.toml``."""
+class _Frame(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """All of a ``study.toml`` but its analyses."""
 
     schema: int = SCHEMA
     title: str
-    analysis: AnalysisTable
     features: FeatureTable = FeatureTable()
     privacy: PrivacyTable
     sites: tuple[SiteTable, ...] = ()
+
+
+class StudyFile(_Frame, frozen=True, kw_only=True):
+    """The content of a ``study.toml``; its analyses in order, in one table or several."""
+
+    analyses: tuple[AnalysisTable, ...] = msgspec.field(name="analysis")
+
+    @property
+    def networks(self) -> IcaTable | None:
+        """The analysis that finds brain networks, the first of them."""
+        return next((table for table in self.analyses if isinstance(table, IcaTable)), None)
+
+
+def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
+    """Read a ``study.toml`` of any schema; InputError lists all that is wrong with it."""
+    file = Path(path)
+    table = parse_toml(file)
+    found: list[str] = []
+    if check_schema(file, schema_1.with_schema(table), 1, SCHEMA) == 1:
+        found, table = schema_1.problems(table), schema_1.upgraded(table)
+    found = found or content_problems(table)
+    if found:
+        raise InputError(listed(str(file), found))
+    try:
+        return to_content(table)
+    except (msgspec.ValidationError, InputError) as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def content_problems(table: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the tables of a study, each by itself."""
+    frame, analyses = _apart(table)
+    found = problems(frame, _Frame)
+    if not analyses:
+        found.append("analysis is missing: a table [analysis], or several, each headed [[analysis]]")
+    if len(analyses) > MOST_ANALYSES:
+        found.append(f"analysis: at most {MOST_ANALYSES} are possible, got {len(analyses)}")
+    for number, analysis in enumerate(analyses, start=1):
+        where = _place(number, len(analyses))
+        if not isinstance(analysis, dict):
+            found.append("analysis: expected a table")
+            continue
+        try:
+            found += problems(analysis, table_class(analysis.get("kind", "ica")), where)
+        except InputError as error:
+            found.append(str(error).replace("analysis.", where, 1))
+    return found
+
+
+def _place(number: int, n_analyses: int) -> str:
+    """Return where the keys of an analysis are: its number is told where there are several."""
+    return f"analysis[{number}]." if n_analyses > 1 else "analysis."
+
+
+def _apart(table: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
+    """Return all but the analyses, and these as a list."""
+    analyses = table.get("analysis", [])
+    frame = {key: value for key, value in table.items() if key != "analysis"}
+    return frame, list(analyses) if isinstance(analyses, list | tuple) else [analyses]
+
+
+def to_content(table: dict[str, Any]) -> StudyFile:
+    """Return tables that :func:`content_problems` finds nothing wrong with as the content of a study."""
+    frame, analyses = _apart(table)
+    plain = msgspec.convert(frame, _Frame)
+    tables = [msgspec.convert(one, table_class(one.get("kind", "ica"))) for one in analyses]
+    return StudyFile(
+        **{field: getattr(plain, field) for field in plain.__struct_fields__}, analyses=tuple(tables)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StudyStep:
+    """One analysis of a study: its table, what it may know, itself, and its stages of the contract."""
+
+    table: AnalysisTable
+    setting: Setting
+    analysis: Analysis[Any]
+    stages: range
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.table.called
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +197,7 @@ class Study:
     def load(cls, path: str | os.PathLike[str]) -> Study:
         """Read and check a ``study.toml``, given itself or its folder."""
         file = study_path(path)
-        study = cls(read_toml(file, StudyFile, SCHEMA), file.parent)
+        study = cls(read_study_file(file), file.parent)
         found = study.problems()
         if found:
             raise InputError(listed(str(file), found))
@@ -140,32 +211,42 @@ class Study:
     def draft_problems(self) -> list[str]:
         """Return what is wrong however many sites are still to come; the public files are not opened."""
         content = self.content
-        return problems(msgspec.to_builtins(content), StudyFile) or [
+        return content_problems(msgspec.to_builtins(content)) or [
             *_title_problems(content.title),
-            *_analysis_problems(content.analysis),
-            *_feature_problems(content),
+            *_feature_problems(content.features),
+            *_name_problems(content),
+            *self._analysis_problems(),
             *_site_problems(content.sites),
             *_refusals(self._budgets),
+        ]
+
+    def _analysis_problems(self) -> list[str]:
+        n_analyses = len(self.content.analyses)
+        return [
+            problem.replace("analysis.", _place(number, n_analyses), 1)
+            for number, (table, setting) in enumerate(self._settings, start=1)
+            for problem in table.problems(setting)
         ]
 
     @cached_property
     def hash(self) -> bytes:
         """SHA-256 of the content: comments and the order of keys do not count, every value does.
 
-        The files that it names count through their own hashes. Features that are the columns of tables are
-        left out, as is all that a study without images does not say.
+        The files that it names count through their own hashes, an analysis of another package through the
+        name and version of that package.
         """
         # As read back from a file, where 2 and 2.0 are the same number.
-        content = msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(self.content), StudyFile))
-        if self.content.features == FeatureTable():
-            del content["features"]
-        plain = msgspec.msgpack.encode(content, order="deterministic")
-        return hashlib.sha256(b"capedjica/study/1" + plain).digest()
+        content = to_content(msgspec.to_builtins(self.content))
+        if content.schema == 1:
+            return schema_1.hash_of(content)
+        foreign = {table.kind: provider(table.kind) for table in content.analyses if provider(table.kind)}
+        packages = msgspec.msgpack.encode(foreign, order="deterministic") if foreign else b""
+        return hashlib.sha256(b"capedjica/study/2" + canonical(content) + packages).digest()
 
     @cached_property
     def features(self) -> Features:
         """What a scan is made into."""
-        return open_features(self.content.features, self.folder, self.content.analysis.n_features)
+        return open_features(self.content.features, self.folder, self.content.features.n_features)
 
     def varied(self, **changes: Any) -> Study:
         """Return a study with other content but the same features, which are not opened again."""
@@ -174,76 +255,112 @@ class Study:
         return other
 
     @cached_property
-    def method(self) -> Method:
-        """The analysis."""
-        table = self.content.analysis
-        if table.method == "paper":
-            iterations = {} if table.max_iter is None else {"max_iter": table.max_iter}
-            return PaperMethod(
-                table.n_features, table.n_components, **iterations, scan_length=table.scan_length
+    def _settings(self) -> list[tuple[AnalysisTable, Setting]]:
+        """Each analysis with what it may know."""
+        tables, found = self.content.analyses, []
+        for number, (table, share) in enumerate(zip(tables, _shares(tables), strict=True)):
+            earlier = {other.called: other for other in tables[:number]}
+            found.append(
+                (table, Setting(self.content.features, lambda: self.features, self._noise(share), earlier))
             )
-        basis = self.features.basis if table.image_shape is None else low_pass(table.image_shape)
-        return SubjectMethod(
-            table.n_features,
-            table.n_components,
-            table.scan_length,
-            self._mean_noise(),
-            table.max_iter,
-            basis,
+        return found
+
+    def _noise(self, share: float) -> float:
+        try:
+            return self._terms.mean_noise([site.subjects for site in self.content.sites], share)
+        except CapedjicaError:  # budgets that are not as they should be are named elsewhere
+            return 0.0
+
+    @cached_property
+    def steps(self) -> tuple[StudyStep, ...]:
+        """The analyses in order."""
+        steps, first = [], 0
+        for table, setting in self._settings:
+            analysis = table.open(setting)
+            last = first + len(analysis.stages())
+            steps.append(StudyStep(table, setting, analysis, range(first, last)))
+            first = last
+        return tuple(steps)
+
+    @cached_property
+    def analysis(self) -> Analysis[Any]:
+        """What is computed: the only analysis, or all of them one after the other."""
+        if len(self.steps) == 1:
+            return self.steps[0].analysis
+        shares = _shares(self.content.analyses)
+        return InSequence(
+            tuple(
+                Step(step.name, share, step.analysis) for step, share in zip(self.steps, shares, strict=True)
+            )
         )
 
-    def _mean_noise(self) -> float:
-        privacy, budgets = self.content.privacy, self._budgets()
-        if not budgets:
-            return 0.0
-        subjects = [site.subjects for site in self.content.sites]
-        n_colluding = validate.colluding(privacy.n_colluding, len(subjects))
-        mu = gaussian_mu(min(budgets), privacy.delta)
-        return mean_noise(mu, subjects, n_colluding, privacy.mechanism, privacy.mask)
+    @property
+    def networks(self) -> StudyStep | None:
+        """The analysis that finds brain networks, the first of them."""
+        return next((step for step in self.steps if isinstance(step.table, IcaTable)), None)
+
+    def results_folder(self, step: StudyStep) -> str:
+        """Return where in a run's folder the results of an analysis are: on top where it is the only one."""
+        return step.name if len(self.steps) > 1 else ""
+
+    @property
+    def fewest_timepoints(self) -> int:
+        """What a scan must have at least to be of use to every analysis."""
+        return max(table.fewest_timepoints(setting) for table, setting in self._settings)
 
     @cached_property
     def contract(self) -> Contract:
         """What aggregator and sites hold each other to; bound to the hash of this description."""
-        content, privacy = self.content, self.content.privacy
-        return Contract(
-            title=content.title,
-            roster=self._roster(),
-            subjects=tuple(site.subjects for site in content.sites),
-            stages=self.method.stages(),
-            epsilon=self._budgets(),
-            delta=privacy.delta,
-            mechanism=privacy.mechanism,
-            mask=privacy.mask,
-            reserve=privacy.reserve,
-            insecure_noise=privacy.insecure_noise,
+        self._budgets()
+        return self._terms.contract(
+            self.content.title,
+            self._cards(),
+            [site.subjects for site in self.content.sites],
+            self.analysis.stages(),
             agreement=self.hash,
         )
 
     def _check_releases(self) -> None:
         """Refuse releases that no site would make."""
-        _check_sizes(self.method.stages())
+        _check_sizes(self.analysis.stages())
         planned_releases(self.contract)
 
-    def _roster(self) -> Roster:
-        sites, privacy = self.content.sites, self.content.privacy
-        colluding = validate.colluding(privacy.n_colluding, len(sites))
-        least = (len(sites) + colluding) // 2 + 1
-        threshold = max(default_threshold(len(sites)), least)
-        if privacy.threshold is not None:
-            threshold = privacy.threshold
-        return Roster(tuple(PublicIdentity.from_card(site.card) for site in sites), threshold, colluding)
+    @cached_property
+    def _terms(self) -> Terms:
+        privacy = self.content.privacy
+        given = self._epsilons()
+        return Terms(
+            epsilon=None if privacy.mechanism == "none" else given,
+            delta=privacy.delta,
+            mechanism=privacy.mechanism,
+            masking=privacy.masking,
+            n_colluding=privacy.n_colluding,
+            threshold=privacy.threshold,
+            reserve=privacy.reserve,
+            insecure_noise=privacy.insecure_noise,
+        )
 
-    def _budgets(self) -> tuple[float, ...]:
+    def _cards(self) -> list[PublicIdentity]:
+        return [PublicIdentity.from_card(site.card) for site in self.content.sites]
+
+    def _roster(self) -> None:
+        self._terms.roster(self._cards())
+
+    def _epsilons(self) -> Mapping[str, float]:
         privacy, sites = self.content.privacy, self.content.sites
         given = {site.name: privacy.epsilon if site.epsilon is None else site.epsilon for site in sites}
-        if privacy.mechanism == "none":
-            if any(epsilon is not None for epsilon in given.values()):
+        return {name: epsilon for name, epsilon in given.items() if epsilon is not None}
+
+    def _budgets(self) -> None:
+        """Refuse budgets that are missing, or given in vain."""
+        given = self._epsilons()
+        if self.content.privacy.mechanism == "none":
+            if given:
                 raise InputError("privacy.epsilon must not be given: mechanism 'none' gives no privacy")
-            return ()
-        missing = [name for name, epsilon in given.items() if epsilon is None]
+            return
+        missing = [site.name for site in self.content.sites if site.name not in given]
         if missing:
             raise InputError(f"privacy.epsilon is missing, and site {missing[0]} has none of its own")
-        return tuple(float(epsilon) for epsilon in given.values() if epsilon is not None)
 
     @property
     def n_subjects(self) -> int:
@@ -285,12 +402,30 @@ def write_study(
     found = study.draft_problems() if draft else study.problems()
     if found:
         raise InputError(listed("the study", found))
-    try:
+    text = schema_1.text_of(content) if content.schema == 1 else _text(content)
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        template = _templates().get_template("study.toml.jinja")
-        _write_new(file, template.render(study=content, feature_comments=_FEATURE_COMMENTS))
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
+        write_whole(file, text.encode(), new=True)
+
+
+def _text(content: StudyFile) -> str:
+    given = [
+        {
+            field.encode_name: value
+            for field in msgspec.structs.fields(table)
+            if (value := getattr(table, field.name)) != field.default or field.encode_name == "kind"
+        }
+        for table in content.analyses
+    ]
+    return (
+        _templates()
+        .get_template("study.toml.jinja")
+        .render(
+            study=content,
+            analyses=list(zip(content.analyses, given, strict=True)),
+            feature_comments=_FEATURE_COMMENTS,
+        )
+    )
 
 
 def site_block(site: SiteTable) -> str:
@@ -312,18 +447,6 @@ def _templates() -> Environment:
     return environment
 
 
-def _write_new(file: Path, text: str) -> None:
-    """Write a file under another name, then link it to its own, which fails when that is taken."""
-    draft = file.with_name(f".{file.name}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.link(draft, file)
-    except FileExistsError:
-        raise InputError(f"{file} exists already and is not overwritten") from None
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def _title_problems(title: str) -> list[str]:
     """Return what a ledger would not take for a title; a terminal would obey some of it."""
     if not title.strip():
@@ -333,30 +456,62 @@ def _title_problems(title: str) -> list[str]:
     return []
 
 
-def _analysis_problems(table: AnalysisTable) -> list[str]:
-    found = []
-    for key in ("n_features", "scan_length"):
-        most = getattr(table, key)
-        if table.n_components > most:
-            found.append(f"analysis.n_components must be at most {key}, {most}; got {table.n_components}")
+def _feature_problems(table: FeatureTable) -> list[str]:
+    found = [*feature_problems(table), *file_problems(table)]
+    if table.kind != "table":
+        found += [
+            f"features.{key} is missing"
+            for key in ("n_features", "scan_length")
+            if getattr(table, key) is None
+        ]
     if table.image_shape is None:
         return found
+    if table.kind != "columns":
+        found.append(
+            "features.image_shape is for tables whose columns are pixels; features of kind "
+            f"{table.kind!r} have a grid of their own"
+        )
     pixels, shape = math.prod(table.image_shape), list(table.image_shape)
     if pixels != table.n_features:
-        found.append(f"analysis.image_shape {shape} has {pixels} pixels, n_features is {table.n_features}")
+        found.append(f"features.image_shape {shape} has {pixels} pixels, n_features is {table.n_features}")
     if pixels > _MOST_PIXELS:
-        found.append(f"analysis.image_shape must have at most {_MOST_PIXELS} pixels, got {pixels}")
+        found.append(f"features.image_shape must have at most {_MOST_PIXELS} pixels, got {pixels}")
     return found
 
 
-def _feature_problems(content: StudyFile) -> list[str]:
-    found = [*feature_problems(content.features), *file_problems(content.features)]
-    if content.features.kind != "columns" and content.analysis.image_shape is not None:
+def _name_problems(content: StudyFile) -> list[str]:
+    """Return which analyses cannot be told apart, and shares that do not add up."""
+    tables = content.analyses
+    if content.schema == 1 and (len(tables) > 1 or type(tables[0]) is not IcaTable):
+        return ["schema 1 has one analysis, of brain networks; others need schema = 2"]
+    names = {name for _, name, _ in public_files(content.features)}
+    found = [
+        f"analysis: its results would take the place of the file {table.called!r}: give it another name"
+        for table in tables
+        if table.called in names
+    ]
+    found += [
+        f"analysis: {times} of them have the name {name!r}: give them names (name = ...)"
+        for name, times in Counter(table.called for table in tables).items()
+        if times > 1
+    ]
+    given = [table.share for table in tables if table.share is not None]
+    total, some = math.fsum(given), len(given) < len(tables)
+    if total > 1 + 1e-9 or (some and given and total > 1 - 1e-9):
         found.append(
-            "analysis.image_shape is for tables whose columns are pixels; features of kind "
-            f"{content.features.kind!r} have a grid of their own"
+            f"analysis: shares must leave something for every analysis; given are {total:.9g} in all"
         )
+    elif not some and total < 1 - 1e-9:
+        found.append(f"analysis: shares must add up to 1, or one be left out; given are {total:.9g} in all")
     return found
+
+
+def _shares(tables: Sequence[AnalysisTable]) -> list[float]:
+    """Return the part of the budget of each analysis: what is given, the rest in equal parts."""
+    given = [table.share for table in tables if table.share is not None]
+    others = len(tables) - len(given)
+    rest = max(0.0, 1 - math.fsum(given)) / max(1, others)
+    return [rest if table.share is None else table.share for table in tables]
 
 
 def _check_sizes(stages: Iterable[Stage]) -> None:

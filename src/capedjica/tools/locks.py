@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capedjica.errors import InputError
+from capedjica.tools.durable import writing
 
 
 class BusyError(InputError):
@@ -20,14 +21,14 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 
     The operating system lets go of it when the process ends, however it ends.
     """
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(path, "wb")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except (BlockingIOError, PermissionError):
             raise BusyError(busy) from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be locked: {error.strerror}") from None
         yield

@@ -7,8 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
-from capedjica.errors import InputError
+from capedjica.tools.durable import writing
+
+# No name of a module begins so: what goes into FLARE's logs, and what must not, is told apart by it.
+PRIVATE_LOGS: Final = "capedjica-site"
 
 
 @contextmanager
@@ -23,10 +27,8 @@ def logged(name: str, path: Path, *, private: bool = False) -> Iterator[None]:
         return
     if private:
         _make_private(path)
-    try:
+    with writing(path):
         handler = _LogFile(path, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -41,11 +43,9 @@ def logged(name: str, path: Path, *, private: bool = False) -> Iterator[None]:
 
 def _make_private(path: Path) -> None:
     """Let nobody but its owner read a file, from before its first byte on."""
-    try:
+    with writing(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         path.chmod(0o600)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 class _LogFile(logging.FileHandler):
@@ -63,3 +63,8 @@ class _LogFile(logging.FileHandler):
         """Close the file, and lose what could not be written."""
         with suppress(OSError):
             super().close()
+
+
+def private_log(site: str) -> logging.Logger:
+    """Return where to log what may name people: nobody but the site may read it."""
+    return logging.getLogger(f"{PRIVATE_LOGS}.{site}")

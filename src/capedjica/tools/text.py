@@ -1,57 +1,25 @@
-"""Text for people: tables that never shorten a number, words that a terminal does not obey."""
+"""Words of others, made safe to show; and numbers of things."""
 
 from __future__ import annotations
 
-import textwrap
 from typing import Final
-
-from rich.console import Console
-from rich.text import Text
 
 # Words of others are quoted up to this length.
 _LONGEST: Final = 200
 
 
-def printable(text: str) -> str:
-    """Return others' words as a terminal may show them: on one line, and nothing that it would obey."""
+def counted(number: int, thing: str) -> str:
+    """Return how many there are of a thing that is named in the singular: "1 release", "1,200 releases"."""
+    return f"{number:,} {thing}{'s' * (number != 1)}"
+
+
+def printable(text: str, *, exactly: bool = False) -> str:
+    """Return others' words as a terminal may show them: on one line, and nothing that it would obey.
+
+    They are cut to what a person reads. ``exactly`` is for names by which something is to be found: all of it
+    stays, and what does not print is escaped.
+    """
+    if exactly:
+        return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     shown = "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST])
     return shown + "..." * (len(text) > _LONGEST)
-
-
-def show_heading(text: str, console: Console) -> None:
-    """Print a heading after an empty line."""
-    console.print()
-    console.print(Text(text, style="bold"))
-
-
-def show_paragraph(text: str, console: Console, style: str = "") -> None:
-    """Print words, indented; they wrap between words at the terminal's width and are taken as they are."""
-    lines = textwrap.fill(
-        text,
-        console.width,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    console.print(Text(lines, style=style), soft_wrap=True)
-
-
-def show_table(
-    columns: list[str], rows: list[list[str]], console: Console, strong: int | None = None
-) -> None:
-    """Print a table; ``strong`` is the row that matters most.
-
-    Where the terminal is too narrow, the first column gets lines of its own: nothing is ever cut short.
-    """
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    narrow = 2 * len(widths) + sum(widths) > console.width
-    for index, cells in enumerate([columns, *rows], start=-1):
-        style = "dim" if index == -1 else "bold" if index == strong else ""
-        for line in _lines(cells, widths, narrow):
-            console.print(Text(f"  {line}", style=style), soft_wrap=True)
-
-
-def _lines(cells: list[str], widths: list[int], narrow: bool) -> list[str]:
-    first, numbers = cells[0].ljust(widths[0]), list(map(str.rjust, cells[1:], widths[1:]))
-    return [first.rstrip(), "  " + "  ".join(numbers)] if narrow else ["  ".join([first, *numbers])]

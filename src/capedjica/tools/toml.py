@@ -36,12 +36,9 @@ def read_toml(path: str | os.PathLike[str], kind: type[_Content], schema: int | 
     A file made for another ``schema`` is refused as such, whatever else it holds.
     """
     file = Path(path)
-    table = _parse(file)
-    if schema is not None and table.get("schema", schema) != schema:
-        raise InputError(
-            f"{file}: schema must be {schema}, got {_quoted(table['schema'])}: "
-            "made for another version of capedjica"
-        )
+    table = parse_toml(file)
+    if schema is not None:
+        check_schema(file, table, schema)
     found = problems(table, kind)
     if found:
         raise InputError(listed(str(file), found))
@@ -51,7 +48,19 @@ def read_toml(path: str | os.PathLike[str], kind: type[_Content], schema: int | 
         raise InputError(f"{file}: {error}") from None
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def check_schema(file: Path, table: dict[str, Any], *known: int) -> int:
+    """Return the schema that a file was made for, the last known if it does not say; refuse another."""
+    schema = table.get("schema", known[-1])
+    if schema not in known or isinstance(schema, bool):
+        raise InputError(
+            f"{file}: schema must be {' or '.join(map(str, known))}, got {_quoted(schema)}: "
+            "made for another version of capedjica"
+        )
+    return int(schema)
+
+
+def parse_toml(file: Path) -> dict[str, Any]:
+    """Return the tables of a file; InputError if it is not TOML."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

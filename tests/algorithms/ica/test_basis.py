@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from capedjica.algorithms.ica.basis import MOST, low_pass_within
+from capedjica.algorithms.ica.basis import MOST_WAVES, low_pass_within
 from capedjica.errors import InputError
 
 PLACES = np.indices((16, 18, 14)).reshape(3, -1).T - (7.5, 8.5, 6.5)
@@ -21,7 +21,7 @@ def kept_energy(basis, mask, width, centre=(8, 8, 7)):
 def test_rows_are_orthonormal_in_any_number_of_dimensions(mask):
     basis = low_pass_within(mask)
     assert basis.shape[1] == mask.sum()
-    assert len(basis) <= min(MOST, mask.sum())
+    assert len(basis) <= min(MOST_WAVES, mask.sum())
     assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-7)
 
 

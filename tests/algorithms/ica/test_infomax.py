@@ -19,7 +19,7 @@ from capedjica.algorithms.ica.infomax import (
 )
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.state import unpack
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Stage
 from capedjica.metrics import normalized_gain_index
@@ -64,9 +64,7 @@ def engine_means(sites, clip_g, clip_h, count):
         {name: len(site) for name, site in zip(names, sites, strict=True)},
         {name: statistics(site) for name, site in zip(names, sites, strict=True)},
         [Stage(gradient_query(sites[0][0].shape[1]), count)],
-        epsilon=None,
-        delta=1e-5,
-        mechanism="none",
+        in_process(mechanism="none"),
     )
     return lambda state: study.mean(0, state)
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.maps import mixing_of, peak_order, pseudo_inverse
-from capedjica.algorithms.ica.reliability import STABLE, stability
+from capedjica.algorithms.ica.networks import STABLE, mixing_of, peak_order, pseudo_inverse, stability
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data import make_synthetic
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.metrics import match_components
 
 
@@ -67,14 +66,13 @@ def test_stability_is_in_the_order_of_the_maps():
     unmixing = rng.standard_normal((5, 40))
     mixing = pseudo_inverse(unmixing)
 
-    class Method:
-        def draws(self, released):
-            for _ in range(9):
-                draw = mixing + 1e-9
-                draw[:, 2] = rng.standard_normal(40)
-                yield draw
+    def draws():
+        for _ in range(9):
+            draw = mixing + 1e-9
+            draw[:, 2] = rng.standard_normal(40)
+            yield draw
 
-    said = stability(Method(), unmixing, [])
+    said = stability(unmixing, draws())
     (lowest,) = np.flatnonzero(said < STABLE)
     assert peak_order(mixing)[lowest] == 2
     assert abs(np.corrcoef(mixing_of(unmixing)[:, lowest], mixing[:, 2])[0, 1]) == pytest.approx(1)
@@ -88,11 +86,11 @@ def test_other_methods_do_not_claim_to_know():
 def test_draws_replay_what_was_published_and_ask_nobody():
     data = make_synthetic(2, 20, 3, 60, 8, 0)
     method = SubjectMethod(64, 3, 60, noise=0.01, max_rotations=4)
-    sites = {f"s{number}": method.site(site) for number, site in enumerate(data.sites)}
-    study = EmbeddedStudy("t", {"s0": 10, "s1": 10}, sites, method.stages(), epsilon=5.0, delta=1e-5)
-    unmixing, _ = method.estimate(study)
+    sites = {f"s{number}": site for number, site in enumerate(data.sites)}
+    study = EmbeddedStudy.of("t", method, sites, in_process(epsilon=5.0))
+    found = method.estimate(study)
     study.engine.keep_transcript = True
     still = [type(one)(one.stage, one.value, 0.0) for one in study.released]
     for draw in method.draws(still):
-        np.testing.assert_allclose(draw, pseudo_inverse(unmixing), atol=1e-7)
+        np.testing.assert_allclose(draw, pseudo_inverse(found.estimate), atol=1e-7)
     assert study.engine.transcript == []

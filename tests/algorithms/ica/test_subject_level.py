@@ -10,7 +10,7 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.svec import svec
 from capedjica.data import make_synthetic
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.release import plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
@@ -43,7 +43,11 @@ def plans():
     """The stages of a real study, with the grid and noise that sites would use."""
     names = [f"s{number}" for number in range(4)]
     study = EmbeddedStudy(
-        "test", dict.fromkeys(names, 9), dict.fromkeys(names, None), STAGES, epsilon=1.0, delta=1e-5
+        "test",
+        dict.fromkeys(names, 9),
+        dict.fromkeys(names, None),
+        STAGES,
+        in_process(epsilon=1.0),
     )
     contract = study.contract
     return [

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from capedjica.coordinator.flare.carrier import Carrier, running
+from capedjica.coordinator.flare.carrier import Carrier
 from capedjica.coordinator.flare.courier import Courier, Patience, Send
 from capedjica.coordinator.flare.posts import Order
-from capedjica.coordinator.flare.provisioning import settle
 from capedjica.flare import processes
 from capedjica.flare.kit import write_json
 from capedjica.mechanisms.aggregator.driving import Exchange
@@ -41,14 +40,10 @@ def soon(get: Callable, what: str):
 @contextmanager
 def serving(parties: Consortium) -> Iterator[Carrier]:
     """Have the server of a study, as the product starts it, with nobody who conducts the study."""
-    settle(parties.federation.server_kit)
-    carrier = Carrier(parties.federation, None, lambda *_: None, lambda _: None)
-    try:
-        with running(carrier, parties.federation, parties.folder / "run"):
-            carrier.order(Order("sites"))
-            yield carrier
-    finally:
-        carrier.close()
+    carrier = Carrier(parties.federation, None, lambda *_: None, lambda: None)
+    with carrier.running(parties.folder / "run"):
+        carrier.order(Order("sites"))
+        yield carrier
 
 
 def insisting(contract: Contract, send: Send) -> Exchange:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from capedjica.flare.link import VERSION, Call, Caller, Greeting, LinkError, Return, connect
 from capedjica.flare.parcels import write_parcel
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import question_hash
 
 LENGTH = struct.Struct(">I")

@@ -11,9 +11,7 @@ import sys
 from pathlib import Path
 
 from capedjica.flare import processes
-from capedjica.flare.launch import program_input
 from capedjica.flare.link import socket_path
-from capedjica.flare.workspace import hand_over
 from capedjica.site.flare import kits
 from capedjica.site.flare.starting import CARRIER, agent_program, choose, secrets
 from capedjica.site.home import SiteHome
@@ -37,13 +35,10 @@ def start(folder: Path, kind: str) -> None:
         "place": str(kit.path.absolute()),
     }
     (workspace / "told.json").write_text(json.dumps(told))
-    hand_over(workspace, confinement)
     command = (sys.executable, str(workspace / PROGRAM.name), str(workspace / "told.json"))
-    orders = program_input(
-        confinement, workspace, command, secrets(home, kit), socket_path(kit.path, "carrier")
+    carrier = processes.confined(
+        CARRIER, confinement, workspace, command, secrets(home, kit), socket_path(kit.path, "carrier")
     )
-    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
-    carrier = processes.Program(CARRIER, launcher, str(workspace), orders)
     processes.start(kit.path, [agent_program(kit, confinement), carrier])
 
 

@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-import sys
 from contextlib import ExitStack
 
 import msgspec
@@ -10,7 +9,7 @@ import pytest
 
 from capedjica.coordinator.flare.courier import Courier, Patience
 from capedjica.flare import processes
-from capedjica.flare.launch import program_input, start_command
+from capedjica.flare.launch import start_command
 from capedjica.flare.parcels import Notice, write_notice
 from capedjica.mechanisms.messages import VERSION
 from capedjica.securesum.identity import Identity
@@ -63,9 +62,9 @@ def test_a_site_under_another_name_is_not_let_in(server, tmp_path):
         file = workspace / "startup" / name
         file.write_text(file.read_text().replace('"fqsn": "s1"', '"fqsn": "s2"').replace("uid=s1", "uid=s2"))
     said = ours.federation.server_kit / "log.txt"
-    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
-    orders = program_input(NOTHING, workspace, start_command(workspace), [], workspace / "socket")
-    processes.start(tmp_path, [processes.Program("carrier", launcher, str(workspace), orders)])
+    command = start_command(workspace)
+    program = processes.confined("carrier", NOTHING, workspace, command, [], workspace / "socket")
+    processes.start(tmp_path, [program])
     try:
         refusal = "authenticated as 's1' but claimed endpoint 's2'"
         soon(lambda: refusal in said.read_text(), "the server refuses it")

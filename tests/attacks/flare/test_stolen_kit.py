@@ -52,7 +52,7 @@ def parties(tmp_path, monkeypatch):
     study = make_study(tmp_path, iterations=3)
     homes = {home.settings.name: home for home in find_sites(study, tmp_path / "sites")}
     thief = make_thief(tmp_path / "thief")
-    monkeypatch.setattr("capedjica.site.approval.participation.terms_problems", lambda home, study: [])
+    monkeypatch.setattr("capedjica.site.approval.participation.why_not", lambda *_, **__: [])
     monkeypatch.setattr("capedjica.securesum.site._check_membership", lambda *_: None)
     with ExitStack() as held:
         sites = {}

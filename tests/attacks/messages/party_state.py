@@ -19,7 +19,7 @@ def site_state(site):
 def aggregator_state(aggregator):
     return digest(
         repr(aggregator),
-        aggregator.waiting_for,
+        aggregator._expected,
         aggregator._total.tobytes(),
         [sorted(held) for held in (aggregator._keys, aggregator._deals, aggregator._answered)],
         aggregator._survivors,

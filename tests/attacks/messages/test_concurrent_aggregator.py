@@ -28,7 +28,7 @@ class Aggregators:
     """Threads that drive the same sites, with nothing but the numbers of blocks in common."""
 
     def __init__(self, seed):
-        self.study = make_study(DATA, count=6, epsilon=9.0, mask="uniform")
+        self.study = make_study(DATA, count=6, epsilon=9.0, masking="uniform")
         for site in self.study.sites.values():
             site._statistics = self.slow(site._statistics)
         self.contract = self.study.contract

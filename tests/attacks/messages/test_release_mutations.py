@@ -168,7 +168,7 @@ def survive(count, seed, caplog, **options):
 
 @pytest.mark.parametrize("mask", ["uniform", "paper"])
 def test_ten_thousand_mutants_get_no_second_message_and_nothing_uncharged(mask, caplog):
-    kinds = survive(10_000, 1, caplog, mask=mask)
+    kinds = survive(10_000, 1, caplog, masking=mask)
     assert min(kinds[kind] for kind in ("Status", "SumAnswer", "Answer", "Refusal")) > 0
 
 
@@ -181,7 +181,7 @@ def test_mutants_where_there_is_no_secure_sum(caplog):
 @pytest.mark.parametrize("mask", ["uniform", "paper"])
 @pytest.mark.parametrize("seed", range(10, 13))
 def test_a_hundred_thousand_mutants_get_no_second_message_and_nothing_uncharged(seed, mask, caplog):
-    survive(100_000, seed, caplog, mask=mask)
+    survive(100_000, seed, caplog, masking=mask)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -196,9 +196,8 @@ def run_with_mallory(rng):
     for number in range(5):
         if number == strikes and mallory in answers:
             forge(aggregator, answers.pop(mallory), consortium.identities[mallory], rng)
-        for name, data in answers.items():
-            if name in aggregator.waiting_for:
-                aggregator.receive(data)
+        for data in answers.values():
+            aggregator.receive(data)
         try:
             requests = aggregator.advance()
             answers = {name: sites[name].receive(data) for name, data in requests.items()}

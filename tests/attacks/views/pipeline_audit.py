@@ -41,10 +41,9 @@ from scipy.stats import beta
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.state import pack
-from capedjica.engines.embedded import EmbeddedStudy
+from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.messages import Answer, Ask, Hello, read_question
-from capedjica.mechanisms.variance import mean_noise
-from capedjica.privacy import gaussian_epsilon, gaussian_mu
+from capedjica.privacy import gaussian_epsilon
 from capedjica.securesum.ring import lift
 from tests.mechanisms.world import reply
 
@@ -52,7 +51,7 @@ R, D, T = 4, 8, 64
 HONEST, COLLUDING = ("s0", "s1", "s2"), "s3"
 DELTA = 1e-5
 # As planned for the 7 subjects of the four sites at an epsilon of 8, whatever the claim.
-NOISE = mean_noise(gaussian_mu(8.0, DELTA), [2, 2, 2, 1], n_colluding=1, mechanism="cape", mask="uniform")
+NOISE = in_process(epsilon=8.0, delta=DELTA).mean_noise([2, 2, 2, 1])
 METHOD = SubjectMethod(D, R, T, NOISE, max_rotations=2)
 # Amplitudes of a source whose variance changes; the mean of their squares is 1.
 QUIET, LOUD = math.sqrt(0.2), math.sqrt(1.8)
@@ -145,14 +144,7 @@ def population(site, world):
 
 def make_study(epsilon, subjects):
     """A study of the default method on the subjects of each site, with its transcript kept."""
-    study = EmbeddedStudy(
-        "audit",
-        {site: len(scans) for site, scans in subjects.items()},
-        {site: METHOD.site(scans) for site, scans in subjects.items()},
-        METHOD.stages(),
-        epsilon=epsilon,
-        delta=DELTA,
-    )
+    study = EmbeddedStudy.of("audit", METHOD, subjects, in_process(epsilon=epsilon, delta=DELTA))
     study.engine.keep_transcript = True
     return study
 

@@ -6,7 +6,6 @@ neighbour, with its reason; a test of it that passes is an error, so that the li
 """
 
 import contextlib
-import dataclasses
 import logging
 import os
 import pickle
@@ -31,6 +30,7 @@ from capedjica.site.approval.participation import approve
 from capedjica.site.people.roll import enrol
 from capedjica.study.study_file import Study, write_study
 from tests.attacks.views.outside_view import Trial, observe
+from tests.support.drafts import with_ica
 from tests.support.scanner import INSIDE, SHAPE, image, save
 from tests.support.small_scans import atlas_study, make_scans
 from tests.support.small_study import make_study
@@ -386,8 +386,7 @@ def make_trial(root, change=lambda folder, content: content, **privacy):
 
 
 def by_the_paper(folder, content):
-    analysis = msgspec.structs.replace(content.analysis, method="paper")
-    return msgspec.structs.replace(content, analysis=analysis)
+    return with_ica(content, method="paper")
 
 
 def victim_alone(folder, content):
@@ -547,7 +546,7 @@ IMAGES = {
     "a folder": a_folder,
 }
 EXTRACTORS = {
-    "images-mask": lambda: {"mask": image(INSIDE.astype(np.uint8))},
+    "images-mask": lambda: {"mask_img": image(INSIDE.astype(np.uint8))},
     "images-masker": lambda: {"masker": NiftiMasker(image(INSIDE.astype(np.uint8)), standardize=None)},
 }
 
@@ -614,10 +613,12 @@ def test_the_means_are_what_is_handed_over():
     assert len(answers) == SITES * len(first.means)
 
 
-def mean_length(estimator, sites, n_features, plain=CapeDJICA._method):
+def mean_length(estimator, sites, *others, plain=CapeDJICA._fit_private):
     """Take the length of a scan from the data."""
     lengths = [len(subject) for site in sites.values() for subject in site]
-    return dataclasses.replace(plain(estimator, sites, n_features), scan_length=round(np.mean(lengths)))
+    planned, estimator.scan_length = estimator.scan_length, round(np.mean(lengths))
+    plain(estimator, sites, *others)
+    estimator.scan_length = planned
 
 
 def leaky_sum(vectors, plan, site, enrolled, plain=site_module.sum_subjects):
@@ -645,7 +646,7 @@ def logging_sum(vectors, plan, site, enrolled, plain=site_module.sum_subjects):
 
 
 LEAKS = {
-    "scan length": (CapeDJICA, "_method", mean_length, "much longer", "releases"),
+    "scan length": (CapeDJICA, "_fit_private", mean_length, "much longer", "releases"),
     "refusal": (site_module, "sum_subjects", leaky_sum, "all NaN", "refusals"),
     "status": (site_module.Site, "_present_status", leaky_status, "all NaN", "wire"),
     "warning": (site_module, "sum_subjects", warning_sum, "all NaN", "warnings"),

@@ -56,7 +56,7 @@ def needles_of(homes, study, folder):
 
 def statistics_of(study, scan):
     """What one person adds to the first release, and what the results say about them alone."""
-    yield np.concatenate(list(study.method.site([scan])(0, b"", b"")))
+    yield np.concatenate(list(study.analysis.site([scan])(0, b"", b"")))
     unmixing = np.load(study.folder / "run" / "unmixing.npy")
     alone = analyse_subject([scan], unmixing)
     yield from (alone.courses[0], alone.connectivity, alone.maps)

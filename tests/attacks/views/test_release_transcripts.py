@@ -66,7 +66,7 @@ class Wiretap:
 def run(mask="uniform", sizes=(30, 50, 40, 20, 60), n_colluding=1, count=1, carrier=None, **options):
     """Run a study on data of zero (what matters is the noise) and return it with the wiretap."""
     data = {name: np.zeros_like(rows) for name, rows in make_data(sizes, D).items()}
-    study = make_study(data, count=count, mask=mask, n_colluding=n_colluding, **options)
+    study = make_study(data, count=count, masking=mask, n_colluding=n_colluding, **options)
     tap = Wiretap(study, ["s1"][:n_colluding])
 
     def carry(letter):
@@ -87,7 +87,7 @@ def measured_mu(study, tap, target, answers):
     sum_of_masks = revealed - known
     plan = study.sites[target]._block.plan(ask)
     person = (plan.query.spread * plan.query.clip * plan.scale[target]) / plan.step
-    if study.contract.mask == "uniform":
+    if study.contract.masking == "uniform":
         # a uniform mask leaves nothing but the sum: messages added up, masks taken off
         total = np.zeros(D, np.uint64)
         for message in messages.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,16 +19,15 @@ import msgspec
 import numpy as np
 from scipy.stats import chi2
 
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.reliability import stability
-from capedjica.algorithms.method import Released, Replay
+from capedjica.algorithms.analysis import ReleasedMean, Replay
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.coordinator.run.journal import read_journal
-from capedjica.coordinator.run.results import BUNDLE, reliability_json, result_names
+from capedjica.coordinator.run.results import BUNDLE, reliability_json
 from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.mechanisms.contract import Statistics
 from capedjica.mechanisms.messages import Answer, Ask, publication_hash
 from capedjica.mechanisms.release import ReleasePlan, plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
-from capedjica.mechanisms.statistics import Statistics
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import open_people
@@ -60,7 +59,7 @@ class Part:
 class Questions(Replay):
     """Answers with means that were made before, and notes what was asked for them."""
 
-    def __init__(self, released: list[Released]) -> None:
+    def __init__(self, released: list[ReleasedMean]) -> None:
         super().__init__(released)
         self.asked: list[tuple[int, bytes, bytes]] = []
         self._published = b""
@@ -77,12 +76,12 @@ def check_result(study: Study, folder: RunFolder, homes: Mapping[str, SiteHome],
     """Check a complete run against the sites' ledgers, their data, and what they kept (``gates/keeping``)."""
     released = read_journal(folder.journal_path, study.contract)
     questions = Questions(released)
-    unmixing, n_iter = study.method.estimate(questions)
+    found = study.analysis.estimate(questions)
     assert len(questions.asked) == len(released), "means that the analysis does not use"
     told = json.loads((folder.path / "privacy.json").read_text())["releases"]
     made = [one for one in told if not one["given_up"]]
     parts = {name: sent_parts(home, kept / name) for name, home in homes.items()}
-    statistics = {name: study.method.site(open_people(home, study)) for name, home in homes.items()}
+    statistics = {name: study.analysis.site(open_people(home, study)) for name, home in homes.items()}
     places = []
     for asked, mean, release in zip(questions.asked, released, made, strict=True):
         place, answers = last_answers(parts, asked)
@@ -90,7 +89,7 @@ def check_result(study: Study, folder: RunFolder, homes: Mapping[str, SiteHome],
         check_data(study, statistics, answers, asked)
         places.append(place)
     assert all(one < other for one, other in pairwise(places)), "an earlier block served a later mean"
-    check_files(study, folder, unmixing, n_iter, released)
+    check_files(study, folder, found)
 
 
 def sent_parts(home: SiteHome, kept: Path) -> dict[tuple[int, int], Part]:
@@ -131,7 +130,7 @@ def last_answers(
     raise AssertionError(f"a mean of stage {stage} for a question that nobody was asked")
 
 
-def check_mean(study: Study, answers: Mapping[str, Part], mean: Released, release: dict) -> None:
+def check_mean(study: Study, answers: Mapping[str, Part], mean: ReleasedMean, release: dict) -> None:
     """A mean is to the last bit what its participants, no more and no fewer, sent."""
     plan = plan_of(study, answers)
     total = np.sum([part.words for part in answers.values()], axis=0, dtype=np.uint64)
@@ -167,24 +166,22 @@ def check_data(
     assert min(chi2.sf(square, n_drawn), chi2.cdf(square, n_drawn)) > FALSE_ALARM, "noise of another size"
 
 
-def check_files(
-    study: Study, folder: RunFolder, unmixing: np.ndarray, n_iter: int, released: Collection[Released]
-) -> None:
+def check_files(study: Study, folder: RunFolder, found: Networks) -> None:
     """Every file is what follows from the means, and the bundle holds the same files."""
-    mixing = mixing_of(unmixing)
+    mixing = found.mixing
     matrices = {"mixing.npy": mixing, "maps.npy": mixing.T, "unmixing.npy": pseudo_inverse(mixing)}
     for name, matrix in matrices.items():
         same(folder.read_array(name), matrix, 1e-9, name)
     same(np.loadtxt(folder.path / "maps.csv", delimiter=",", skiprows=1, ndmin=2), mixing, 1e-7, "maps.csv")
     told = json.loads((folder.path / "reliability.json").read_text())["stability"]
-    stable = reliability_json(stability(study.method, unmixing, list(released)))["stability"]
+    stable = reliability_json(found.stability)["stability"]
     same(np.array(told), np.array(stable), 1e-4, "reliability.json")
     origin = json.loads((folder.path / "provenance.json").read_text())
-    assert (origin["n_iter"], origin["contract"]) == (n_iter, study.contract.hash.hex())
+    assert (origin["n_iter"], origin["contract"]) == (found.n_iter, study.contract.hash.hex())
     for name, digest in origin["files"].items():
         assert folder.hash_of(name) == digest, f"{name} is not what the means give: it was changed"
     with zipfile.ZipFile(folder.path / BUNDLE) as bundle:
-        for name in set(result_names(study)) - {BUNDLE}:
+        for name in [*origin["files"], "privacy.json", "provenance.json"]:
             assert bundle.read(name) == (folder.path / name).read_bytes(), f"another {name} in the bundle"
 
 

@@ -5,36 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import psutil
+import pytest
 
-from capedjica.flare.processes import Mark
+from capedjica.flare.processes import mark, marked
 
 
 def test_a_process_is_known_by_its_mark_also_after_the_clock_was_set(monkeypatch):
-    mark = Mark.read(str(Mark.own()))
-    assert mark.pid == os.getpid()
-    assert mark.is_alive()
+    known = mark(os.getpid())
+    assert marked(known) == os.getpid()
     now = psutil.Process().create_time()
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: now + 3600)
-    assert mark.is_alive() == os.path.exists("/proc/self/stat")
+    assert marked(known) == (os.getpid() if os.path.exists("/proc/self/stat") else None)
 
 
 def test_another_process_of_the_same_number_is_another():
-    assert not replace(Mark.own(), began="1").is_alive()
+    assert marked(f"{os.getpid()} 1") is None
+
+
+@pytest.mark.parametrize("text", ["", "nobody", "1", "-1 5"])
+def test_what_is_no_mark_is_of_nobody(text):
+    assert marked(text) is None
 
 
 def test_a_process_that_ended_is_not_alive_before_it_is_waited_for_and_after():
-    program = "from capedjica.flare.processes import Mark; print(Mark.own(), flush=True); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    mark = Mark.read(process.stdout.readline())
-    assert mark.is_alive()
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    known = mark(process.pid)
+    assert marked(known) == process.pid
     process.stdin.close()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not mark.is_alive()
+    assert marked(known) is None
     process.wait()
-    assert not mark.is_alive()
-    process.stdout.close()
+    assert marked(known) is None

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.method import Replay
+from capedjica.algorithms.analysis import Replay
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.coordinator.run.journal import Journal, read_journal
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.one_machine.local_run import find_sites, run_study
@@ -45,8 +45,8 @@ class Run:
         with Journal.open(path, contract) as journal:
             for record in records:
                 journal.append(record)
-        unmixing, _ = self.study.method.estimate(Replay(read_journal(path, contract)))
-        self.write_maps(mixing_of(unmixing))
+        found = self.study.analysis.estimate(Replay(read_journal(path, contract)))
+        self.write_maps(found.mixing)
 
     def write_maps(self, mixing: np.ndarray) -> None:
         self.folder.write_array("mixing.npy", mixing)
@@ -147,7 +147,7 @@ def test_noise_of_another_size_is_noticed(run):
     answers = {name: sent[place] for name, sent in parts.items()}
     quiet = {name: halved(part) for name, part in answers.items()}
     statistics = {
-        name: run.study.method.site(open_people(home, run.study)) for name, home in run.homes.items()
+        name: run.study.analysis.site(open_people(home, run.study)) for name, home in run.homes.items()
     }
     check_data(run.study, statistics, answers, (0, b"", b""))
     with pytest.raises(AssertionError, match="noise of another size"):

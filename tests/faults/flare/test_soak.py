@@ -17,6 +17,8 @@ from tests.support.small_study import make_study
 
 pytestmark = pytest.mark.full
 
+# Room for what FLARE remembers of messages that it sent, for five minutes and of 10,000 at most: about 2 kB
+# of each, 8 kB a release in the server's job.
 GROWTH = 1.05
 N_STUDIES, WARM_UP = 200, 40
 N_ITERATIONS = 500

@@ -30,7 +30,7 @@ from capedjica.privacy.ledger import (
     WrongKeyError,
 )
 from capedjica.privacy.neighbour import ProtectedUnit
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 from capedjica.securesum.identity import Identity
 from tests.privacy.ledger.ledger_site import (
     DELTA,
@@ -259,10 +259,10 @@ def test_time_points_are_charged_as_such_and_a_whole_subject_stands_beside_them(
         assert sample.subject_epsilon == pytest.approx(gaussian_epsilon(30 * 0.1, DELTA), rel=1e-6)
         assert overall.mu2 == pytest.approx(0.05**2 + 0.1**2)
         assert overall.subject_mu2 == pytest.approx(0.05**2 + 900 * 0.1**2)
-        assert "each subject epsilon" in str(subject)
-        assert f"each single time point epsilon {round_up(sample.epsilon)} (a whole subject" in str(sample)
+        assert "each person epsilon" in str(subject)
+        assert f"each single time point epsilon {round_up(sample.epsilon)} (a whole person" in str(sample)
         first, second = reopened.outbox()
-        assert "cost each subject epsilon" in str(first)
+        assert "cost each person epsilon" in str(first)
         assert "cost each single time point epsilon" in str(second)
         reopened.export(tmp_path / "all.json")
         written = json.loads((tmp_path / "all.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 
 from capedjica.privacy.ledger import Entry, Slot, SlotBurntError, TamperedError
 from capedjica.privacy.ledger.books import Books
-from capedjica.privacy.ledger.entry import Approval, Claim, Detail, Note, Release
+from capedjica.privacy.ledger.entry import Approval, Claim, Detail, Note, ReleaseDetail
 from tests.privacy.ledger.ledger_site import DELTA, STUDY
 
 SLOT = Slot(STUDY, 0, 0, 3)
@@ -37,9 +37,9 @@ def test_a_recorded_burn_is_enough(books):
 @pytest.mark.parametrize(
     "forged",
     [
-        entry("release", Release(("a",), "x", 1), STUDY, 0, 0, 3, mu2=None),
-        entry("release", Release(("a",), "x", 1), STUDY, 0, 0, None, mu2=1.0),
-        entry("release", Release(("a",), "x", 1), b"another study", 0, 0, 3, mu2=1.0),
+        entry("release", ReleaseDetail(("a",), "x", 1), STUDY, 0, 0, 3, mu2=None),
+        entry("release", ReleaseDetail(("a",), "x", 1), STUDY, 0, 0, None, mu2=1.0),
+        entry("release", ReleaseDetail(("a",), "x", 1), b"another study", 0, 0, 3, mu2=1.0),
         entry("claim", Claim("me"), STUDY, None, 0),
         entry("claim", Note("of another kind"), STUDY, 0, 1),
         entry("study", Approval("Another study", -1.0, DELTA), b"another study"),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from capedjica.flare.link import VERSION as SOCKETS_VERSION
 from capedjica.flare.link import Caller, Greeting, connect, socket_path
 from capedjica.flare.parcels import write_parcel
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import VERSION, Busy, Hello, Reply, encode, question_hash, read_reply
 from capedjica.site.agent.desk import Desk
 from capedjica.site.agent.owner import standing

@@ -14,8 +14,8 @@ import pytest
 from capedjica.coordinator.run.conducting import conduct
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.coordinator.run.watcher import Watcher
+from capedjica.flare.launch import FINAL_CODE
 from capedjica.flare.link import LinkError, socket_path
-from capedjica.flare.processes import FINAL_CODE
 from capedjica.mechanisms.messages import Answer, Status, Unknown, question_hash, read_reply
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.agent.owner import standing

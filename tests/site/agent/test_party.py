@@ -84,7 +84,7 @@ def test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone(ready, study, cap
     """It names a patient: the first whose scan changed."""
     np.save(ready.data_path / "sub-03.npy", np.ones((60, 100)))
     assert "sub-03" not in refused(ready, study, caplog)
-    assert "does not take part: site s1: 1 of 6 people's scans changed" in log_of(ready)
+    assert "does not take part: site s1: 1 of 6 people's data changed" in log_of(ready)
     assert "that of sub-03" in log_of(ready)
     assert (ready.folder / "site.log").stat().st_mode & 0o777 == 0o600
     check_untouched(ready, study)
@@ -96,7 +96,7 @@ def test_an_unexpected_error_is_in_the_sites_own_log_alone(ready, study, caplog,
     def fail(*_):
         raise OSError(f"{ready.data_path}/sub-03.npy is odd")
 
-    monkeypatch.setattr(party_module, "terms_problems", fail)
+    monkeypatch.setattr(party_module, "why_not", fail)
     assert "sub-03" not in refused(ready, study, caplog)
     assert "sub-03.npy is odd" in log_of(ready)
     assert "Traceback" in log_of(ready)

@@ -145,7 +145,7 @@ from capedjica.tools.confinement.calls import in_child
 folder, newest, said = Path(sys.argv[1]), landlock.abi(), {}
 def tried(version):
     landlock.abi = lambda: version
-    landlock.restrict([folder / "read", folder / "file", folder / "missing"], [folder / "write"], tcp=False)
+    landlock.restrict([folder / "read", folder / "file", folder / "missing"], [folder / "write"])
     Path(folder / "write" / f"{version}").write_text("x")
     got = [(folder / "read" / "x").read_text(), (folder / "file").read_text()]
     for name in ("secret", "read/new", "file"):

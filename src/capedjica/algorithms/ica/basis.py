@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from capedjica.errors import InputError
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 # Waves kept along each side of an image, as a part of its pixels: on 30 x 30 the 121 lowest of 900 keep 99.9%
 # of the energy of maps whose blobs are a few pixels wide.
 KEPT: Final = 0.4
 # Waves within a mask.
-MOST: Final = 300
+MOST_WAVES: Final = 300
 # Part of a wave's energy that must be new.
 NEW: Final = 1e-2
 
 
-def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> NDArray[np.float64]:
+def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> FloatArray:
     r"""Return the (K, D) orthonormal rows of the discrete cosine transform with the lowest frequencies.
 
     Kept are the waves with :math:`\sum_i (f_i / (k n_i))^2 < 1`, equally fine in all directions: of a square
@@ -38,13 +37,13 @@ def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> NDArray[np.flo
     """
     if min(image_shape) < 1:
         raise InputError(f"image_shape must hold numbers of at least 1, got {image_shape}")
-    waves: NDArray[np.float64] = reduce(_kron, (_cosines(size, kept) for size in image_shape))
+    waves: FloatArray = reduce(_kron, (_cosines(size, kept) for size in image_shape))
     sides = (np.arange(_n_kept(size, kept)) / (kept * size) for size in image_shape)
     squares = sum(side**2 for side in np.meshgrid(*sides, indexing="ij"))
     return waves[np.ravel(squares) < 1 - 1e-9]
 
 
-def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST) -> FloatArray:
+def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST_WAVES) -> FloatArray:
     r"""Return (K, D) orthonormal rows that span the smoothest cosines on the D voxels of a mask.
 
     The cosines are those of the smallest box around the mask, products of one along each side, ordered by
@@ -111,11 +110,9 @@ def _n_kept(size: int, kept: float) -> int:
     return max(1, math.ceil(kept * size - 1e-9))
 
 
-def _cosines(size: int, kept: float) -> NDArray[np.float64]:
+def _cosines(size: int, kept: float) -> FloatArray:
     """Return the first rows of the orthonormal DCT-II of ``size`` points."""
     frequencies = np.arange(_n_kept(size, kept))[:, np.newaxis]
-    rows: NDArray[np.float64] = np.cos(np.pi / size * (np.arange(size) + 0.5) * frequencies) * math.sqrt(
-        2 / size
-    )
+    rows: FloatArray = np.cos(np.pi / size * (np.arange(size) + 0.5) * frequencies) * math.sqrt(2 / size)
     rows[0] /= math.sqrt(2)
     return rows

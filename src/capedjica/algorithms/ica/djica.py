@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from capedjica.algorithms.ica.infomax import MAX_WEIGHT, Infomax, default_learning_rate
 from capedjica.errors import InputError
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Site = Sequence[ArrayLike]
 

@@ -48,7 +48,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate, descend
 from capedjica.algorithms.ica.scan_length import check_scan_length
@@ -56,8 +56,8 @@ from capedjica.errors import InputError
 from capedjica.privacy import validate
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.securesum.noise import NoiseSource
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 _CHUNK: Final = 512  # samples at a time, so that what is made of them stays in the cache
 _SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could come out too small
 
@@ -152,7 +152,10 @@ def dp_djica(
     _check_neighbour(neighbour, clip, scan_length)
     source = NoiseSource() if noise is None else noise
     data = [NoisySite(site, f"site {s}", neighbour, clip, scan_length) for s, site in enumerate(sites)]
-    size = _common_dimension(data)
+    widths = [int(site.samples.shape[1]) for site in data]
+    if len(set(widths)) != 1 or sum(len(site.samples) for site in data) == 0:
+        raise InputError(f"sites must hold samples of one dimension R, got {widths}")
+    size = widths[0]
     rate = default_learning_rate(size) if learning_rate is None else learning_rate
     infomax = Infomax(size, validate.positive("learning_rate", rate), clip_g=1.0, clip_h=1.0)
 
@@ -256,10 +259,3 @@ def _bounded(subject: ArrayLike, name: str, clip: float | None, scan_length: int
         largest = norms.max(initial=0.0) if clip is None else np.maximum(norms, clip)
         scaled = samples / largest / (2 * math.sqrt(samples.shape[1]))
     return np.where((largest > _SMALLEST) & np.isfinite(largest), scaled, 0.0)
-
-
-def _common_dimension(sites: Sequence[NoisySite]) -> int:
-    widths = [int(site.samples.shape[1]) for site in sites]
-    if len(set(widths)) != 1 or sum(len(site.samples) for site in sites) == 0:
-        raise InputError(f"sites must hold samples of one dimension R, got {widths}")
-    return widths[0]

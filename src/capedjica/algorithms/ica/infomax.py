@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.kernels import PackedSubjects, infomax_statistics
 from capedjica.algorithms.state import pack
 from capedjica.mechanisms.contract import Query
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 Mean = Callable[[bytes], FloatArray]
 
 B_G: Final = 30.0

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.signal import welch
 
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray, Scan
 
 # Time points of a segment of a spectrum, or the whole run where that is shorter.
 SEGMENT: Final = 128
@@ -47,7 +46,7 @@ class SingleSubject:
     maps: FloatArray
 
 
-def analyse_subject(runs: Sequence[NDArray[np.floating]], unmixing: FloatArray) -> SingleSubject:
+def analyse_subject(runs: Sequence[Scan], unmixing: FloatArray) -> SingleSubject:
     """Return the time courses, connectivity and maps of a person with runs (T_i, D), by equation (1)."""
     centred = [centre(run) for run in runs]
     courses = [run @ unmixing.T for run in centred]
@@ -55,7 +54,7 @@ def analyse_subject(runs: Sequence[NDArray[np.floating]], unmixing: FloatArray) 
     return SingleSubject(courses, connectivity(standard), regress(standard, np.concatenate(centred)))
 
 
-def centre(run: NDArray[np.floating]) -> FloatArray:
+def centre(run: Scan) -> FloatArray:
     """Take the mean over time out of every feature."""
     values = np.asarray(run, dtype=np.float64)
     centred: FloatArray = values - values.mean(axis=0)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import Means, Progress
 from capedjica.algorithms.ica.infomax import (
     B_G,
     B_H,
@@ -20,6 +21,7 @@ from capedjica.algorithms.ica.infomax import (
     gradient_query,
     subject_gradients,
 )
+from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -28,21 +30,60 @@ from capedjica.algorithms.ica.scan_length import (
     reserve,
 )
 from capedjica.algorithms.kernels import PackedSubjects
-from capedjica.algorithms.method import Means, Progress, Released, Subject
-from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments
+from capedjica.algorithms.parallel import one_thread
+from capedjica.algorithms.pca import leading_subspace, pca_query, subject_moments, within_unit_ball
 from capedjica.algorithms.state import pack, read_arrays, unpack
-from capedjica.errors import ProtocolError
+from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Stage
+from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray, Scan
 
-FloatArray = NDArray[np.float64]
 PCA: Final = 0
 DESCENT: Final = 1
 PCA_SHARE: Final = 0.3
 
 
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions:
+    """What is rarely changed of the paper's method.
+
+    Parameters
+    ----------
+    learning_rate : float, optional
+        rho; by default the paper's 0.015 / ln R.
+    pca_share : float
+        Part of the budget (of mu^2) for the PCA.
+    clip_g, clip_h : float
+        B_G and B_h, bounds of the gradients at one time point.
+    tol : float
+        Squared change of the unmixing matrix at which to stop.
+
+    Examples
+    --------
+    >>> from capedjica import CapeDJICA, PaperOptions
+    >>> ica = CapeDJICA(5, epsilon=2.0, method="paper", paper_options=PaperOptions(pca_share=0.5))
+    >>> ica.paper_options.pca_share
+    0.5
+    """
+
+    learning_rate: float | None = None
+    pca_share: float = PCA_SHARE
+    clip_g: float = B_G
+    clip_h: float = B_H
+    tol: float = TOLERANCE
+
+    def __post_init__(self) -> None:
+        for name in ("clip_g", "clip_h", "tol"):
+            validate.positive(name, getattr(self, name))
+        if self.learning_rate is not None:
+            validate.positive("learning_rate", self.learning_rate)
+        if not 0 < self.pca_share < 1:
+            raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
+
+
 @dataclass(frozen=True)
-class PaperMethod:
-    """The paper's method with its parameters.
+class PaperMethod(PaperOptions):
+    """The paper's method with its parameters, to which those of `PaperOptions` belong.
 
     Parameters
     ----------
@@ -50,14 +91,6 @@ class PaperMethod:
         D and R.
     max_iter : int
         J, the most iterations.
-    pca_share : float
-        Part of the budget (of mu^2) for the PCA.
-    learning_rate : float, optional
-        rho; by default the paper's 0.015 / ln R.
-    clip_g, clip_h : float
-        B_G and B_h, bounds of the gradients at one time point.
-    tol : float
-        Squared change of the unmixing matrix at which to stop.
     scan_length : int
         Time points of a typical scan, as planned.
     """
@@ -65,14 +98,10 @@ class PaperMethod:
     n_features: int
     n_components: int
     max_iter: int = 1000
-    pca_share: float = PCA_SHARE
-    learning_rate: float | None = None
-    clip_g: float = B_G
-    clip_h: float = B_H
-    tol: float = TOLERANCE
     scan_length: int = TYPICAL_SCAN
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_scan_length(self.scan_length)
 
     def stages(self) -> tuple[Stage, ...]:
@@ -82,27 +111,29 @@ class PaperMethod:
             Stage(gradient_query(self.n_components), self.max_iter, 1 - self.pca_share),
         )
 
-    def site(self, subjects: Sequence[Subject]) -> PaperSite:
+    def site(self, subjects: Sequence[Scan]) -> PaperSite:
         """Return what a site computes."""
         longest = longest_scan(self.scan_length)
         return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
 
-    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
-        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations."""
+    def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
+        """Run the method; ``progress(unmixing, iteration)`` is called after each step of the descent.
+
+        To the last bit the same for the same means: the number of threads would show in the eigenvectors.
+        How stable the maps are is not told: where noise leads a descent with its stopping rule is not known.
+        """
         rate = self.learning_rate or default_learning_rate(self.n_components)
         infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
-        V = leading_subspace(means.mean(PCA), self.n_components)
-        means.publish(pack(V=V))
+        with one_thread():
+            V = leading_subspace(means.mean(PCA), self.n_components)
+            means.publish(pack(V=V))
 
-        def report(infomax: Infomax, iteration: int) -> None:
-            if progress is not None:
-                progress(infomax.W @ V.T, iteration)
+            def report(infomax: Infomax, iteration: int) -> None:
+                if progress is not None:
+                    progress(infomax.W @ V.T, iteration)
 
-        n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
-        return infomax.W @ V.T, n_iter
-
-    def draws(self, released: Sequence[Released]) -> None:
-        """Return nothing: where the noise of a descent with its own stopping rule leads is not simulated."""
+            n_iter = descend(infomax, lambda state: means.mean(DESCENT, state), self.max_iter, report)
+            return Networks(infomax.W @ V.T, n_iter=n_iter)
 
 
 class PaperSite:
@@ -115,7 +146,7 @@ class PaperSite:
 
     def __init__(
         self,
-        subjects: Sequence[Subject],
+        subjects: Sequence[Scan],
         n_components: int,
         clip_g: float = B_G,
         clip_h: float = B_H,
@@ -148,18 +179,7 @@ class PaperSite:
         return self._packed
 
 
-def within_unit_ball(subject: Subject) -> NDArray[np.float32]:
-    """Centre a subject's features over time and scale its longest sample to norm 1."""
-    if not len(subject):
-        return np.empty(subject.shape, dtype=np.float32)
-    with np.errstate(all="ignore"):
-        centred = subject - subject.mean(axis=0, dtype=np.float64)
-        longest = np.sqrt(np.einsum("ij,ij->i", centred, centred).max(initial=0.0))
-        scaled: NDArray[np.float32] = (centred / longest if longest != 0 else centred).astype(np.float32)
-    return scaled
-
-
-def reduce(subject: Subject, V: NDArray[np.float32]) -> NDArray[np.float32]:
+def reduce(subject: Scan, V: NDArray[np.float32]) -> NDArray[np.float32]:
     """Project a subject onto R directions and scale it to a mean squared norm of R."""
     with np.errstate(all="ignore"):
         reduced = within_unit_ball(subject) @ V

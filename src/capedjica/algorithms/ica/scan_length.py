@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from capedjica.errors import InputError
 from capedjica.privacy import validate
-
-Scan = NDArray[np.floating]
+from capedjica.tools.arrays import Scan
 
 TYPICAL_SCAN: Final = 250
 """Time points of a typical scan where a study does not say otherwise."""

@@ -35,6 +35,8 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
+from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
+from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -44,16 +46,14 @@ from capedjica.algorithms.ica.scan_length import (
 )
 from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.kernels import PackedSubjects, skew_statistics
-from capedjica.algorithms.method import Means, Progress, Released, Replay, Subject
 from capedjica.algorithms.parallel import InParallel, compiled, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack, read_arrays, unpack
 from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import Query, Stage
+from capedjica.tools.arrays import FloatArray, Scan
 
-FloatArray = NDArray[np.float64]
-Real = NDArray[np.floating]
 SUBSPACE: Final = 0
 COARSE: Final = 1
 FINE: Final = 2
@@ -141,7 +141,7 @@ class SubjectMethod:
         Time points of a typical scan, as planned.
     noise : float
         Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
-        budget went into one release (:func:`capedjica.mechanisms.variance.mean_noise`); 0 without noise.
+        budget went into one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without noise.
     max_rotations : int, optional
         J, the number of iterations; by default what suits the noise.
     basis : array (K, D), optional
@@ -204,15 +204,12 @@ class SubjectMethod:
         counts = (1, 1, 1, self.n_rotations)
         return tuple(Stage(*stage) for stage in zip(queries, counts, self.shares, strict=True))
 
-    def site(self, subjects: Sequence[Subject]) -> SubjectSite:
+    def site(self, subjects: Sequence[Scan]) -> SubjectSite:
         """Return what a site computes."""
         return SubjectSite(subjects, self.n_components, self.basis, longest_scan(self.scan_length))
 
-    def estimate(self, means: Means, progress: Progress | None = None) -> tuple[FloatArray, int]:
-        """Run the method; return the (R, D) unmixing matrix of centred data and the number of iterations.
-
-        ``progress(unmixing, iteration)`` is called after each rotation.
-        """
+    def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
+        """Run the method; ``progress(unmixing, iteration)`` is called after each rotation."""
         with one_thread():
             V, sphering = self._whitening(means)
             means.publish(pack(V=V, sphering=sphering))
@@ -222,9 +219,9 @@ class SubjectMethod:
                 unmixing = W @ maps.T
                 if progress is not None:
                     progress(unmixing, iteration)
-        return unmixing, iteration
+        return Networks(unmixing, lambda: self.draws(means.released), n_iter=iteration)
 
-    def draws(self, released: Sequence[Released]) -> Iterator[FloatArray]:
+    def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
         r"""Return (D, R) mixing matrices as they might have come out with other noise.
 
         The noise of each release is drawn once more, on top of what was published (which has its own, so that
@@ -321,7 +318,7 @@ def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
     return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
 
 
-def _redrawn(released: Released, rng: np.random.Generator) -> FloatArray:
+def _redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
     again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
     return again
 
@@ -369,7 +366,7 @@ class SubjectSite:
 
     def __init__(
         self,
-        subjects: Sequence[Subject],
+        subjects: Sequence[Scan],
         n_components: int,
         basis: FloatArray | None = None,
         longest: int = longest_scan(TYPICAL_SCAN),
@@ -411,7 +408,7 @@ class SubjectSite:
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
 
-    def _projector(self, subject: Subject) -> FloatArray:
+    def _projector(self, subject: Scan) -> FloatArray:
         with np.errstate(all="ignore"):
             features = centred(subject) if self._basis is None else centred(subject) @ self._basis
             return svec(projector(features, self._n_components))[np.newaxis]
@@ -456,21 +453,21 @@ def second_moments(packed: PackedSubjects) -> FloatArray:
     return moments
 
 
-def centred(subject: Subject) -> NDArray[np.float32]:
+def centred(subject: Scan) -> NDArray[np.float32]:
     """Return a subject less its mean over time, divided by a power of two if single precision needs it.
 
     NaN and infinity stay what they are. All that follows is the same for a subject in other units.
     """
     # A scan in single precision is read as it is: in double precision the work would double.
     exact = np.promote_types(subject.dtype, np.float32) == np.float32
-    values: Subject = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
+    values: Scan = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
     single = np.empty(values.shape, dtype=np.float32)
     _centre(values, single)
     return single
 
 
 @compiled
-def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
+def _centre(subject: Scan, single: NDArray[np.float32]) -> None:
     """Subtract means in the precision of the scan: in two passes, a third of the time NumPy takes."""
     length, size = subject.shape
     means, largest = np.zeros(size), np.zeros(size)
@@ -491,7 +488,7 @@ def _centre(subject: Subject, single: NDArray[np.float32]) -> None:
             single[t, d] = np.float64(subject[t, d] - own[d]) * factor
 
 
-def _projected(subject: Subject, directions: NDArray[np.float32]) -> FloatArray:
+def _projected(subject: Scan, directions: NDArray[np.float32]) -> FloatArray:
     with np.errstate(all="ignore"):
         return unit_power((centred(subject) @ directions).astype(np.float64))
 
@@ -526,7 +523,7 @@ def _leading_directions(features: NDArray[np.float32], n_components: int) -> Flo
     return np.linalg.qr(directions)[0]
 
 
-def leading_eigenvectors(gram: Real, n_components: int) -> tuple[Real, Real]:
+def leading_eigenvectors(gram: Scan, n_components: int) -> tuple[Scan, Scan]:
     """Return the largest eigenvalues, ascending, and their vectors: exactly, or of a large matrix nearly.
 
     Nearly means by two steps of subspace iteration from a fixed public matrix with `OVERSAMPLED` columns more

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
+
 STARTS: Final = 4
 MAX_ITERATIONS: Final = 500
 # A start need not be exact.

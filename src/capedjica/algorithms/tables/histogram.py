@@ -12,13 +12,18 @@ which is the most likely one, since the noise is Gaussian and the same on every 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.tables.rows import FloatArray, batches
-from capedjica.mechanisms.contract import Query
+from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
+from capedjica.algorithms.tables.rows import batches, named
+from capedjica.mechanisms.contract import Query, Stage, Statistics
+from capedjica.tools.arrays import FloatArray, Scan
 
 
 def grid_shape(edges: Sequence[FloatArray]) -> tuple[int, ...]:
@@ -74,3 +79,95 @@ def density(shares: FloatArray, edges: Sequence[FloatArray]) -> FloatArray:
         volume = np.multiply.outer(volume, np.diff(axis))
     inside = float(shares[:-1].sum())
     return shares[:-1].reshape(volume.shape) / (volume * inside) if inside else np.zeros(volume.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares(Result):
+    """How many people fall into each cell.
+
+    Attributes
+    ----------
+    mean : array
+        Noisy share of people in each cell, in rows of the first feature; the last number is elsewhere.
+    edges : tuple of arrays
+        Of the cells, along each feature.
+    n_people : int
+        Who took part.
+    share_noise : float
+        Standard deviation of the noise on each share.
+    names : sequence of str
+        Of the features.
+    """
+
+    mean: FloatArray
+    edges: tuple[FloatArray, ...]
+    n_people: int
+    share_noise: float
+    names: Sequence[str] = ()
+
+    @property
+    def counts(self) -> FloatArray:
+        """Noisy number of people in each cell: unbiased, so it may be negative."""
+        return self.n_people * self.mean[:-1].reshape(grid_shape(self.edges))
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise on each count."""
+        return self.n_people * self.share_noise
+
+    @property
+    def shares(self) -> FloatArray:
+        """Estimated share of all people in each cell, never negative."""
+        return nearest_distribution(self.mean)[:-1].reshape(grid_shape(self.edges))
+
+    @property
+    def density(self) -> FloatArray:
+        """Estimated density among people inside the edges."""
+        return density(nearest_distribution(self.mean), self.edges)
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return counts, shares and densities."""
+        return {"counts": self.counts, "shares": self.shares, "density": self.density}
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return each cell."""
+        ranges = ([f"{low:g} to {high:g}" for low, high in pairwise(axis)] for axis in self.edges)
+        numbers = zip(self.counts.flat, self.shares.flat, self.density.flat, strict=True)
+        rows = [
+            (" / ".join(cell), *map(float, values))
+            for cell, values in zip(product(*ranges), numbers, strict=True)
+        ]
+        columns = (" / ".join(named(self.names, len(self.edges))), "people", "share", "density")
+        caption = (
+            f"People in each cell, with noise of {self.noise:.3g} (std. dev.) on each count; shares are the "
+            "nearest distribution, densities are among those inside the edges."
+        )
+        return (ResultTable("histogram", caption, columns, rows, "bars"),)
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramOfRows:
+    """How many rows fall between public edges, along each of their numbers."""
+
+    edges: tuple[FloatArray, ...]
+    names: tuple[str, ...] = ()
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one question."""
+        return (Stage(cell_query(self.edges)),)
+
+    def site(self, subjects: Sequence[Scan]) -> Statistics:
+        """Return the unit vector of everybody's cell."""
+        return partial(_cells, np.asarray(subjects, dtype=np.float64), self.edges)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Shares:
+        """Ask for the shares."""
+        mean = means.mean(0)
+        last = means.released[-1]
+        return Shares(mean, self.edges, last.n_people, last.noise, self.names)
+
+
+def _cells(
+    rows: FloatArray, edges: Sequence[FloatArray], stage: int, published: bytes, state: bytes
+) -> Iterable[FloatArray]:
+    return person_cells(rows, edges)

@@ -20,16 +20,19 @@ nobody near it stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
-from capedjica.mechanisms.contract import Query
+from capedjica.algorithms.tables.rows import batches, clip_rows, named, public_array
+from capedjica.mechanisms.contract import Query, Stage, Statistics
+from capedjica.tools.arrays import FloatArray, Scan
 
 # sqrt(2), and room for the rounding of clipped points in double precision.
 SPREAD: Final = 1.41422
@@ -141,3 +144,76 @@ class Lloyd:
             largest = shares.argmax()
             shares[[largest, cluster]] = shares[largest] / 2
             self.centers[cluster] = self.centers[largest] + self._in_ball(1, _SPLIT_RADIUS * self.radius)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters(Result):
+    """Centers (K, d), and the noisy share of the people in each cluster."""
+
+    centers: FloatArray
+    shares: FloatArray
+    names: Sequence[str] = ()
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return centers and shares."""
+        return {"centers": self.centers, "shares": self.shares}
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return each cluster."""
+        columns = ("cluster", "share", *named(self.names, self.centers.shape[1]))
+        rows = [
+            (str(number), float(share), *map(float, center))
+            for number, (share, center) in enumerate(zip(self.shares, self.centers, strict=True), start=1)
+        ]
+        caption = "The share of the people in each cluster (noisy, so they need not add up to 1), its center."
+        return (ResultTable("clusters", caption, columns, rows, "bars"),)
+
+
+@dataclass(frozen=True)
+class ClustersOfRows:
+    """k-means of rows.
+
+    Parameters
+    ----------
+    n_clusters, n_features : int
+        K and d.
+    radius : float
+        R, a public bound on the norm of a row.
+    max_iter : int
+        J, the number of steps.
+    seed : int, optional
+        Of the first centers and of splits, which are public; without one, others each time.
+    names : tuple of str
+        Of the numbers in a row.
+    """
+
+    n_clusters: int
+    n_features: int
+    radius: float
+    max_iter: int = 10
+    seed: int | None = None
+    names: tuple[str, ...] = ()
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one question, which is put in every step."""
+        return (Stage(cluster_query(self.n_clusters, self.n_features, self.radius), self.max_iter),)
+
+    def site(self, subjects: Sequence[Scan]) -> Statistics:
+        """Return everybody's vector at the centers of the step."""
+        return partial(_at_centers, np.asarray(subjects, dtype=np.float64), self.n_clusters, self.radius)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Clusters:
+        """Take the steps."""
+        rng = np.random.default_rng(self.seed)
+        lloyd = Lloyd(self.n_clusters, self.n_features, self.radius, self.max_iter, rng)
+        for iteration in range(1, self.max_iter + 1):
+            lloyd.update(means.mean(0, lloyd.state))
+            if progress is not None:
+                progress(lloyd.centers, iteration)
+        return Clusters(lloyd.centers, lloyd.shares, self.names, n_iter=self.max_iter)
+
+
+def _at_centers(
+    rows: FloatArray, n_clusters: int, radius: float, stage: int, published: bytes, state: bytes
+) -> Iterable[FloatArray]:
+    return person_clusters(rows, n_clusters, radius, state)

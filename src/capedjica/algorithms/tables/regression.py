@@ -18,15 +18,18 @@ the gradient by :math:`\sqrt{B^2 + 1}` and the curvature of the loss by :math:`(
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from scipy.special import expit
 
+from capedjica.algorithms.analysis import Means, Progress, Result, ResultTable
 from capedjica.algorithms.state import pack
-from capedjica.algorithms.tables.rows import FloatArray, batches, clip_rows, public_array
-from capedjica.mechanisms.contract import Query
+from capedjica.algorithms.tables.rows import batches, clip_rows, named, public_array
+from capedjica.mechanisms.contract import Query, Stage, Statistics
+from capedjica.tools.arrays import FloatArray, Scan
 
 
 def largest_gradient(feature_bound: float) -> float:
@@ -102,3 +105,82 @@ class LogisticDescent:
         """Take the step (2) along the mean gradient."""
         penalty = self.l2 * np.append(self.weights[:-1], 0.0)
         self.weights = self.weights - self.learning_rate * (mean + penalty)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Result):
+    """The weight of each feature, and the intercept."""
+
+    coefficients: FloatArray
+    intercept: float
+    names: Sequence[str] = ()
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return the weights, the intercept last."""
+        return {"weights": np.append(self.coefficients, self.intercept)}
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return each weight."""
+        names = [*named(self.names, len(self.coefficients)), "(intercept)"]
+        rows = list(zip(names, [*map(float, self.coefficients), self.intercept], strict=True))
+        caption = "Weights of the logistic model: what one unit of a feature adds to the log odds of label 1."
+        return (ResultTable("weights", caption, ("feature", "weight"), rows, "bars"),)
+
+
+@dataclass(frozen=True)
+class LogisticOfRows:
+    """Logistic regression on rows whose last number is the label, 0 or 1; a row with another counts as zero.
+
+    Parameters
+    ----------
+    n_features : int
+        Numbers of a row, the label not counted.
+    feature_bound : float
+        B, a public bound on the norm of the features.
+    clip : float, optional
+        C, the longest gradient.
+    max_iter : int
+        J, the number of steps.
+    learning_rate : float, optional
+        rho.
+    l2 : float
+        lambda.
+    names : tuple of str
+        Of the features.
+    """
+
+    n_features: int
+    feature_bound: float
+    clip: float | None = None
+    max_iter: int = 30
+    learning_rate: float | None = None
+    l2: float = 0.0
+    names: tuple[str, ...] = ()
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one question, which is put in every step."""
+        clip = default_clip(self.feature_bound) if self.clip is None else self.clip
+        return (Stage(gradient_query(self.n_features, clip), self.max_iter),)
+
+    def site(self, subjects: Sequence[Scan]) -> Statistics:
+        """Return everybody's gradient at the weights of the step."""
+        rows = np.asarray(subjects, dtype=np.float64)
+        labels = np.where(np.isin(rows[:, -1], (0.0, 1.0)), rows[:, -1], np.nan)
+        return partial(_at_weights, extend(rows[:, :-1], self.feature_bound), labels)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Weights:
+        """Take the steps."""
+        rate = self.learning_rate or default_learning_rate(self.feature_bound)
+        descent = LogisticDescent(self.n_features, rate, self.l2)
+        for iteration in range(1, self.max_iter + 1):
+            descent.update(means.mean(0, descent.state))
+            if progress is not None:
+                progress(descent.weights, iteration)
+        weights = descent.weights
+        return Weights(weights[:-1], float(weights[-1]), self.names, n_iter=self.max_iter)
+
+
+def _at_weights(
+    extended: FloatArray, labels: FloatArray, stage: int, published: bytes, state: bytes
+) -> Iterable[FloatArray]:
+    return person_gradients(extended, labels, state)

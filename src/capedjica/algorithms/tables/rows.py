@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.state import read_arrays
-
-FloatArray = NDArray[np.float64]
+from capedjica.tools.arrays import FloatArray
 
 _BATCH_NUMBERS: Final = 1 << 20
 
@@ -37,3 +35,8 @@ def clip_rows(rows: FloatArray, bound: float) -> FloatArray:
 def public_array(state: bytes, name: str, shape: tuple[int, ...]) -> FloatArray:
     """Return the one array of a public state; anything else is a ProtocolError."""
     return read_arrays(state, **{name: shape})[name]
+
+
+def named(names: Sequence[str], count: int) -> list[str]:
+    """Return the names of numbers; where they have none, "1", "2" and so on."""
+    return list(names) or [str(number) for number in range(1, count + 1)]

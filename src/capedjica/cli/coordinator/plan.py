@@ -15,7 +15,6 @@ from capedjica.cli.options import JsonOption
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
-    from capedjica.coordinator.planning.plan import Plan
     from capedjica.coordinator.planning.prediction import Prediction
     from capedjica.study.study_file import Study
 
@@ -63,8 +62,13 @@ def plan(
     iterations: Annotated[
         int | None, typer.Option(help="Most iterations, J; by default what suits the method.")
     ] = None,
-    mask: Annotated[
-        str | None, typer.Option(help="'uniform' (as wide as the ring, the default) or 'paper' (Gaussian).")
+    masking: Annotated[
+        str | None,
+        typer.Option(
+            "--masking",
+            "--mask",
+            help="Masks: 'uniform' (as wide as the ring, the default) or 'paper' (Gaussian).",
+        ),
     ] = None,
     predict: Annotated[
         bool,
@@ -77,6 +81,7 @@ def plan(
     Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
     find the cost of the paper's noise. With --predict, also how good the maps will be.
     """
+    from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study
     from capedjica.coordinator.planning.plan_text import show_plan, show_prediction
 
     given = {
@@ -92,11 +97,15 @@ def plan(
         "--delta": delta,
         "--colluding": _number_or_word(colluding),
         "--iterations": iterations,
-        "--mask": mask,
+        "--masking": masking,
     }
     flags = {flag: value for flag, value in given.items() if value is not None}
     chosen = _study_of_flags(flags) if study is None else _study_of_file(study, flags)
-    result, prediction = _plan(chosen, epsilon_per_iteration), _predicted(chosen) if predict else None
+    if epsilon_per_iteration is None:
+        result = plan_study(chosen)
+    else:
+        result = plan_paper_noise(chosen, epsilon_per_iteration)
+    prediction = _predicted(chosen) if predict else None
     if as_json:
         extra = {} if prediction is None else {"prediction": prediction.as_dict()}
         typer.echo(json.dumps(result.as_dict() | extra, indent=2))
@@ -105,14 +114,6 @@ def plan(
     show_plan(result, console)
     if prediction is not None:
         show_prediction(prediction, console)
-
-
-def _plan(study: Study, epsilon_per_iteration: float | None) -> Plan:
-    from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study
-
-    if epsilon_per_iteration is None:
-        return plan_study(study)
-    return plan_paper_noise(study, epsilon_per_iteration)
 
 
 def _predicted(study: Study) -> Prediction:
@@ -155,7 +156,9 @@ def _number_or_word(text: str | None) -> int | str | None:
 def _study_of_flags(flags: dict[str, Any]) -> Study:
     from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
     from capedjica.coordinator.planning.plan import sketch, spread_subjects
-    from capedjica.study.study_file import AnalysisTable, PrivacyTable
+    from capedjica.data.features import FeatureTable
+    from capedjica.study.analyses import IcaTable
+    from capedjica.study.study_file import PrivacyTable
 
     epsilon, epsilon_i = flags.get("--epsilon"), flags.get("--epsilon-per-iteration")
     if epsilon_i is not None and flags.get("--method") != "paper":
@@ -166,21 +169,23 @@ def _study_of_flags(flags: dict[str, Any]) -> Study:
     subjects = flags.get("--subjects", (1024,))
     sites = flags.get("--sites", len(subjects) if len(subjects) > 1 else 4)
     shape = flags.get("--image-shape")
-    analysis = AnalysisTable(
+    analysis = IcaTable(
         method=flags.get("--method", "subject"),
         n_components=flags.get("--components", 20),
+        max_iter=flags.get("--iterations"),
+    )
+    features = FeatureTable(
         n_features=flags.get("--features", math.prod(shape) if shape else 900),
         scan_length=flags.get("--timepoints", TYPICAL_SCAN),
         image_shape=shape,
-        max_iter=flags.get("--iterations"),
     )
     # Any epsilon will do where the paper's noise is taken.
     privacy: dict[str, Any] = {"epsilon": 1.0 if epsilon is None else epsilon} | {
         key: flags[flag]
-        for flag, key in {"--delta": "delta", "--colluding": "n_colluding", "--mask": "mask"}.items()
+        for flag, key in {"--delta": "delta", "--colluding": "n_colluding", "--masking": "masking"}.items()
         if flag in flags
     }
-    return sketch(spread_subjects(subjects, sites), analysis, PrivacyTable(**privacy))
+    return sketch(spread_subjects(subjects, sites), analysis, features, PrivacyTable(**privacy))
 
 
 def _study_of_file(path: Path, flags: dict[str, Any]) -> Study:
@@ -205,18 +210,19 @@ def _said(value: Any) -> str:
 
 def _own_values(study: Study) -> dict[str, list[Any]]:
     """Return for every flag the values that say the same as the study does."""
-    analysis, privacy, contract = study.content.analysis, study.content.privacy, study.contract
+    features, privacy, contract = study.content.features, study.content.privacy, study.contract
+    networks = study.content.networks
     return {
         "--sites": [len(contract.subjects)],
         "--subjects": [contract.subjects, (study.n_subjects,)],
-        "--method": [analysis.method],
-        "--components": [analysis.n_components],
-        "--features": [analysis.n_features],
-        "--timepoints": [analysis.scan_length],
-        "--image-shape": [analysis.image_shape],
+        "--method": [getattr(networks, "method", None)],
+        "--components": [getattr(networks, "n_components", None)],
+        "--features": [features.n_features],
+        "--timepoints": [features.scan_length],
+        "--image-shape": [features.image_shape],
         "--epsilon": [privacy.epsilon],
         "--delta": [privacy.delta],
         "--colluding": [privacy.n_colluding, contract.roster.n_colluding],
-        "--iterations": [analysis.max_iter],
-        "--mask": [privacy.mask],
+        "--iterations": [getattr(networks, "max_iter", None)],
+        "--masking": [privacy.masking],
     }

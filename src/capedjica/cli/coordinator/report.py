@@ -1,11 +1,18 @@
-"""``capedjica report``."""
+"""``capedjica report`` and ``capedjica compare``: what is made of complete runs."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from capedjica.cli.options import JsonOption
+
+_LEGEND = "correlation: of matched maps with {}, on average; worst map: of the one that fits worst."
 
 
 def report(
@@ -23,3 +30,52 @@ def report(
     path = out or run / REPORT
     run_report(run).save_as_html(path)
     typer.echo(f"Wrote {path}: open it in a browser.")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    truth: Annotated[
+        Path | None, typer.Option(help="The true mixing matrix (.npy, features by components), if known.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with all maps, matched.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put complete runs side by side: quality, cost and time.
+
+    With --truth, quality is the gain index (0 is perfect) and the correlation of matched maps with the true
+    ones; without, the correlation with the maps of the first run.
+    """
+    from capedjica.coordinator.run.comparison import compare_runs
+    from capedjica.privacy.wording import NOT_PRIVATE, round_up
+    from capedjica.tools.terminal import show_paragraph, show_table
+
+    rows = compare_runs(runs, truth)
+    if html is not None:
+        from capedjica.coordinator.run.report import comparison_report
+
+        comparison_report(runs, truth).save_as_html(html)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    columns = ["run", "method", "mechanism", "epsilon", "correlation", "worst map", "time"]
+    cells = [
+        [
+            row.run,
+            row.method,
+            row.mechanism,
+            NOT_PRIVATE if row.epsilon is None or not row.private else round_up(row.epsilon),
+            f"{row.map_correlation:.3f}",
+            f"{row.worst_map:.3f}",
+            f"{row.seconds:.0f} s",
+        ]
+        for row in rows
+    ]
+    if truth:
+        columns.insert(4, "gain index")
+        for row, line in zip(rows, cells, strict=True):
+            line.insert(4, f"{row.gain_index:.3f}")
+    console = Console(highlight=False)
+    show_table(columns, cells, console)
+    show_paragraph(_LEGEND.format("the true ones" if truth else "those of the first run"), console, "dim")

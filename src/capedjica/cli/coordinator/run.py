@@ -1,8 +1,9 @@
-"""``capedjica run``."""
+"""``capedjica run``, and how a run is followed in the terminal."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,9 +20,12 @@ from rich.progress import (
 )
 
 from capedjica.errors import InputError
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
-    from capedjica.coordinator.run.run_folder import RunState
+    from capedjica.coordinator.flare.progress import Progress as RunProgress
+    from capedjica.coordinator.flare.remote_run import Follower
+    from capedjica.coordinator.run.run_folder import RunFolder, RunState
     from capedjica.coordinator.run.watcher import Watcher
     from capedjica.study.study_file import Study
 
@@ -80,11 +84,15 @@ def run(
             if engine is Engine.FLARE:
                 state = _run_on_flare(given, sites, folder, wait, silence, insecure_noise_seed, progress)
             else:
-                state = _run_in_process(
-                    given, sites or beside / "sites", folder, insecure_noise_seed, progress
-                )
+                from capedjica.one_machine.local_run import find_sites, run_study
+
+                homes = find_sites(given, sites or beside / "sites")
+                state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:
-        _show_interruption(folder)
+        if (folder / "run.json").exists():
+            typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
+        else:
+            typer.echo("\nNothing was begun and nothing was spent.")
         raise
     _show(given, state, folder, console)
 
@@ -103,14 +111,6 @@ def progress_bars(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_interactive)
 
 
-def _run_in_process(
-    study: Study, sites: Path, folder: Path, seed: int | None, progress: Progress
-) -> RunState:
-    from capedjica.one_machine.local_run import find_sites, run_study
-
-    return run_study(study, find_sites(study, sites), folder, seed, _watcher(progress, study))
-
-
 def _run_on_flare(
     study: Study,
     sites: Path | None,
@@ -120,7 +120,6 @@ def _run_on_flare(
     seed: int | None,
     progress: Progress,
 ) -> RunState:
-    from capedjica.cli.coordinator.following import follower
     from capedjica.cli.options import need_flare
 
     if sites is not None:
@@ -141,30 +140,30 @@ def _run_on_flare(
 
 def _watcher(progress: Progress, study: Study) -> Watcher:
     from capedjica.coordinator.run.watcher import Step, Watcher
-    from capedjica.privacy.statement import round_up
+    from capedjica.privacy.wording import NOT_PRIVATE, round_up
 
     total = sum(stage.count for stage in study.contract.stages)
 
     class Bars(Watcher):
-        """Two bars: scans read in this pass, and releases made."""
+        """Two bars: people whose data were read in this pass, and releases made."""
 
         def __init__(self) -> None:
-            self.scans = progress.add_task("checking scans", total=study.n_subjects, status="")
+            self.people = progress.add_task("checking data", total=study.n_subjects, status="")
             self.releases = progress.add_task("releases", total=total, status="", start=False)
 
         def checking(self, n_subjects: int) -> None:
-            progress.update(self.scans, total=n_subjects, completed=0)
+            progress.update(self.people, total=n_subjects, completed=0)
 
         def reading(self, site: str) -> None:
-            task = progress.tasks[self.scans]
+            task = progress.tasks[self.people]
             if task.completed >= study.n_subjects:
-                progress.reset(self.scans, description="reading scans", status="")
+                progress.reset(self.people, description="reading data", status="")
                 progress.start_task(self.releases)
-            progress.update(self.scans, advance=1, status=f"at {site}")
+            progress.update(self.people, advance=1, status=f"at {site}")
 
         def step(self, step: Step) -> None:
             spent = step.privacy.spent_epsilon
-            cost = f"epsilon {round_up(spent)} so far" if step.privacy.private else "NOT PRIVATE"
+            cost = f"epsilon {round_up(spent)} so far" if step.privacy.private else NOT_PRIVATE
             progress.start_task(self.releases)
             progress.update(
                 self.releases,
@@ -176,13 +175,6 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     return Bars()
 
 
-def _show_interruption(folder: Path) -> None:
-    if (folder / "run.json").exists():
-        typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
-    else:
-        typer.echo("\nNothing was begun and nothing was spent.")
-
-
 def _stable_words(stable: list[bool] | None) -> str:
     if stable is None:
         return "How stable the maps are under the noise is not known for this method."
@@ -191,29 +183,97 @@ def _stable_words(stable: list[bool] | None) -> str:
         return "All maps are stable under the noise: another run would show the same."
     if len(swallowed) == len(stable):
         return "No map is stable under the noise: nothing here is to be presented as a network."
+    sound = len(stable) - len(swallowed)
     return (
-        f"{len(stable) - len(swallowed)} maps are stable under the noise. Not to be presented as networks: "
-        f"{', '.join(swallowed)} (reliability.json)."
+        f"{counted(sound, 'map')} {'is' if sound == 1 else 'are'} stable under the noise. Not to be "
+        f"presented as networks: {', '.join(swallowed)} (reliability.json)."
     )
 
 
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
-    from capedjica.coordinator.run.results import Cost, Reliability
+    from capedjica.coordinator.run.results import Cost
     from capedjica.coordinator.run.run_folder import RunFolder
 
-    cost = RunFolder(folder).read_json("privacy.json", Cost)
-    stable = RunFolder(folder).read_json("reliability.json", Reliability).stable
+    run = RunFolder(folder)
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", taken up again {times}" if state.resumed else ""
+    networks, people = study.content.networks, study.contract.participants
+    what = [step.table.summary(step.setting) for step in study.steps]
+    if networks is not None and len(what) == 1:
+        what = [counted(networks.n_components, "network")]
+    if len(what) > 1:
+        for summary in what:
+            console.print(f"{summary}.", style="bold")
+        what = [f"{len(what)} analyses"]
     console.print(
-        f"{study.content.analysis.n_components} networks from {study.n_subjects} people at "
-        f"{len(study.content.sites)} sites in {state.seconds:.0f} s{again}. No scan left its folder.",
+        f"{what[0]} from {sum(people.values())} people at {counted(len(people), 'site')} in "
+        f"{state.seconds:.0f} s{again}. Nobody's data left their folder.",
         style="bold",
     )
-    console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
-    console.print(cost.statement)
-    maps = "maps.png" if (folder / "maps.png").exists() else "maps.csv"
-    # Not wrapped: a path in two pieces cannot be copied.
-    typer.echo(f"The maps: {folder / maps}\nThe cost in full: {folder / 'privacy.json'}")
+    _show_stability(study, run, console)
+    console.print(run.read_json("privacy.json", Cost).statement)
+    for step in study.steps:
+        place = folder / study.results_folder(step)
+        first = place / "maps.png"
+        if not first.exists():
+            first = next(iter(sorted(place.glob("*.csv"))), place)
+        # Not wrapped: a path in two pieces cannot be copied.
+        typer.echo(f"{'The maps' if step.table.kind == 'ica' else step.name}: {first}")
+    typer.echo(f"The cost in full: {folder / 'privacy.json'}")
     typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")
     typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
+
+
+def _show_stability(study: Study, run: RunFolder, console: Console) -> None:
+    from capedjica.coordinator.run.results import Reliability
+
+    if study.networks is None:
+        return
+    place = Path(study.results_folder(study.networks))
+    stable = run.read_json(str(place / "reliability.json"), Reliability).stable
+    console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
+
+
+def follower(progress: Progress) -> Follower:
+    """Return what shows how a run on other machines goes: a bar, or lines where there is no terminal."""
+    from capedjica.coordinator.flare.remote_run import Follower
+
+    class Lines(Follower):
+        """Says what is new, and moves a bar."""
+
+        def __init__(self) -> None:
+            self._task = progress.add_task("starting", total=None, status="", start=False)
+            self._said: set[str] = set()
+
+        def _say(self, text: str) -> None:
+            if text not in self._said:
+                self._said.add(text)
+                progress.console.print(text)
+
+        def server(self, host: str, port: int, confinement: str) -> None:
+            self._say(f"The server is up: sites reach it at {host}:{port}. It is confined by {confinement}.")
+
+        def sites(self, connected: Mapping[str, bool]) -> None:
+            for name, there in connected.items():
+                if there:
+                    self._say(f"Site {name} is connected.")
+            missing = [name for name, there in connected.items() if not there]
+            progress.update(self._task, description="sites", status=f"waiting for {', '.join(missing)}")
+
+        def progress(self, latest: RunProgress) -> None:
+            for name, reason in latest.lost.items():
+                self._say(f"Site {name} is lost: {reason}.")
+            if latest.n_done:
+                progress.start_task(self._task)
+            progress.update(
+                self._task,
+                completed=latest.n_done,
+                total=latest.n_total,
+                description=f"{latest.stage} {latest.number}/{latest.count}" if latest.n_done else "run",
+                status=f"epsilon {latest.epsilon} so far" if latest.n_done else latest.doing,
+            )
+
+        def died(self, attempt: int, reason: str) -> None:
+            progress.console.print(f"The run was interrupted ({reason}); it goes on where it was.")
+
+    return Lines()

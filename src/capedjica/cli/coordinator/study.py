@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -91,8 +92,9 @@ def new(
     Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
     """
     from capedjica.coordinator.new_study import beside, n_features_of, read_site_file, read_sites
-    from capedjica.one_machine.site_folders import site_of_folder
-    from capedjica.study.study_file import AnalysisTable, PrivacyTable, Study, StudyFile, write_study
+    from capedjica.one_machine.local_run import site_of_folder
+    from capedjica.study.analyses import IcaTable
+    from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
     if file.exists():
@@ -127,13 +129,13 @@ def new(
     )
     content = StudyFile(
         title=answers["--title"],
-        analysis=AnalysisTable(
-            n_components=answers["--components"],
+        analyses=(IcaTable(n_components=answers["--components"]),),
+        features=msgspec.structs.replace(
+            table,
             n_features=answers["--features"],
             scan_length=answers["--timepoints"],
             image_shape=shape,
         ),
-        features=table,
         privacy=PrivacyTable(epsilon=answers["--epsilon"], delta=delta),
         sites=tuple(sites),
     )
@@ -214,7 +216,7 @@ def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
 
 def _ask_for_sites(sites: list[SiteTable]) -> None:
     from capedjica.coordinator.new_study import SITE_FORMS, read_site
-    from capedjica.one_machine.site_folders import site_of_folder
+    from capedjica.one_machine.local_run import site_of_folder
 
     typer.echo(f"Each site as {SITE_FORMS}; an empty line ends the list.")
     while True:

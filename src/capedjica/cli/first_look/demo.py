@@ -1,7 +1,8 @@
-"""``capedjica demo``."""
+"""``capedjica demo``, all in one process, and ``capedjica federated-demo``, with a server and sites."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from capedjica.errors import InputError
 
 if TYPE_CHECKING:
     from capedjica.one_machine.demo import Demo
@@ -26,6 +29,7 @@ def demo(
     """Watch four hospitals find brain networks together without sharing a scan, on data with known truth."""
     from capedjica.one_machine.demo import WAYS, prepare_folder, run_demo, write_demo
     from capedjica.privacy import validate
+    from capedjica.privacy.wording import NOT_PRIVATE
 
     validate.positive("epsilon", epsilon)
     prepare_folder(out)
@@ -50,7 +54,7 @@ def demo(
                 for earlier in list(tasks)[: list(tasks).index(name)]:
                     progress.update(tasks[earlier], total=1, completed=1)
                 progress.start_task(tasks[name])
-            cost = "no privacy" if name == "none" else f"epsilon {spent:.2f}"
+            cost = NOT_PRIVATE if name == "none" else f"epsilon {spent:.2f}"
             progress.update(tasks[name], status=f"{cost}, gain index {gain_index:.3f}")
 
         result = run_demo(subjects, components, epsilon, seed, report)
@@ -61,7 +65,7 @@ def demo(
 
 def _show(demo: Demo, out: Path, console: Console) -> None:
     from capedjica.one_machine.demo import WAYS
-    from capedjica.privacy.statement import round_up
+    from capedjica.privacy.wording import NOT_PRIVATE, round_up
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]
@@ -75,10 +79,7 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
         f"[bold]How well:[/] gain index {private.gain_index[-1]:.3f} (0 is perfect, below 0.1 is usable: "
         f"{usable}); the maps correlate {private.map_correlation:.2f} with the true ones."
     )
-    console.print(
-        f"[bold]What it cost each {privacy.unit.named('person')}:[/] epsilon {round_up(privacy.epsilon)} at "
-        f"delta {privacy.delta:g} for everything together, {privacy.adversary}."
-    )
+    console.print(f"[bold]What it cost:[/] {' '.join(privacy.guarantee.summary)}")
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
     for index, column in enumerate(("", "gain index", "map correlation", "epsilon")):
         table.add_column(column, justify="left" if index == 0 else "right")
@@ -87,7 +88,7 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
             WAYS[run.name].title,
             f"{run.gain_index[-1]:.3f}",
             f"{run.map_correlation:.2f}",
-            "no privacy" if run.name == "none" else round_up(demo.epsilon),
+            NOT_PRIVATE if run.name == "none" else round_up(demo.epsilon),
             style="bold" if run is private else "",
         )
     console.print("\n[bold]What else could have been done:[/]")
@@ -96,3 +97,48 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
         f"\nThe report, for a browser: {out / 'report.html'}. Pictures: {out / 'maps.png'} and "
         f"{out / 'convergence.png'}; numbers: {out / 'result.json'}."
     )
+
+
+def federated_demo(
+    out: Annotated[Path, typer.Option(help="A new folder for everything.")] = Path(
+        "capedjica-federated-demo"
+    ),
+    subjects: Annotated[int, typer.Option(help="People in all, at four hospitals.")] = 256,
+    components: Annotated[int, typer.Option(help="Networks to find.")] = 8,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 3.0,
+    port: Annotated[int | None, typer.Option(help="Port of the server; by default a free one.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
+) -> None:
+    """Watch a server and four hospitals, each a process of its own, find brain networks over mutual TLS.
+
+    Everything that a real consortium does, on this machine, with people who do not exist: simulate, seal the
+    study, approve it, start the sites, run, report. No process is left behind.
+    """
+    from capedjica.cli.coordinator.run import follower, progress_bars
+    from capedjica.cli.options import need_flare
+
+    need_flare()
+    from capedjica.coordinator.planning.plan import spread_subjects
+    from capedjica.one_machine.flare_demo import run_demo
+    from capedjica.one_machine.simulation import Simulation
+
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} exists and is not empty: give a new folder")
+    simulation = Simulation.usual(
+        "npy", subjects=spread_subjects([subjects], 4), n_components=components, epsilon=epsilon, seed=seed
+    )
+    console = Console(highlight=False, markup=False)
+    with progress_bars(console) as progress:
+        result = run_demo(
+            simulation,
+            out,
+            port,
+            lambda text: console.print(f"$ {text}", style="dim", soft_wrap=True),
+            follower(progress),
+        )
+    console.print(
+        f"Gain index {result.gain_index:.3f} (0 is perfect, below 0.1 is usable); the maps correlate "
+        f"{result.map_correlation:.2f} with the true ones."
+    )
+    typer.echo(f"The report, for a browser: {result.report}")
+    typer.echo(f"Everything else: {shlex.quote(str(out))}")

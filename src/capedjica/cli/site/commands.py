@@ -40,10 +40,15 @@ def init(
     study_epsilon: Annotated[float, typer.Option(help="The most that any one study may spend.")] = 2.0,
     delta: Annotated[float, typer.Option(help="The delta of both limits.")] = 1e-5,
     data: Annotated[
-        Path | None, typer.Option(help="The folder of the scans; by default 'data' in the site's folder.")
+        Path | None,
+        typer.Option(
+            help="The folder of the scans, or a table with a row per person; by default 'data' in the site's "
+            "folder."
+        ),
     ] = None,
     kind: Annotated[
-        str, typer.Option(help="What is in it: files, nifti, bids, abide, or auto for what it looks like.")
+        str,
+        typer.Option(help="What is in it: files, nifti, bids, abide, table, or auto for what it looks like."),
     ] = "auto",
     abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
 ) -> None:
@@ -82,7 +87,9 @@ def approve(
     they are, so that you are told if they change before the study begins; then approve it again. Exit code 1
     where the answer was no: nothing changed.
     """
+    from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
+    from capedjica.site.approval.admission import has_begun
     from capedjica.site.check import show_terms
     from capedjica.site.flare.kits import coordinator_of, received
     from capedjica.site.home import SiteHome
@@ -101,19 +108,19 @@ def approve(
             typer.echo("Not approved; nothing changed.")
             raise typer.Exit(1)
         # A new kit for a study that has begun changes nothing of what was approved.
-        renewed = study.suffix == ".zip" and participation.has_begun(home, given)
+        renewed = study.suffix == ".zip" and has_begun(home, given)
         if not renewed:
             with _looking(home) as tick:
                 participation.approve(home, given, tick)
         keep()
-    cap, unit = given.contract.cap(home.settings.name), given.contract.unit.named("person")
-    cost = f"{cap} for each {unit}" if given.contract.protects else "NO privacy"
-    typer.echo(f"Site {home.settings.name} approved '{given.content.title}' for {cost}.")
+    cap, unit = given.contract.cap(home.settings.name), given.contract.unit.named()
+    cost = f" for {cap} for each {unit}." if given.contract.protects else f". {NOT_FROM_THE_AGGREGATOR}"
+    typer.echo(f"Site {home.settings.name} approved '{given.content.title}'{cost}")
     if renewed:
         typer.echo("It has begun: it goes on as it was approved, with this kit.")
     elif not home.settings.policy.auto_approve:
         typer.echo(
-            "The scans were recorded as they are: should they change before it begins, approve it again."
+            "The data were recorded as they are: should they change before it begins, approve it again."
         )
     typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
     if study.suffix == ".zip":
@@ -220,10 +227,10 @@ def enrol(
     space: Annotated[str | None, typer.Option(help="Which template space of BIDS derivatives.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace an earlier enrolment.")] = False,
 ) -> None:
-    """Look at every scan, leave out those that cannot be used, and fix who takes part.
+    """Look at everybody's data, leave out those that cannot be used, and fix who takes part.
 
     The list stays here, in enrolled.toml, with the reasons; how many are on it is public. With --study the
-    scans are looked at as that study will read them.
+    data are looked at as that study will read them.
     """
     import msgspec
 
@@ -252,7 +259,7 @@ def withdraw(
     person: Annotated[str, typer.Argument(metavar="PERSON", help="Whose consent, with or without 'sub-'.")],
     site: SiteArgument = Path("."),
 ) -> None:
-    """Somebody withdraws their consent: from now on no study reads their scans, and nobody enrols them.
+    """Somebody withdraws their consent: from now on no study reads their data, and nobody enrols them.
 
     Also while a study runs, from its next release on. What was released cannot be taken back.
     """
@@ -356,7 +363,7 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
         if not progress.disable:
             with suppress(CapedjicaError):
                 total = len(call_roll(home).people)
-        task = progress.add_task("reading scans", total=total)
+        task = progress.add_task("reading data", total=total)
         yield lambda: progress.advance(task)
 
 

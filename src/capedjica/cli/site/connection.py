@@ -81,10 +81,9 @@ def agent(
     The site.toml names that user ([carrier] user), and only its processes may connect.
     """
     need_flare()
-    from capedjica.site.flare.starting import prepare_roles, run_agent
+    from capedjica.site.flare.starting import run_agent
 
     home, kit, _ = _ready(site, study)
-    prepare_roles(home, kit)
     run_agent(home, kit)
 
 
@@ -104,7 +103,7 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
     """Return a site, its kit and the study; refuse where anything keeps the site from taking part."""
     from capedjica.flare.certificates import check_certificates
     from capedjica.flare.kit import check_protocol
-    from capedjica.site.approval.participation import problems
+    from capedjica.site.approval.admission import problems
     from capedjica.site.flare import kits
     from capedjica.site.flare.kits import OVER
     from capedjica.site.home import SiteHome

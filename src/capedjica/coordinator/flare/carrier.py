@@ -22,13 +22,14 @@ import msgspec
 
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.posts import DISPATCHER, MOST_BYTES, RELAY, Order, Post, Report, read_replies
+from capedjica.coordinator.flare.provisioning import settle
 from capedjica.errors import InputError, ProtocolError
 from capedjica.flare import processes
-from capedjica.flare.launch import program_input, start_command
+from capedjica.flare.launch import start_command
 from capedjica.flare.link import Caller, Channel, Greeting, LinkError, Listener, socket_path
-from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.workspace import hand_over, point_to
-from capedjica.tools.confinement.carrier import Confinement, strongest
+from capedjica.flare.wire import MAX_FRAME
+from capedjica.flare.workspace import point_to
+from capedjica.tools.confinement.carrier import strongest
 
 SERVER: Final = "server"
 # How long the server may take until it can be talked to, and an order of the dispatcher's.
@@ -53,16 +54,8 @@ class CarrierLostError(ProtocolError):
 class Carrier:
     """The carrier of one run.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the sealed study.
-    seed : int, optional
-        For a study that says insecure_noise.
-    on_death : callable
-        ``on_death(attempt, reason)`` when a job died and another is submitted.
-    wait_for_sites : callable
-        Called before each submission: returns when enough sites are connected, or raises.
+    ``on_death(attempt, reason)`` is called when a job died and another is submitted; ``wait_for_sites``
+    before each submission: it returns when enough sites are connected, or raises.
     """
 
     def __init__(
@@ -70,7 +63,7 @@ class Carrier:
         federation: Federation,
         seed: int | None,
         on_death: Callable[[int, str], None],
-        wait_for_sites: Callable[[Carrier], None],
+        wait_for_sites: Callable[[], None],
     ) -> None:
         self._federation, self._seed = federation, seed
         self._on_death, self._wait_for_sites = on_death, wait_for_sites
@@ -81,27 +74,19 @@ class Carrier:
         self._absent: dict[str, float] = {}
         self._renewals: Counter[str] = Counter()
         self._next_look = 0.0
-        self.closed = False
-        self.confinement = _confinement(federation)
-        path = socket_path(federation.path, SERVER)
-        uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
-        # What all sites return comes in one frame.
-        limit = min(MOST_BYTES, MAX_FRAME * (1 + len(federation.seal.sites)))
-        self._listener = Listener(path, limit, {uid}, self._admit, self._serve, _log.warning)
-
-    @property
-    def socket(self) -> Path:
-        """Where the carrier's processes connect."""
-        return self._listener.path
+        self._closed = False
+        # Results are public: where nothing confines the carrier, it is only said.
+        needed = [federation.server_kit, federation.admin_kit]
+        self.confinement = strongest(None, needed, str(federation.path.absolute()))
+        self._socket = socket_path(federation.path, SERVER)
 
     # Who connects
 
     def _admit(self, greeting: Greeting) -> str:
         if greeting.role not in (RELAY, DISPATCHER):
             return f"this socket is for the carrier's {RELAY} and {DISPATCHER}"
-        with self._changed:
-            if greeting.role in self._ends and not self._ends[greeting.role].over.is_set():
-                return f"another {greeting.role} is connected: one at a time"
+        if self._end(greeting.role) is not None:
+            return f"another {greeting.role} is connected: one at a time"
         return ""
 
     def _serve(self, channel: Channel, greeting: Greeting) -> None:
@@ -121,24 +106,27 @@ class Carrier:
         """Have the dispatcher do something; it is waited for while the server begins, or begins again."""
         until = time.monotonic() + _SERVER_SECONDS
         while True:
-            reason = "it did not begin in time"
-            if (dispatcher := self._end(DISPATCHER)) is not None:
-                try:
-                    data = dispatcher.call(msgspec.msgpack.encode(order), _ORDER_SECONDS)
-                    report = msgspec.msgpack.decode(data, type=Report)
-                    if not report.error:
-                        return report
-                    reason = report.error
-                except (LinkError, ValueError) as error:
-                    reason = str(error)
-            if time.monotonic() > until or not self.runs():
-                seal = self._federation.seal
-                raise ProtocolError(f"the server at {seal.host}:{seal.port} cannot be reached: {reason}")
+            try:
+                return self._report(order, _ORDER_SECONDS)
+            except LinkError as error:
+                if time.monotonic() > until or processes.running(self._federation.path) is None:
+                    seal = self._federation.seal
+                    where = f"the server at {seal.host}:{seal.port}"
+                    raise ProtocolError(f"{where} cannot be reached: {error}") from None
             time.sleep(_LOOK_SECONDS)
 
-    def runs(self) -> bool:
-        """Whether the carrier's processes are kept running."""
-        return processes.running(self._federation.path) is not None
+    def _report(self, order: Order, seconds: float) -> Report:
+        """Return the dispatcher's report on an order; LinkError where nothing came of it."""
+        if (dispatcher := self._end(DISPATCHER)) is None:
+            raise LinkError("it did not begin in time")
+        try:
+            data = dispatcher.call(msgspec.msgpack.encode(order), seconds)
+            report = msgspec.msgpack.decode(data, type=Report)
+        except ValueError as error:
+            raise LinkError(str(error)) from None
+        if report.error:
+            raise LinkError(report.error)
+        return report
 
     # Parcels
 
@@ -180,30 +168,25 @@ class Carrier:
             if now < self._next_look or not long:
                 return False
             self._next_look = now + _ABSENT_SECONDS
-        left_out = {name for name in long & self._idle() if self._renewals[name] < _MOST_RENEWALS}
+        try:
+            idle = self._report(Order("idle"), _ABSENT_SECONDS).idle
+        except LinkError:
+            return False
+        left_out = {name for name in long.intersection(idle) if self._renewals[name] < _MOST_RENEWALS}
         self._renewals.update(left_out)
         for name in left_out:
             _log.warning("site %s is back and has no part in the job", name)
         return bool(left_out)
 
-    def _idle(self) -> set[str]:
-        """Return the sites that are connected and run no job, if that can be told."""
-        dispatcher = self._end(DISPATCHER)
-        with suppress(LinkError, ValueError):
-            if dispatcher is not None:
-                data = dispatcher.call(msgspec.msgpack.encode(Order("idle")), _ABSENT_SECONDS)
-                return set(msgspec.msgpack.decode(data, type=Report).idle)
-        return set()
-
     def _relay(self) -> Caller:
         """Return the relay of the job that runs; where none does, submit one and wait for it."""
         with self._submitting:
             while (relay := self._end(RELAY)) is None:
-                if self.closed:
+                if self._closed:
                     raise ProtocolError("the run has ended")
                 if self._job:
                     self._note_death()
-                self._wait_for_sites(self)
+                self._wait_for_sites()
                 self._submit()
             return relay
 
@@ -220,8 +203,6 @@ class Carrier:
 
     def _submit(self) -> None:
         """Hand a job to the server, and wait until its relay is connected or it has ended."""
-        # A server that was started again may believe that an earlier job still runs.
-        self.order(Order("end all"))
         report = self.order(Order("submit", seed=self._seed))
         with self._changed:
             self._n_submitted += 1
@@ -237,58 +218,46 @@ class Carrier:
                 if latest.ended or latest.server != server:
                     return
 
-    def close(self) -> None:
-        """End the job, and let the sites' relays end with it."""
-        self.closed = True
-        for end in list(self._ends.values()):
-            end.close()
-        self._listener.close()
+    # Processes
 
+    @contextmanager
+    def running(self, out: Path) -> Iterator[None]:
+        """Have the carrier's processes for the time of a run, and no longer if this process is killed."""
+        place, port, sites = self._federation.path, self._federation.seal.port, self._federation.seal.sites
+        # What is there although nobody runs the study is left from a run that was killed.
+        processes.stop(place)
+        if not processes.port_is_free("127.0.0.1", port):
+            raise InputError(
+                f"port {port} of this machine is in use by another program: stop that, or provision with "
+                "another --port"
+            )
+        uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
+        # What all sites return comes in one frame.
+        limit = min(MOST_BYTES, MAX_FRAME * (1 + len(sites)))
+        listener = Listener(self._socket, limit, {uid}, self._admit, self._serve, _log.warning)
+        try:
+            processes.start(place, self._programs(out), owner=processes.mark(os.getpid()))
+            yield
+        finally:
+            # The job ends, and the sites' relays with it.
+            self._closed = True
+            with suppress(OSError):
+                for end in list(self._ends.values()):
+                    end.close()
+                listener.close()
+            processes.stop(place)
 
-def _confinement(federation: Federation) -> Confinement:
-    """Return what keeps the carrier in: results are public, so where there is nothing, it is only said."""
-    return strongest(None, [federation.server_kit, federation.admin_kit], str(federation.path.absolute()))
-
-
-@contextmanager
-def running(carrier: Carrier, federation: Federation, out: Path) -> Iterator[None]:
-    """Have the carrier's processes for the time of a run and no longer, even if this process is killed."""
-    seal = federation.seal
-    # What is there although nobody runs the study is left from a run that was killed.
-    processes.stop(federation.path)
-    if not processes.port_is_free("127.0.0.1", seal.port):
-        raise InputError(
-            f"port {seal.port} of this machine is in use by another program: stop that, or provision with "
-            "another --port"
-        )
-    processes.start(federation.path, _programs(carrier, federation, out), owner=processes.Mark.own())
-    try:
-        yield
-    finally:
-        with suppress(Exception):
-            carrier.close()
-        processes.stop(federation.path)
-
-
-def _programs(carrier: Carrier, federation: Federation, out: Path) -> list[processes.Program]:
-    seal = federation.seal
-    server, admin = federation.server_kit.absolute(), federation.admin_kit.absolute()
-    point_to(server, carrier.socket)
-    dispatch = (
-        *(sys.executable, "-m", "capedjica.coordinator.flare.dispatcher", str(admin)),
-        *(seal.host, str(seal.port), str(carrier.socket)),
-    )
-    secrets = [federation.key_path, federation.root_path, *([out] if out.exists() else [])]
-    return [
-        _program(SERVER, server, start_command(server), carrier, secrets),
-        _program(DISPATCHER, admin, dispatch, carrier, secrets),
-    ]
-
-
-def _program(
-    name: str, folder: Path, command: tuple[str, ...], carrier: Carrier, secrets: list[Path]
-) -> processes.Program:
-    hand_over(folder, carrier.confinement)
-    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
-    orders = program_input(carrier.confinement, folder, command, secrets, carrier.socket)
-    return processes.Program(name, launcher, str(folder), orders)
+    def _programs(self, out: Path) -> list[processes.Program]:
+        """Return the server and the dispatcher, to which the coordinator's keys and the run are closed."""
+        federation = self._federation
+        server, admin = federation.server_kit.absolute(), federation.admin_kit.absolute()
+        settle(server)
+        point_to(server, self._socket)
+        where = (federation.seal.host, str(federation.seal.port), str(self._socket))
+        dispatch = (sys.executable, "-m", "capedjica.coordinator.flare.dispatcher", str(admin), *where)
+        secrets = [federation.key_path, federation.root_path, *([out] if out.exists() else [])]
+        commands = [(SERVER, server, start_command(server)), (DISPATCHER, admin, dispatch)]
+        return [
+            processes.confined(name, self.confinement, folder, command, secrets, self._socket)
+            for name, folder, command in commands
+        ]

@@ -13,7 +13,7 @@ from typing import Final
 from capedjica.coordinator.flare.carrier import CarrierLostError
 from capedjica.errors import ProtocolError
 from capedjica.flare.parcels import HOLD_SECONDS, TRANSIT_SECONDS, write_parcel
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import (
     Busy,
@@ -130,21 +130,20 @@ class Courier:
     ) -> None:
         trip = trips[name]
         reply = None if data is None else self._read(name, trip, data)
-        if isinstance(reply, Busy | Unknown) or reply is None:
+        if data is None or reply is None or isinstance(reply, Busy | Unknown):
             trip.heard(reply)
             reason = trip.over(name in self.lost)
-            if reason is not None:
-                self._give_up(name, trips, reason)
+            if reason is None:
+                return
+            self._give_up(name, reason)
         else:
-            assert data is not None
+            answers[name] = data
             # A refusal is for whoever asked; one of a site that takes no part is remembered here.
             if isinstance(reply, Refusal) and is_greeting(trip.question):
-                self._give_up(name, trips, reply.reason)
-                answers[name] = data
-                return
-            answers[name] = data
-            self.lost.pop(name, None)
-            del trips[name]
+                self._give_up(name, reply.reason)
+            else:
+                self.lost.pop(name, None)
+        del trips[name]
 
     def _read(self, name: str, trip: _Trip, data: bytes) -> Reply | None:
         """Return what a site said; None for what it did not say, or what cannot be read."""
@@ -161,12 +160,11 @@ class Courier:
             trip.doubt = str(error)
         return None
 
-    def _give_up(self, name: str, trips: dict[str, _Trip], reason: str) -> None:
+    def _give_up(self, name: str, reason: str) -> None:
         if name not in self.lost:
             _log.warning("site %s is given up: %s", name, printable(reason))
         self.lost[name] = printable(reason)
         self._tried[name] = time.monotonic()
-        del trips[name]
 
     def gather(self, names: Iterable[str]) -> None:
         """Wait until all sites have joined, or as long as the patience for it lasts."""
@@ -203,14 +201,11 @@ class _Trip:
     """One question to one site, until it is answered or given up."""
 
     def __init__(self, question: bytes, patience: Patience) -> None:
-        now = time.monotonic()
         self.question, self.hash = question, question_hash(question)
         self.doubt: str | None = None
-        self._silence, self._last = patience.silence, now
-        self._joining = patience.joining
-        self._allowed = patience.of(question)
-        self._until = now + self._allowed
-        self._delivered = False
+        self._patience, self._allowed = patience, patience.of(question)
+        self._last = time.monotonic()
+        self._until, self._delivered = self._last + self._allowed, False
 
     def parcel(self) -> bytes:
         return write_parcel(self.question, self.hash if self._delivered else None)
@@ -223,13 +218,13 @@ class _Trip:
 
     def excuse(self) -> None:
         """Begin to count anew: nothing could be heard, and its site has to join another job first."""
-        now = time.monotonic()
-        self._last = now + max(0.0, self._joining - self._silence)
-        self._until, self._delivered = now + self._joining + self._allowed, False
+        now, joining = time.monotonic(), self._patience.joining
+        self._last = now + max(0.0, joining - self._patience.silence)
+        self._until, self._delivered = now + joining + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
         """Return why not to wait any longer, if so."""
         now = time.monotonic()
-        if not self._delivered and (was_lost or now - self._last > self._silence):
+        if not self._delivered and (was_lost or now - self._last > self._patience.silence):
             return self.doubt or "nothing was heard from it"
         return "it took too long" if now > self._until else None

@@ -1,4 +1,4 @@
-"""Who hands jobs to FLARE's server.
+"""Who hands jobs to FLARE's server: a relay for each party, as settings only, no code.
 
 ``python -m capedjica.coordinator.flare.dispatcher KIT HOST PORT SOCKET`` is a process of the carrier's, with
 the coordinator's certificate for FLARE: what the server sends to it is unpacked by FLARE, so it has nothing
@@ -7,59 +7,155 @@ else of the coordinator's.
 
 from __future__ import annotations
 
+import logging
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from capedjica.coordinator.flare.jobs import Session, session
 from capedjica.coordinator.flare.posts import DISPATCHER, Order, Report
-from capedjica.errors import CapedjicaError
-from capedjica.flare.link import VERSION, Greeting, LinkError, answer_calls, connect
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.errors import CapedjicaError, InputError, ProtocolError
+from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write_json
+from capedjica.flare.link import VERSION, Greeting, answer_calls, connect
+from capedjica.flare.processes import port_is_free
+from capedjica.flare.wire import MAX_FRAME
 
 # How long the server may take until it can be talked to.
 _SERVER_SECONDS: Final = 60.0
+_PAUSE: Final = 0.5
+# In FLARE's words.
+_NO_JOBS: Final = "no_jobs"
 
 
-def obey(line: Session, data: bytes) -> bytes:
-    """Return the report on an order."""
+class Dispatcher:
+    """The coordinator's line to the server; found again if the server was started again."""
+
+    def __init__(self, kit: Path, host: str, port: int) -> None:
+        self._where = kit, host, port
+        self._open()
+
+    def _open(self) -> None:
+        self._api = _connect(*self._where)
+        self._server = str(self._api.get_system_info().server_info.start_time)
+
+    def close(self) -> None:
+        """Hang up."""
+        with suppress(Exception):
+            self._api.close()
+
+    def obey(self, data: bytes) -> bytes:
+        """Return the report on an order."""
+        try:
+            done = self._do(msgspec.msgpack.decode(data, type=Order))
+            # The server that did it, which may have been found again.
+            report = msgspec.structs.replace(done, server=self._server)
+        except (CapedjicaError, ValueError) as error:
+            report = Report(error=str(error)[:1000])
+        except Exception as error:
+            report = Report(error=f"{type(error).__name__}: {error}"[:1000])
+        return msgspec.msgpack.encode(report)
+
+    def _do(self, order: Order) -> Report:
+        match order.what:
+            case "sites":
+                sites, now = self._ask(lambda api: api.get_system_info()).client_info, time.time()
+                return Report(heard={one.name: max(0.0, now - float(one.last_connect_time)) for one in sites})
+            case "idle":
+                sites = self._ask(lambda api: api.get_client_job_status()) or []
+                return Report(
+                    idle=tuple(one["client_name"] for one in sites if one.get("status") == _NO_JOBS)
+                )
+            case "submit":
+                return Report(job=self._submit(order.seed))
+            case "has ended":
+                # One that the server does not know has.
+                return Report(ended=order.job not in self._unfinished())
+
+    def _unfinished(self) -> list[str]:
+        """Return the jobs that have not ended."""
+        jobs = self._ask(lambda api: api.list_jobs()) or []
+        return [job["job_id"] for job in jobs if not str(job.get("status", "")).startswith("FINISHED")]
+
+    def _submit(self, seed: int | None) -> str:
+        """Hand the server a job in the place of all others; return its name."""
+        # A server that was started again may believe that an earlier job still runs.
+        for earlier in self._unfinished():
+            with suppress(Exception):
+                self._api.abort_job(earlier)
+        with tempfile.TemporaryDirectory() as folder:
+            job = Path(folder) / "relay"
+            _write_job(job, seed)
+            return str(self._ask(lambda api: api.submit_job(str(job))))
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        """Return an answer; where there is none, find the server again and ask once more."""
+        try:
+            return question(self._api)
+        except Exception:
+            self.close()
+        try:
+            self._open()
+            return question(self._api)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            raise ProtocolError(f"the server does not answer: {type(error).__name__}: {error}") from None
+
+
+def _connect(kit: Path, host: str, port: int) -> Any:
+    """Return FLARE's own session with the server, as soon as there is one."""
+    from nvflare.fuel.flare_api.flare_api import Session
+
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    deadline = time.monotonic() + _SERVER_SECONDS
+    # FLARE leaves a socket open each time that it finds nobody.
+    while port_is_free(host, port) and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    while True:
+        opened = Session(COORDINATOR, str(kit))
+        try:
+            # FLARE announces every attempt.
+            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+                opened.try_connect(5.0)
+            return opened
+        except Exception as error:
+            with suppress(Exception):
+                opened.close()
+            if time.monotonic() > deadline:
+                raise ProtocolError(f"the server at {host}:{port} cannot be reached: {error}") from None
+        time.sleep(_PAUSE)
+
+
+def _write_job(folder: Path, insecure_noise_seed: int | None) -> None:
+    """Write a job's settings: which relay runs where."""
+    seed = {} if insecure_noise_seed is None else {"insecure_noise_seed": insecure_noise_seed}
+    config = folder / "app" / "config"
     try:
-        return msgspec.msgpack.encode(_do(line, msgspec.msgpack.decode(data, type=Order)))
-    except (CapedjicaError, ValueError) as error:
-        return msgspec.msgpack.encode(Report(error=str(error)[:1000]))
-    except Exception as error:
-        return msgspec.msgpack.encode(Report(error=f"{type(error).__name__}: {error}"[:1000]))
-
-
-def _do(line: Session, order: Order) -> Report:
-    match order.what:
-        case "sites":
-            now = time.time()
-            heard = {name: max(0.0, now - when) for name, when in line.connected().items()}
-            return Report(line.server, heard)
-        case "idle":
-            return Report(line.server, idle=tuple(line.idle()))
-        case "submit":
-            return Report(line.server, job=line.submit(order.seed))
-        case "has ended":
-            ended = line.has_ended(order.job)
-            return Report(line.server, ended=ended)
-        case "end all":
-            for job in line.unfinished():
-                line.abort(job)
-            return Report(line.server)
+        config.mkdir(parents=True)
+        # Whether enough sites are there is decided by the protocol, which knows the threshold.
+        meta = {"name": "capedjica", "resource_spec": {}, "deploy_map": {"app": ["@ALL"]}, "min_clients": 1}
+        write_json(folder / "meta.json", meta)
+        aggregator = {"id": "aggregator", "path": AGGREGATOR_CLASS, "args": {}}
+        write_json(config / "config_fed_server.json", {"format_version": 2, "workflows": [aggregator]})
+        site = {"tasks": ["none"], "executor": {"path": SITE_CLASS, "args": seed}}
+        write_json(config / "config_fed_client.json", {"format_version": 2, "executors": [site]})
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
 
 
 def main(kit: str, host: str, port: str, socket: str) -> None:
     """Obey the aggregator until it hangs up."""
     try:
-        with session(Path(kit), host, int(port), _SERVER_SECONDS) as line:
+        with closing(Dispatcher(Path(kit), host, int(port))) as dispatcher:
             channel = connect(Path(socket), Greeting(VERSION, DISPATCHER), MAX_FRAME)
-            answer_calls(channel, lambda data: obey(line, data))
-    except (CapedjicaError, LinkError) as error:
+            answer_calls(channel, dispatcher.obey)
+    except CapedjicaError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
 

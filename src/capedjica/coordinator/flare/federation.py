@@ -22,13 +22,10 @@ KEY: Final = "coordinator.pem"
 _CONNECTED: Final = "connected.json"
 
 
-class Seal(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The content of ``sealed.json``: what was sealed, when, and where its server will be."""
+class Sealed(msgspec.Struct, frozen=True, kw_only=True):
+    """What every version has written down: what was sealed, when, and where its server will be."""
 
     schema: int = SCHEMA
-    # By which package, for people; the protocol is what counts.
-    capedjica: str = __version__
-    protocol: int = PROTOCOL
     title: str
     study: str
     sites: tuple[str, ...]
@@ -37,12 +34,20 @@ class Seal(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
     sealed: str
 
 
+class Seal(Sealed, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """The content of ``sealed.json``."""
+
+    # By which package, for people; the protocol is what counts.
+    capedjica: str = __version__
+    protocol: int = PROTOCOL
+
+
 @dataclass(frozen=True)
 class Federation:
     """The folder of a sealed study's kits."""
 
     path: Path
-    seal: Seal
+    seal: Sealed
 
     @classmethod
     def beside(cls, study: Study) -> Federation:
@@ -102,59 +107,30 @@ def read_seal(path: Path) -> Seal | None:
     """Return the seal in the folder of a federation; None where there is none."""
     file = path / "sealed.json"
     try:
-        _check_schema(file)
-        seal = msgspec.json.decode(file.read_bytes(), type=Seal)
+        data = file.read_bytes()
+        schema = msgspec.json.decode(data, type=Sealed).schema
+        if schema != SCHEMA:
+            raise ValueError(
+                f"schema must be {SCHEMA}, got {schema}. A study that was sealed by an earlier version "
+                "and has not begun is sealed anew by: capedjica study provision --again"
+            )
+        return msgspec.json.decode(data, type=Seal)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not the seal of a study: {error}") from None
-    return seal
-
-
-class _Schema(msgspec.Struct):
-    schema: int = 0
-
-
-def _check_schema(file: Path) -> None:
-    """Refuse the seal of another version, whatever else it says."""
-    schema = msgspec.json.decode(file.read_bytes(), type=_Schema).schema
-    if schema != SCHEMA:
-        raise InputError(
-            f"{file}: schema must be {SCHEMA}, got {schema}. A study that was sealed by an earlier version "
-            "and has not begun is sealed anew by: capedjica study provision --again"
-        )
 
 
 def sealed_before(study: Study) -> Federation | None:
     """Return the federation of a study that an earlier version sealed; None where none did."""
-
-    class Before(msgspec.Struct):
-        schema: int
-        title: str
-        study: str
-        sites: tuple[str, ...]
-        host: str
-        port: int
-        sealed: str
-
     path = study.folder / FOLDER
     try:
-        found = msgspec.json.decode((path / "sealed.json").read_bytes(), type=Before)
+        found = msgspec.json.decode((path / "sealed.json").read_bytes(), type=Sealed)
     except (OSError, ValueError):
         return None
-    if found.schema >= SCHEMA or found.study != study.hash.hex():
-        return None
-    seal = Seal(
-        title=found.title,
-        study=found.study,
-        sites=found.sites,
-        host=found.host,
-        port=found.port,
-        sealed=found.sealed,
-    )
-    return Federation(path, seal)
+    return Federation(path, found) if found.schema < SCHEMA and found.study == study.hash.hex() else None
 
 
 def note_connected(federation: Federation, connected: Mapping[str, bool]) -> None:

@@ -28,7 +28,7 @@ class Post(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 class Order(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is wanted of the dispatcher."""
 
-    what: Literal["sites", "submit", "idle", "has ended", "end all"]
+    what: Literal["sites", "submit", "idle", "has ended"]
     job: Annotated[str, Meta(max_length=200)] = ""
     seed: int | None = None
 

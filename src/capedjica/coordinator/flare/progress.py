@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -14,8 +13,9 @@ import msgspec
 from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.history import Event
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import NOT_PRIVATE, round_up
 from capedjica.study.study_file import Study
+from capedjica.tools.durable import write_whole
 
 _NAME: Final = "progress.json"
 # A faster run is not written down more often.
@@ -76,18 +76,9 @@ def read_progress(run: Path) -> Progress | None:
 
 
 class Reporter(Watcher):
-    """Writes down how a run goes.
+    """Writes down how a run goes, in its folder.
 
-    Parameters
-    ----------
-    run : Path
-        The run's folder.
-    study : Study
-        What is run.
-    lost : callable
-        Returns the sites that were given up.
-    follow : callable, optional
-        Told whenever it is written down.
+    ``lost`` returns the sites that were given up, and ``follow`` is told whenever it is written down.
     """
 
     def __init__(
@@ -109,6 +100,7 @@ class Reporter(Watcher):
 
     def step(self, step: Step) -> None:
         """Learn that a mean was made."""
+        epsilon = round_up(step.privacy.spent_epsilon) if step.privacy.private else NOT_PRIVATE
         self._latest = msgspec.structs.replace(
             self._latest,
             phase="running",
@@ -116,16 +108,13 @@ class Reporter(Watcher):
             number=step.number,
             count=step.count,
             n_done=step.n_done,
-            epsilon=self._words(step),
+            epsilon=epsilon,
         )
         self._write_now_and_then()
 
     def _write_now_and_then(self) -> None:
         if time.monotonic() - self._written > _SECONDS:
             self.write()
-
-    def _words(self, step: Step) -> str:
-        return round_up(step.privacy.spent_epsilon) if step.privacy.private else "NOT PRIVATE"
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> str:
         """Write how it ended, and return it; where it was stopped, also why sites were given up."""
@@ -139,10 +128,8 @@ class Reporter(Watcher):
         """Write it whole; on a full disk it is lost, and nothing depends on it."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         content = msgspec.structs.replace(self._latest, lost=dict(self._lost()), updated=now)
-        draft = self._run / f".{_NAME}.part"
         try:
-            draft.write_bytes(msgspec.json.encode(content))
-            os.replace(draft, self._run / _NAME)
+            write_whole(self._run / _NAME, msgspec.json.encode(content))
         except OSError:
             return
         finally:

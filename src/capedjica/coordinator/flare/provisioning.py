@@ -34,7 +34,7 @@ from capedjica.flare.kit import (
     startup_files,
     write_json,
 )
-from capedjica.flare.size_limits import MAX_MESSAGE
+from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.flare.workspace import flare_folders, restrict
 from capedjica.securesum.identity import Identity
 from capedjica.study.public_files import copy_files
@@ -80,16 +80,13 @@ def provision_again(study: Study, host: str | None = None, port: int | None = No
     host, port = host or earlier.seal.host, port or earlier.seal.port
     _check(study, host, port)
     busy = f"'{study.content.title}' is being run: its kits can be made anew when it is not"
-    with locked(earlier.run_lock, busy), _made(study, host, port, _key(earlier)) as made:
+    # A study that was sealed before there was a key gets one now.
+    key = earlier.key() if earlier.key_path.exists() else Identity.generate()
+    with locked(earlier.run_lock, busy), _made(study, host, port, key) as made:
         processes.stop(earlier.path)
         # defence: a-new-root
         _replace(earlier.path, made)
     return Federation.beside(study)
-
-
-def _key(earlier: Federation) -> Identity:
-    """Return the coordinator's key; a study that was sealed before there was one gets one now."""
-    return earlier.key() if earlier.key_path.exists() else Identity.generate()
 
 
 def _replace(folder: Path, made: Path) -> None:
@@ -107,9 +104,7 @@ def _made(study: Study, host: str, port: int, key: Identity) -> Iterator[Path]:
     """Yield the folder of all kits, to be moved to its place."""
     try:
         with tempfile.TemporaryDirectory(prefix=".sealing-", dir=study.folder) as scratch:
-            made = _make(study, host, port, key, Path(scratch))
-            made.chmod(0o711)
-            yield made
+            yield _make(study, host, port, key, Path(scratch))
     except OSError as error:
         raise InputError(f"{study.folder / FOLDER} cannot be written: {error.strerror}") from None
 
@@ -161,10 +156,11 @@ def _is_value(name: str) -> bool:
 
 def check_sizes(study: Study) -> None:
     """Refuse a study with messages too large to be carried, before anything is charged."""
-    table = study.content.analysis
-    # What is published is a matrix of features by components, and a square one.
-    public = 8 * (table.n_features + table.n_components) * table.n_components
-    size = largest_message(study.contract, public)
+    n_components = max((getattr(step.table, "n_components", 0) for step in study.steps), default=0)
+    # What is published is a matrix of features by components, and a square one; or one as large as a mean.
+    public = 8 * (study.steps[0].setting.n_features + n_components) * n_components
+    largest_mean = 8 * max(stage.query.size for stage in study.contract.stages)
+    size = largest_message(study.contract, max(public, largest_mean))
     if size > MAX_MESSAGE:
         largest = max((stage.query for stage in study.contract.stages), key=lambda query: query.size)
         raise InputError(
@@ -175,26 +171,20 @@ def check_sizes(study: Study) -> None:
 
 
 def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> Path:
-    """Return the folder of all kits, ready to be moved to its place."""
+    """Make the folder of all kits."""
     names, title = study.contract.roster.names, project(study.hash.hex())
-    kits = flare_folders(title, host, port, names, scratch, admin=COORDINATOR, certificates=True)
+    kits = flare_folders(title, host, port, names, scratch, admin=COORDINATOR)
     made = scratch / "made"
     (made / "kits").mkdir(parents=True, mode=0o700)
     (kits / host).rename(made / "server")
     (kits / COORDINATOR).rename(made / "coordinator")
     _settle_server(made / "server", len(names))
-    label = Label(
-        site="",
-        study=study.hash.hex(),
-        host=host,
-        port=port,
-        protocol=PROTOCOL,
-        coordinator=key.public_key.hex(),
-    )
+    hash_, public = study.hash.hex(), key.public_key.hex()
     for name in names:
         _reduce(kits / name)
         _add_study(study, kits / name)
-        own = msgspec.structs.replace(label, site=name).signed(key, startup_files(kits / name))
+        label = Label(site=name, study=hash_, host=host, port=port, protocol=PROTOCOL, coordinator=public)
+        own = label.signed(key, startup_files(kits / name))
         write_json(kits / name / "kit.json", msgspec.to_builtins(own))
         _zip(kits / name, made / "kits" / f"{name}.zip")
     # The root's key: who has it can make kits for this study.
@@ -202,15 +192,10 @@ def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> P
     (made / "root").chmod(0o700)
     (made / "root" / "cert.json").chmod(0o600)
     key.save(made / KEY)
-    seal = Seal(
-        title=study.content.title,
-        study=study.hash.hex(),
-        sites=names,
-        host=host,
-        port=port,
-        sealed=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    seal = Seal(title=study.content.title, study=hash_, sites=names, host=host, port=port, sealed=now)
     write_json(made / "sealed.json", msgspec.to_builtins(seal))
+    made.chmod(0o711)
     return made
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,16 +19,13 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from capedjica.coordinator.flare.posts import MOST_BYTES, RELAY, Post, write_replies
-from capedjica.errors import CapedjicaError
-from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect
-from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect_carrier
+from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, TICKET, TOPIC
 
-# How long the relay of an earlier job may still be connected.
-_PATIENCE: Final = 60.0
-_PAUSE: Final = 0.2
 # How long the jobs of the sites may take to begin after this one, and to say that they have.
 _BEGINNING: Final = 15.0
 _PING: Final = 3.0
+_PAUSE: Final = 0.2
 
 
 class AggregatorRelay(Controller):  # type: ignore[misc]
@@ -44,10 +40,11 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run until the aggregator hangs up."""
-        settings = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()) / SETTINGS
+        settings = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         self._desk.await_sites(abort_signal)
         try:
-            channel = self._connect(settings, abort_signal)
+            greeting = Greeting(VERSION, RELAY)
+            channel = connect_carrier(settings, greeting, MOST_BYTES, lambda: abort_signal.triggered)
         except LinkError as error:
             self.logger.error(f"no aggregator to work for: {error}")
             return
@@ -58,17 +55,6 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
                 answer_calls(channel, self._desk.post)
             finally:
                 over.set()
-
-    def _connect(self, settings: Path, abort_signal: Signal) -> Channel:
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                path = Path(json.loads(settings.read_text())["socket"])
-                return connect(path, Greeting(VERSION, RELAY), MOST_BYTES)
-            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
-                if time.monotonic() > until or abort_signal.triggered:
-                    raise LinkError(str(error)) from None
-            time.sleep(_PAUSE)
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, *_: Any) -> None:
         """Ignore the result of a task: there are none."""
@@ -93,7 +79,7 @@ class _Desk:
     """
 
     def __init__(self, engine: Any) -> None:
-        self.engine = engine
+        self._engine = engine
         # None: the answer is large.
         self._waiting: dict[bytes, Future[bytes | None]] = {}
         engine.register_aux_message_handler(ANSWERS, self._answered)
@@ -113,20 +99,43 @@ class _Desk:
         except (ValueError, RecursionError):
             return write_replies({})
         # FLARE knows only those that are part of the job.
-        members = {client.name for client in self.engine.get_clients()}
+        members = {client.name for client in self._engine.get_clients()}
         known = {name: parcel for name, parcel in post.parcels.items() if name in members}
         return write_replies(_send(self, known, post.seconds))
 
-    @contextmanager
-    def expecting(self, names: Iterable[str]) -> Iterator[dict[str, tuple[bytes, Future[bytes | None]]]]:
-        """Have a ticket and a place for the answer of each site; what comes later is dropped."""
-        places = {name: (secrets.token_bytes(16), Future[bytes | None]()) for name in names}
+    def send_small(self, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes | None]:
+        """Send parcels as messages without replies; None for an answer that is large."""
+        places = {name: (secrets.token_bytes(16), Future[bytes | None]()) for name in parcels}
         self._waiting.update(places.values())
         try:
-            yield places
+            for name, (ticket, _) in places.items():
+                self._request([name], {PARCEL: parcels[name], TICKET: ticket}, 0.0)
+            wait([answer for _, answer in places.values()], seconds)
+            return {name: answer.result() for name, (_, answer) in places.items() if answer.done()}
         finally:
+            # What comes later is dropped.
             for ticket, _ in places.values():
                 self._waiting.pop(ticket, None)
+
+    def fetch(self, name: str, parcel: bytes, seconds: float) -> bytes:
+        """Return the reply to a parcel that is sent as a request; nothing where there is none."""
+        reply = self._request([name], {PARCEL: parcel}, seconds).get(name, {})
+        answer = reply.get(PARCEL)
+        return answer if isinstance(answer, bytes) else b""
+
+    def _request(self, names: list[str], content: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
+        """Send a message to sites and return the replies that are sound; there are none within 0 seconds."""
+        request = Shareable()
+        request.update(content)
+        # A context of its own for each call: blocks of masks are made in a second thread.
+        with self._engine.new_context() as fl_ctx:
+            replies = self._engine.send_aux_request(names, TOPIC, request, seconds, fl_ctx, optional=True)
+        # FLARE returns nothing at all where it failed.
+        return {
+            name: reply
+            for name, reply in (replies or {}).items()
+            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK
+        }
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -136,14 +145,9 @@ class _Desk:
 
     def await_sites(self, abort_signal: Signal) -> None:
         """Wait until the jobs of all sites have begun: what is sent to others before would be lost."""
-        missing, until = {one.name for one in self.engine.get_clients()}, time.monotonic() + _BEGINNING
+        missing, until = {one.name for one in self._engine.get_clients()}, time.monotonic() + _BEGINNING
         while missing and time.monotonic() < until and not abort_signal.triggered:
-            with self.engine.new_context() as fl_ctx:
-                replies = self.engine.send_aux_request(
-                    sorted(missing), TOPIC, Shareable(), _PING, fl_ctx, optional=True
-                )
-            # FLARE returns nothing at all where it failed.
-            missing -= {name for name, reply in (replies or {}).items() if _is_sound(reply)}
+            missing -= self._request(sorted(missing), {}, _PING).keys()
             if missing:
                 time.sleep(_PAUSE)
 
@@ -151,37 +155,9 @@ class _Desk:
 def _send(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
     """Send a parcel to each site and return what they returned in time."""
     small = {name: parcel for name, parcel in parcels.items() if len(parcel) <= LARGE}
-    answers = _send_small(desk, small, seconds)
+    answers = desk.send_small(small, seconds)
     large = [name for name in parcels if name not in small or answers.get(name, b"") is None]
     with ThreadPoolExecutor(max(1, len(large))) as together:
-        fetched = together.map(lambda name: _fetch(desk.engine, name, parcels[name], seconds), large)
+        fetched = together.map(lambda name: desk.fetch(name, parcels[name], seconds), large)
         whole = dict(zip(large, fetched, strict=True))
     return {name: answer for name, answer in {**answers, **whole}.items() if answer}
-
-
-def _send_small(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes | None]:
-    """Send parcels as messages without replies; None for an answer that is large."""
-    # A context of its own for each call: blocks of masks are made in a second thread.
-    with desk.expecting(parcels) as places, desk.engine.new_context() as fl_ctx:
-        for name, parcel in parcels.items():
-            request = Shareable()
-            request[PARCEL], request[TICKET] = parcel, places[name][0]
-            desk.engine.send_aux_request([name], TOPIC, request, 0.0, fl_ctx, optional=True)
-        wait([answer for _, answer in places.values()], seconds)
-        return {name: one.result() for name, (_, one) in places.items() if one.done()}
-
-
-def _fetch(engine: Any, name: str, parcel: bytes, seconds: float) -> bytes:
-    """Return the reply to a parcel that is sent as a request; nothing where there is none."""
-    request = Shareable()
-    request[PARCEL] = parcel
-    with engine.new_context() as fl_ctx:
-        replies = engine.send_aux_request([name], TOPIC, request, seconds, fl_ctx, optional=True)
-    # FLARE returns nothing at all where it failed.
-    reply: Any = (replies or {}).get(name)
-    answer = reply.get(PARCEL) if _is_sound(reply) else None
-    return answer if isinstance(answer, bytes) else b""
-
-
-def _is_sound(reply: Any) -> bool:
-    return isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK

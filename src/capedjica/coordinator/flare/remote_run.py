@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from capedjica.coordinator.flare.carrier import Carrier, running
+from capedjica.coordinator.flare.carrier import Carrier
 from capedjica.coordinator.flare.courier import Courier, Patience
 from capedjica.coordinator.flare.federation import Federation, note_connected
 from capedjica.coordinator.flare.posts import Order
 from capedjica.coordinator.flare.progress import Progress, Reporter
-from capedjica.coordinator.flare.provisioning import check_sizes, settle
+from capedjica.coordinator.flare.provisioning import check_sizes
 from capedjica.coordinator.run.conducting import check_seed, conduct
-from capedjica.coordinator.run.results import result_names
+from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.errors import CapedjicaError, ProtocolError
 from capedjica.flare.certificates import check_certificates
@@ -75,7 +75,7 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
     federation = Federation.beside(study)
     folder = RunFolder(out)
     state = folder.check(study)
-    if state is not None and state.complete and folder.holds(result_names(study)):
+    if state is not None and state.complete and is_whole(folder):
         return state
     check_certificates(federation.server_kit)
     with locked(federation.run_lock, f"'{study.content.title}' is being run by another process"):
@@ -94,22 +94,18 @@ class _Run:
         self._study, self._federation, self._folder = study, federation, folder
         self._terms, self._follower = terms, follower
         self._has_begun = False
-        settle(federation.server_kit)
         self._carrier = Carrier(federation, terms.insecure_noise_seed, follower.died, self._wait_for_sites)
         self._courier = Courier(study.contract, self._carrier.send, terms.patience)
 
     def conduct(self) -> None:
         """Run the study; how it goes is written down in the run's folder."""
         seal = self._federation.seal
-        try:
-            with running(self._carrier, self._federation, self._folder.path):
-                self._follower.server(seal.host, seal.port, self._carrier.confinement.words)
-                self._wait_for_sites(self._carrier)
-                with self._folder.claim(self._study) as state:
-                    self._has_begun = True
-                    self._report_and_run(state)
-        finally:
-            self._carrier.close()
+        with self._carrier.running(self._folder.path):
+            self._follower.server(seal.host, seal.port, self._carrier.confinement.words)
+            self._wait_for_sites()
+            with self._folder.claim(self._study) as state:
+                self._has_begun = True
+                self._report_and_run(state)
 
     def _report_and_run(self, state: RunState) -> None:
         study, folder = self._study, self._folder
@@ -122,8 +118,7 @@ class _Run:
                 conduct(study, folder, state, self._courier.exchange, seed, reporter, ahead=True)
                 self._courier.tell(study.contract.roster.names, self._over())
         except CapedjicaError as error:
-            words = reporter.end("stopped", str(error), error.exit_code)
-            stopped = StoppedError(words)
+            stopped = StoppedError(reporter.end("stopped", str(error), error.exit_code))
             stopped.exit_code = error.exit_code
             raise stopped from None
         reporter.end("complete")
@@ -135,7 +130,7 @@ class _Run:
         signature = self._federation.key().sign(notice.content)
         return write_notice(Notice(VERSION, self._study.hash, "over", when, signature))
 
-    def _wait_for_sites(self, carrier: Carrier) -> None:
+    def _wait_for_sites(self) -> None:
         """Wait until all sites are connected, or as long as agreed and then for as many as are needed."""
         contract, terms = self._study.contract, self._terms
         # In the middle of a run the others do not wait for one that may never be back.
@@ -143,7 +138,7 @@ class _Run:
         until = time.monotonic() + patience
         needed = contract.roster.threshold if contract.mechanism == "cape" else 1
         while True:
-            heard = carrier.order(Order("sites")).heard
+            heard = self._carrier.order(Order("sites")).heard
             present = {name: heard.get(name, 1e9) < _HEARD_SECONDS for name in contract.roster.names}
             self._follower.sites(present)
             note_connected(self._federation, present)

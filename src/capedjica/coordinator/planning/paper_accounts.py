@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from scipy.optimize import brentq
 
+from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.infomax import default_learning_rate
 from capedjica.algorithms.ica.paper_method import DESCENT, PCA, PaperMethod
-from capedjica.algorithms.method import Method
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.release import ReleasePlan
@@ -23,7 +23,7 @@ PAPER_NOISE_DELTA: Final = 1e-2
 
 
 def paper_noise(
-    method: Method, contract: Contract, epsilon_per_iteration: float
+    method: Analysis[Any], contract: Contract, epsilon_per_iteration: float
 ) -> tuple[PaperMethod, Contract]:
     r"""Return the method and the contract that have the paper's noise on each statistic.
 

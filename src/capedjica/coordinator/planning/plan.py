@@ -22,8 +22,9 @@ from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from capedjica.algorithms.ica.paper_method import DESCENT, PaperMethod
-from capedjica.algorithms.method import Method
 from capedjica.coordinator.planning.paper_accounts import paper_noise, paper_says
 from capedjica.coordinator.planning.what_if import (
     colluding,
@@ -32,13 +33,14 @@ from capedjica.coordinator.planning.what_if import (
     one_more_site,
     subjects_needed,
 )
+from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Stage
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, validate
-from capedjica.privacy.adversary import curious_site_epsilon
+from capedjica.study.analyses import AnalysisTable
 from capedjica.study.planned_releases import planned_releases, spendable_delta
-from capedjica.study.study_file import AnalysisTable, PrivacyTable, SiteTable, Study, StudyFile
+from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile
 from capedjica.tools.toml import listed
 
 
@@ -88,7 +90,7 @@ class Plan:
     is infinite.
     """
 
-    analysis: AnalysisTable
+    study: Study
     contract: Contract
     stages: list[StagePlan]
     sites: list[SitePlan]
@@ -109,29 +111,23 @@ class Plan:
     @property
     def subject_epsilon(self) -> float:
         """The same for a whole subject, which may hold several protected units."""
-        contract = self.contract
-        if contract.unit.is_subject or not contract.private:
-            return self.budget
-        return contract.unit.subject_epsilon(max(contract.total_mu.values()), contract.delta)
+        return self.contract.guarantee().person_epsilon
 
     @property
     def curious_site_epsilon(self) -> float | None:
         """Epsilon against one curious site, where no site is covered; None elsewhere."""
-        contract = self.contract
-        if contract.mechanism != "cape" or contract.roster.n_colluding or not contract.private:
-            return None
-        return curious_site_epsilon(max(contract.total_mu.values()), len(contract.subjects), contract.delta)
+        return self.contract.guarantee().curious_site_epsilon
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers, for JSON; null where one is infinite or does not exist."""
         numbers = {
             field: getattr(self, field)
             for field in self.__dataclass_fields__
-            if field not in ("analysis", "contract", "stages", "sites")
+            if field not in ("study", "contract", "stages", "sites")
         }
         result: dict[str, Any] = _finite_or_null(
             {
-                "setting": _setting(self.analysis, self.contract),
+                "setting": _setting(self.study, self.contract),
                 "stages": [asdict(stage) for stage in self.stages],
                 "sites": [asdict(site) for site in self.sites],
                 "budget": self.budget,
@@ -143,15 +139,19 @@ class Plan:
         return result
 
 
-def _setting(analysis: AnalysisTable, contract: Contract) -> dict[str, Any]:
+def _setting(study: Study, contract: Contract) -> dict[str, Any]:
+    features = study.content.features
     return {
-        **{field: getattr(analysis, field) for field in analysis.__struct_fields__},
+        "analyses": [msgspec.to_builtins(step.table) | {"name": step.name} for step in study.steps],
+        "n_features": study.steps[0].setting.n_features,
+        "scan_length": features.scan_length,
+        "image_shape": features.image_shape,
         "n_sites": len(contract.subjects),
         "n_subjects": sum(contract.subjects),
         "subjects": contract.subjects,
         "delta": contract.delta,
         "mechanism": contract.mechanism,
-        "mask": contract.mask,
+        "masking": contract.masking,
         "n_colluding": contract.roster.n_colluding,
         "threshold": contract.roster.threshold,
         "reserve": contract.reserve,
@@ -159,6 +159,7 @@ def _setting(analysis: AnalysisTable, contract: Contract) -> dict[str, Any]:
         "units_per_subject": contract.units_per_subject,
         "against": contract.adversary.against,
         "not_against": contract.adversary.not_against,
+        "guarantee": contract.guarantee().as_dict(),
     }
 
 
@@ -178,13 +179,16 @@ def spread_subjects(subjects: Sequence[int], n_sites: int) -> tuple[int, ...]:
     return tuple(subjects)
 
 
-def sketch(subjects: Sequence[int], analysis: AnalysisTable, privacy: PrivacyTable) -> Study:
+def sketch(
+    subjects: Sequence[int], analysis: AnalysisTable, features: FeatureTable, privacy: PrivacyTable
+) -> Study:
     """Return a study of sites of which only the sizes are known; a plan needs no more."""
     sites = tuple(
         SiteTable(name=site.name, subjects=size, card=site.card)
         for size, site in zip(subjects, map(nobody, count(1)), strict=False)
     )
-    study = Study(StudyFile(title="A plan", analysis=analysis, privacy=privacy, sites=sites))
+    content = StudyFile(title="A plan", analyses=(analysis,), features=features, privacy=privacy, sites=sites)
+    study = Study(content)
     found = study.problems()
     if found:
         raise InputError(listed("the plan", found))
@@ -196,30 +200,32 @@ def sketch(subjects: Sequence[int], analysis: AnalysisTable, privacy: PrivacyTab
 
 def plan_study(study: Study) -> Plan:
     """Plan a study as it is."""
-    return _plan(study.content.analysis, study.method, study.contract)
+    paper = [step.analysis for step in study.steps if isinstance(step.analysis, PaperMethod)]
+    alone = paper[0] if paper and len(study.steps) == 1 else None
+    return _plan(study, alone, study.contract)
 
 
 def plan_paper_noise(study: Study, epsilon_per_iteration: float) -> Plan:
     """Plan a study of the paper's method at the paper's noise instead of at an epsilon, which is found."""
-    method, contract = paper_noise(study.method, study.contract, epsilon_per_iteration)
-    return _plan(study.content.analysis, method, contract)
+    method, contract = paper_noise(study.analysis, study.contract, epsilon_per_iteration)
+    return _plan(study, method, contract)
 
 
-def _plan(analysis: AnalysisTable, method: Method, contract: Contract) -> Plan:
+def _plan(study: Study, paper: PaperMethod | None, contract: Contract) -> Plan:
     releases = planned_releases(contract)
     stages = [
         _stage_plan(contract, stage, plan) for stage, plan in zip(contract.stages, releases, strict=True)
     ]
     private, cape = contract.private, contract.private and contract.mechanism == "cape"
-    descent = stages[DESCENT:] if isinstance(method, PaperMethod) else []
+    descent = [] if paper is None else stages[DESCENT:]
     return Plan(
-        analysis=analysis,
+        study=study,
         contract=contract,
         stages=stages,
         sites=_site_plans(contract, releases),
         epsilon=_totals(stages, spendable_delta(contract)),
         epsilon_descent=_totals(descent, spendable_delta(contract)) if descent else {},
-        paper_says=paper_says(contract, method, releases) if isinstance(method, PaperMethod) and cape else {},
+        paper_says=paper_says(contract, paper, releases) if paper is not None and cape else {},
         comparison=comparison(contract) if private else {},
         subjects_needed=subjects_needed(contract) if private else [],
         colluding=colluding(contract) if cape else [],
@@ -271,13 +277,13 @@ def _totals(stages: list[StagePlan], delta: float) -> dict[str, float]:
 
 
 def _warnings(contract: Contract) -> list[str]:
-    whom = contract.adversary
+    whom, guarantee = contract.adversary, contract.guarantee()
     if not contract.private:
-        return [f"Not private. The study does NOT protect from {whom.not_against}."]
+        return [guarantee.protected]
     warnings = []
     if not whom.aggregator or not whom.n_sites:
         advice = "" if whom.n_sites else " Plan for at least 1 colluding site: any site may be curious."
-        warnings.append(f"The guarantee does NOT hold against {whom.not_against}.{advice}")
+        warnings.append(f"{guarantee.does_not_hold}{advice}")
     if contract.mechanism == "cape" and whom.n_sites == len(contract.subjects) - 1:
         warnings.append(
             "All sites but one may collude: each site adds as much noise as if it published alone, "

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.text import Text
 
 from capedjica.coordinator.planning.plan import Plan
-from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, PredictedQuality, Prediction
-from capedjica.privacy.statement import round_up
-from capedjica.study.approval_text import METHODS
-from capedjica.tools.text import printable, show_heading, show_paragraph, show_table
+from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, Prediction
+from capedjica.privacy.wording import round_up
+from capedjica.tools.terminal import show_heading, show_paragraph, show_table
+from capedjica.tools.text import counted, printable
 
-ACCOUNTANTS: Final = {
+_ACCOUNTANT_NAMES: Final = {
     "exact": "exact",
     "rdp": "Renyi, best order",
     "moments": "moments accountant",
@@ -44,28 +44,23 @@ def show_plan(plan: Plan, console: Console) -> None:
 
 
 def _show_setting(plan: Plan, console: Console) -> None:
-    contract, analysis = plan.contract, plan.analysis
+    contract = plan.contract
     n_releases = sum(stage.n_releases for stage in plan.stages)
     console.print(Text(printable(contract.title), style="bold"))
+    for step in plan.study.steps:
+        console.print(f"{step.table.summary(step.setting)}.")
     console.print(
-        f"{METHODS[analysis.method]}: {len(contract.subjects)} sites, {sum(contract.subjects):,} "
-        f"{contract.unit.plural()}, {analysis.n_features:,} features to {analysis.n_components} components, "
-        f"scans of about {analysis.scan_length:,} time points; at most {n_releases:,} releases."
+        f"{counted(len(contract.participants), 'site')}, {sum(contract.participants.values()):,} "
+        f"{contract.unit.plural()}; {counted(n_releases, 'release')} planned."
     )
     if not contract.private:
         return
-    masks = f" ({contract.mask} masks)" if contract.mechanism == "cape" else ""
-    console.print(
-        Text.assemble(
-            f"Each {contract.unit.named()} is protected with ",
-            (f"epsilon {round_up(plan.budget)}", "bold"),
-            f" at delta {contract.delta:g} for all stages together{masks}, {contract.adversary}.",
-        )
-    )
-    if not contract.unit.is_subject:
-        console.print(f"But {contract.unit.holding()} only with epsilon {round_up(plan.subject_epsilon)}.")
-    if plan.curious_site_epsilon is not None:
-        console.print(f"Against one curious site: epsilon {round_up(plan.curious_site_epsilon)}.")
+    masks = f", {contract.masking} masks" if contract.mechanism == "cape" else ""
+    console.print(f"Mechanism: {contract.mechanism}{masks}.")
+    guarantee = contract.guarantee()
+    console.print(Text(guarantee.protected, style="bold"))
+    for words in (*guarantee.summary[1:], *guarantee.caveats):
+        console.print(Text(words))
 
 
 def _show_stages(plan: Plan, console: Console) -> None:
@@ -104,17 +99,18 @@ def _show_sites(plan: Plan, console: Console) -> None:
         for site in plan.sites
     ]
     show_heading("What each site spends", console)
-    show_table(["site", "subjects", "budget (epsilon)", "planned"], rows, console)
+    show_table(["site", "people", "budget (epsilon)", "planned"], rows, console)
 
 
 def _show_totals(plan: Plan, console: Console) -> None:
     show_heading("Total epsilon of the planned releases", console)
     columns = ["accountant", "all stages"]
-    rows = [[title, round_up(plan.epsilon[name])] for name, title in ACCOUNTANTS.items()]
+    rows = [[title, round_up(plan.epsilon[name])] for name, title in _ACCOUNTANT_NAMES.items()]
     if plan.epsilon_descent:
         columns.append("gradient descent alone")
         rows = [
-            [*row, round_up(plan.epsilon_descent[name])] for row, name in zip(rows, ACCOUNTANTS, strict=True)
+            [*row, round_up(plan.epsilon_descent[name])]
+            for row, name in zip(rows, _ACCOUNTANT_NAMES, strict=True)
         ]
     if plan.paper_says:
         rows += [[title, "–", round_up(plan.paper_says[name])] for name, title in PAPER.items()]
@@ -150,16 +146,16 @@ def _show_comparison(plan: Plan, console: Console) -> None:
 
 
 def _show_questions(plan: Plan, console: Console) -> None:
-    show_heading("How many subjects, at this noise?", console)
+    show_heading("How many people, at this noise?", console)
     rows = [[f"{row['epsilon']:g}", f"{row['subjects']:,}"] for row in plan.subjects_needed]
-    show_table(["total epsilon", "subjects"], rows, console)
+    show_table(["total epsilon", "people"], rows, console)
     if plan.colluding:
         _show_colluding(plan, console)
     if plan.one_more_site:
         more = plan.one_more_site
         show_heading("What does one more site buy?", console)
         show_paragraph(
-            f"With {more['subjects_added']:,} more subjects: epsilon "
+            f"With {more['subjects_added']:,} more people: epsilon "
             f"{round_up(more['epsilon_at_equal_noise'])} at this noise, or "
             f"{more['noise_at_equal_epsilon']:.4g}x the noise at this epsilon.",
             console,
@@ -191,11 +187,20 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
     largest = max(2 * USABLE, *(quality.gain_index for quality in qualities))
     limit = round(USABLE / largest * BAR)
     title = f"{' ' * limit}{line} usable below {USABLE:g}".ljust(BAR)
-    bars = [_bar(round(quality.gain_index / largest * BAR), limit, full, line) for quality in qualities]
-    rows = [
-        [_budget(quality), bar.ljust(len(title)), *_numbers(quality)]
-        for quality, bar in zip(qualities, bars, strict=True)
-    ]
+    rows = []
+    for quality in qualities:
+        epsilon = f"{quality.epsilon:.4g}" if math.isfinite(quality.epsilon) else "none"
+        cells = (full * round(quality.gain_index / largest * BAR)).ljust(BAR)
+        bar = f"{cells[:limit]}{line}{cells[limit + 1 :]}"
+        values = (quality.gain_index, *quality.gain_index_range)
+        rows.append(
+            [
+                f"{epsilon} (planned)" if quality.planned else epsilon,
+                bar.ljust(len(title)),
+                *(f"{value:.3f}" for value in values),
+                f"{quality.map_correlation:.2f}",
+            ]
+        )
     show_heading("How good will the maps be? (a prediction)", console)
     strong = qualities.index(prediction.planned)
     show_table(["epsilon", title, *NUMBERS], rows, console, strong)
@@ -203,28 +208,12 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
     show_paragraph(CAVEAT, console)
 
 
-def _budget(quality: PredictedQuality) -> str:
-    epsilon = f"{quality.epsilon:.4g}" if math.isfinite(quality.epsilon) else "none"
-    return f"{epsilon} (planned)" if quality.planned else epsilon
-
-
-def _numbers(quality: PredictedQuality) -> list[str]:
-    values = (quality.gain_index, *quality.gain_index_range)
-    return [*(f"{value:.3f}" for value in values), f"{quality.map_correlation:.2f}"]
-
-
-def _bar(length: int, limit: int, full: str, line: str) -> str:
-    """Return a bar of this length, with a line at the limit."""
-    cells = (full * length).ljust(BAR)
-    return f"{cells[:limit]}{line}{cells[limit + 1 :]}"
-
-
 def _how(prediction: Prediction) -> str:
     text = (
         f"Gain index (0 is perfect) and correlation of the maps with the true ones: medians of "
         f"{prediction.repetitions} simulations, with the least and the greatest gain index, which tells how "
         f"well networks are told apart; what noise their pictures have shows in the maps alone. Simulated: "
-        f"{prediction.simulated_subjects:,} subjects with the noise planned for {prediction.subjects:,}"
+        f"{prediction.simulated_subjects:,} people with the noise planned for {prediction.subjects:,}"
     )
     if prediction.simulated_subjects < prediction.subjects:
         text += ", their larger sampling error taken off the gain index"

@@ -34,19 +34,19 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
-from capedjica.study.planned_releases import participants, planned_releases
+from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 CAVEAT: Final = (
     "Predicted on simulated data of compact, independent networks, as the paper's. Real data are harder: on "
     "ABIDE (1,017 people, 20 components) the gain index against a pooled analysis was about 0.15 at epsilon "
@@ -144,15 +144,15 @@ class Setup:
     @classmethod
     def of(cls, study: Study) -> Setup:
         """Choose the numbers for a study; refuse one whose simulation would take too long."""
-        method, table = _subject_method(study), study.content.analysis
+        method = _subject_method(study)
         for key, most in {"n_components": MOST_COMPONENTS, "scan_length": LONGEST_SIMULATED}.items():
-            if getattr(table, key) > most:
-                raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(table, key)}")
+            if getattr(method, key) > most:
+                raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(method, key)}")
         side = image_side(method)
-        n_planned = sum(study.contract.enrolled[name] for name in participants(study.contract))
-        affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * table.scan_length))
+        n_planned = sum(study.contract.participants.values())
+        affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * method.scan_length))
         n_subjects = min(n_planned, MOST_SUBJECTS, affordable)
-        return cls(n_subjects, table.n_components, table.scan_length, side, n_planned)
+        return cls(n_subjects, method.n_components, method.scan_length, side, n_planned)
 
     def data(self, seed: int) -> SyntheticStudy:
         """Make maps and subjects."""
@@ -173,11 +173,10 @@ class Setup:
 
 
 def _subject_method(study: Study) -> SubjectMethod:
-    if not isinstance(study.method, SubjectMethod):
-        raise InputError(
-            f"only method 'subject' can be predicted, the plan has '{study.content.analysis.method}'"
-        )
-    return study.method
+    if not isinstance(study.analysis, SubjectMethod):
+        kinds = ", ".join(getattr(step.table, "method", step.table.kind) for step in study.steps)
+        raise InputError(f"only method 'subject' alone can be predicted, the plan has '{kinds}'")
+    return study.analysis
 
 
 def image_side(method: SubjectMethod) -> int:
@@ -242,10 +241,10 @@ class SimulatedSubjects:
         """Return gain index and map correlation of one analysis; the worst if noise makes it break down."""
         try:
             with np.errstate(divide="raise", over="raise", invalid="raise"):
-                unmixing, _ = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
+                found = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
         except (FloatingPointError, np.linalg.LinAlgError):
             return NOTHING_FOUND
-        mixing, truth = mixing_of(unmixing), self.data.mixing
+        mixing, truth = found.mixing, self.data.mixing
         gain_index = normalized_gain_index(pseudo_inverse(mixing) @ truth)
         return gain_index, matched_map_correlation(mixing.T, truth.T)
 
@@ -256,6 +255,7 @@ class NoisyMeans:
     def __init__(self, subjects: SimulatedSubjects, noise: tuple[float, ...], seed: int) -> None:
         self._subjects, self._noise = subjects, noise
         self._rng, self._published = np.random.default_rng(seed), b""
+        self.released: list[ReleasedMean] = []
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the noisy mean of a stage's query."""
@@ -287,9 +287,17 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
     setup, budgets = Setup.of(study), _budgets(study)
     simulated = [setup.simulated(other) for other in budgets.values()]
     analyses = [simulated[0].without_noise, *simulated]
-    advance = _counted(progress, REPETITIONS * len(analyses))
+    total = REPETITIONS * len(analyses)
     with one_thread():
-        runs = [_repetition(setup, analyses, seed + number, advance) for number in range(REPETITIONS)]
+        runs = []
+        for number in range(seed, seed + REPETITIONS):
+            # The same subjects with the same noise, scaled, for each analysis.
+            subjects, scores = SimulatedSubjects(setup.data(number), analyses[0].method), []
+            for analysis in analyses:
+                scores.append(subjects.score(analysis, number))
+                if progress is not None:
+                    progress(total)
+            runs.append(scores)
     gains, correlations = np.moveaxis(np.array(runs), -1, 0)
     gains = as_with_more_subjects(gains[:, 1:], float(np.median(gains[:, 0])), setup)
     largest = max(study.contract.epsilon, default=math.inf)
@@ -312,21 +320,6 @@ def _budgets(study: Study) -> dict[float, Study]:
         return {1.0: study}
     others = {factor: with_budget(study, factor) for factor in FACTORS}
     return {factor: other for factor, other in others.items() if not other.problems()}
-
-
-def _counted(progress: Callable[[int], None] | None, total: int) -> Callable[[], None]:
-    return lambda: None if progress is None else progress(total)
-
-
-def _repetition(
-    setup: Setup, analyses: list[Simulated], seed: int, advance: Callable[[], None]
-) -> list[tuple[float, float]]:
-    """Return what comes of each analysis of the same subjects with the same noise, scaled."""
-    subjects, scores = SimulatedSubjects(setup.data(seed), analyses[0].method), []
-    for analysis in analyses:
-        scores.append(subjects.score(analysis, seed))
-        advance()
-    return scores
 
 
 def as_with_more_subjects(gains: FloatArray, floor: float, setup: Setup) -> FloatArray:

@@ -17,10 +17,10 @@ from capedjica.mechanisms.contract import Contract, MaskName, MechanismName
 from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import gaussian_epsilon, gaussian_mu, validate
 from capedjica.securesum.identity import PublicIdentity
-from capedjica.securesum.parameters import Roster, default_threshold
-from capedjica.study.planned_releases import fractions, participants, spendable_delta
+from capedjica.securesum.parameters import Roster, default_threshold, least_threshold, suitable_threshold
+from capedjica.study.planned_releases import fractions, spendable_delta
 
-MECHANISMS: Final[dict[str, tuple[MechanismName, MaskName]]] = {
+_COMPARED: Final[dict[str, tuple[MechanismName, MaskName]]] = {
     "pooled": ("pooled", "uniform"),
     "cape, uniform masks": ("cape", "uniform"),
     "cape, paper masks": ("cape", "paper"),
@@ -38,7 +38,7 @@ def nobody(number: int) -> PublicIdentity:
 def _noise_and_mu(contract: Contract) -> tuple[float, float]:
     """Return the noise of the first stage, and the total mu of the plan for the site that gives most."""
     parts = fractions(contract)
-    plan = plan_release(contract, contract.stages[0].query, parts[0], participants(contract))
+    plan = plan_release(contract, contract.stages[0].query, parts[0], tuple(contract.participants))
     used = math.fsum(stage.count * part for stage, part in zip(contract.stages, parts, strict=True))
     return plan.output_std, max(plan.mu.values()) * math.sqrt(used / parts[0])
 
@@ -59,8 +59,8 @@ def _against(contract: Contract, other: Contract) -> tuple[float, float]:
 def comparison(contract: Contract) -> dict[str, dict[str, float]]:
     """Each mechanism at the planned epsilon (how noisy) and at the planned noise (what epsilon)."""
     rows = {}
-    for name, (mechanism, mask) in MECHANISMS.items():
-        noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, mask=mask))
+    for name, (mechanism, mask) in _COMPARED.items():
+        noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, masking=mask))
         rows[name] = {"variance_at_equal_epsilon": noise**2, "epsilon_at_equal_noise": epsilon}
     return rows
 
@@ -68,7 +68,7 @@ def comparison(contract: Contract) -> dict[str, dict[str, float]]:
 def subjects_needed(contract: Contract) -> list[dict[str, float]]:
     """Subjects for other totals of epsilon at the noise of this plan: mu is proportional to 1/M."""
     _, mu = _noise_and_mu(contract)
-    n_subjects = sum(contract.enrolled[name] for name in participants(contract))
+    n_subjects = sum(contract.participants.values())
     return [
         {
             "epsilon": epsilon,
@@ -89,20 +89,15 @@ def colluding(contract: Contract) -> list[dict[str, Any]]:
             {
                 "n_colluding": c,
                 "epsilon": _against(contract, replace(contract, roster=roster))[1],
-                "default_threshold_allows": _least_threshold(s, c) <= default_threshold(s),
-                "least_threshold": _least_threshold(s, c),
+                "default_threshold_allows": least_threshold(s, c) <= default_threshold(s),
+                "least_threshold": least_threshold(s, c),
             }
         )
     return rows
 
 
-def _least_threshold(n_sites: int, n_colluding: int) -> int:
-    return (n_sites + n_colluding) // 2 + 1  # 2t > S + S_C
-
-
 def _roster(sites: tuple[PublicIdentity, ...], n_colluding: int) -> Roster:
-    threshold = max(default_threshold(len(sites)), _least_threshold(len(sites), n_colluding))
-    return Roster(sites, threshold, n_colluding)
+    return Roster(sites, suitable_threshold(len(sites), n_colluding), n_colluding)
 
 
 def one_more_site(contract: Contract) -> dict[str, float]:

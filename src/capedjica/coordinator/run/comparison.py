@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.maps import pseudo_inverse
+from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.coordinator.run.results import Provenance
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
-from capedjica.tools.matrices import read_matrix
+from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray, read_matrix
 from capedjica.tools.toml import listed
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -63,38 +61,46 @@ class _Privacy(msgspec.Struct):
     private: bool
 
 
-class _Analysis(msgspec.Struct):
+@dataclass(frozen=True, eq=False)
+class RunNetworks:
+    """The networks of a complete run: where they are, and by which method they were found."""
+
+    folder: RunFolder
+    place: str
     method: str
 
+    @classmethod
+    def of(cls, run: Path) -> RunNetworks:
+        """Return those of a run; refuse one without."""
+        study = Study.load(run)
+        step, table = study.networks, study.content.networks
+        if step is None or table is None:
+            raise InputError(f"{run} has no brain networks: its analyses are of other kinds")
+        return cls(RunFolder(run), study.results_folder(step), table.method)
 
-class _Study(msgspec.Struct):
-    analysis: _Analysis
-
-
-class _Origin(msgspec.Struct):
-    """What is compared of a ``provenance.json``."""
-
-    study: _Study
-    n_iter: int
+    @property
+    def mixing(self) -> FloatArray:
+        """The maps as columns."""
+        return self.folder.read_array(str(Path(self.place) / "mixing.npy"))
 
 
 def compare_runs(runs: Sequence[Path], truth: Path | None = None) -> list[ComparedRun]:
     """Compare complete runs with the true mixing matrix, or with the first run where no truth is known."""
-    found = [problem for run in runs for problem in _problems(run)]
-    if found:
-        raise InputError(listed("the runs cannot be compared", found))
-    folders = [RunFolder(run) for run in runs]
-    mixing = None if truth is None else read_matrix(truth)
-    reference = folders[0].read_array("mixing.npy") if mixing is None else mixing
-    for folder in folders:
-        shape = folder.read_array("mixing.npy").shape
+    problems = [problem for run in runs for problem in _problems(run)]
+    if problems:
+        raise InputError(listed("the runs cannot be compared", problems))
+    found = [RunNetworks.of(run) for run in runs]
+    truth_mixing = None if truth is None else read_matrix(truth)
+    reference = found[0].mixing if truth_mixing is None else truth_mixing
+    for one in found:
+        shape = one.mixing.shape
         if shape != reference.shape:
-            other = folders[0].path if truth is None else truth
+            other = found[0].folder.path if truth is None else truth
             raise InputError(
-                f"{folder.path} has {shape[1]} maps of {shape[0]} features, {other} has {reference.shape[1]} "
-                f"of {reference.shape[0]}: they cannot be compared"
+                f"{one.folder.path} has {shape[1]} maps of {shape[0]} features, {other} has "
+                f"{reference.shape[1]} of {reference.shape[0]}: they cannot be compared"
             )
-    return [_compared(folder, reference, mixing) for folder in folders]
+    return [_compared(one, reference, truth_mixing) for one in found]
 
 
 def _problems(run: Path) -> list[str]:
@@ -109,16 +115,16 @@ def _problems(run: Path) -> list[str]:
     return []
 
 
-def _compared(folder: RunFolder, reference: FloatArray, truth: FloatArray | None) -> ComparedRun:
-    privacy = folder.read_json("privacy.json", _Privacy)
-    provenance = folder.read_json("provenance.json", _Origin)
-    state, mixing = folder.state(), folder.read_array("mixing.npy")
+def _compared(one: RunNetworks, reference: FloatArray, truth: FloatArray | None) -> ComparedRun:
+    privacy = one.folder.read_json("privacy.json", _Privacy)
+    provenance = one.folder.read_json("provenance.json", Provenance)
+    state, mixing = one.folder.state(), one.mixing
     assert state is not None
     correlations = match_components(mixing.T, reference.T).correlations
     return ComparedRun(
-        run=str(folder.path),
+        run=str(one.folder.path),
         title=state.title,
-        method=provenance.study.analysis.method,
+        method=one.method,
         mechanism=privacy.mechanism,
         epsilon=privacy.epsilon,
         private=privacy.private,

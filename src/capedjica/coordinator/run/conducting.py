@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 
-from capedjica.algorithms.ica.reliability import stability
 from capedjica.coordinator.run.journal import Journal, JournaledMeans
 from capedjica.coordinator.run.results import SiteFacts, write_results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
@@ -13,7 +12,7 @@ from capedjica.coordinator.run.standing_file import open_standing
 from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange
-from capedjica.mechanisms.aggregator.guarantee import privacy_statement
+from capedjica.mechanisms.aggregator.history import privacy_statement
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.securesum.noise import NoiseSource
 from capedjica.study.study_file import Study
@@ -83,13 +82,12 @@ def _estimate(
         watcher.step(step)
 
     try:
-        unmixing, n_iter = study.method.estimate(JournaledMeans(journal, aggregator, report))
+        found = study.analysis.estimate(JournaledMeans(journal, aggregator, report))
     except BudgetExceededError as error:
         raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
     privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
-    stable = stability(study.method, unmixing, journal.released)
     sites = SiteFacts(_left_out(aggregator, privacy), aggregator.standing.carriers)
-    write_results(folder, study, unmixing, n_iter, stable, privacy, state, sites)
+    write_results(folder, study, found, privacy, state, sites)
     folder.finish(state)
     _log.info("complete. %s", " ".join(str(privacy).split()))
 

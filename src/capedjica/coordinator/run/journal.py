@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 from typing import Final, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.algorithms.method import Released
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator
-from capedjica.mechanisms.aggregator.history import Release
+from capedjica.mechanisms.aggregator.history import ReleaseRecord
 from capedjica.mechanisms.contract import Contract
-from capedjica.tools.durable import sync_folder
+from capedjica.tools.arrays import FloatArray
+from capedjica.tools.durable import sync_folder, writing
 
 _MAGIC: Final = b"capedjica releases 1\n"
 _LENGTH_BYTES: Final = 8
@@ -36,39 +35,39 @@ class MeanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
 
     stage: int
     value: bytes
-    releases: tuple[Release, ...]
+    releases: tuple[ReleaseRecord, ...]
 
 
 class Journal:
     """The records of one run; one that was cut off by a crash is dropped, the others are sound or refused."""
 
-    def __init__(self, path: Path, file: FileIO, records: list[MeanRecord]) -> None:
-        self._path, self._file, self.records = path, file, records
+    def __init__(self, path: Path, file: FileIO, records: list[MeanRecord], contract: Contract) -> None:
+        self._path, self._file, self.records, self._contract = path, file, records, contract
 
     @classmethod
     def open(cls, path: Path, contract: Contract) -> Self:
         """Open the journal of a run of this contract, or begin it."""
         header = _MAGIC + contract.hash
-        with _naming(path):
+        with writing(path):
             content = path.read_bytes() if path.exists() else b""
         # A file shorter than its header was cut off by its very first write.
         if not content.startswith(header) and not header.startswith(content):
             raise InputError(f"{path} is not the journal of this study")
         records, end = _read(content, len(header), path)
-        with _naming(path):
+        with writing(path):
             # Without a buffer, what could not be written is not tried again when the file is closed.
             file = open(path, "r+b" if content else "wb", buffering=0)  # noqa: SIM115 (closed by close)
             _write_at(file, 0, header)
             file.truncate(end)
             file.seek(end)
             sync_folder(path.parent)
-        return cls(path, file, records)
+        return cls(path, file, records, contract)
 
     def append(self, record: MeanRecord) -> None:
         """Write a record and wait until it is on disk."""
         payload = msgspec.msgpack.encode(record)
         frame = len(payload).to_bytes(_LENGTH_BYTES) + zlib.crc32(payload).to_bytes(_CHECK_BYTES) + payload
-        with _naming(self._path):
+        with writing(self._path):
             _write_at(self._file, self._file.tell(), frame)
         self.records.append(record)
 
@@ -83,14 +82,14 @@ class Journal:
         self.close()
 
     @property
-    def releases(self) -> list[Release]:
+    def releases(self) -> list[ReleaseRecord]:
         """All releases in order."""
         return [release for record in self.records for release in record.releases]
 
     @property
-    def released(self) -> list[Released]:
+    def released(self) -> list[ReleasedMean]:
         """All means in order, each with the noise of the release that made it."""
-        return _released(self.records)
+        return _released(self.records, self._contract)
 
     def n_done(self, n_stages: int) -> list[int]:
         """Return how many means of each stage were completed."""
@@ -115,24 +114,30 @@ class JournaledMeans:
         self._earlier = list(journal.records)
         self._unpublished: bytes | None = None
 
+    @property
+    def released(self) -> list[ReleasedMean]:
+        """The means that were asked for so far."""
+        made = self._journal.released
+        return made[: len(made) - len(self._earlier)]
+
     def publish(self, data: bytes) -> None:
         """Hand public data to all sites, once there is something to ask them."""
         self._unpublished = data
 
-    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query."""
         value = self._replay(stage) if self._earlier else self._make(stage, state)
         self._report(stage)
         return value
 
-    def _replay(self, stage: int) -> NDArray[np.float64]:
+    def _replay(self, stage: int) -> FloatArray:
         record = self._earlier.pop(0)
         size = self._aggregator.contract.stages[stage].query.size
         if record.stage != stage or len(record.value) != 8 * size:
             raise InputError("the journal of this run does not fit the analysis: it cannot be resumed")
         return np.frombuffer(record.value, dtype="<f8").astype(np.float64)
 
-    def _make(self, stage: int, state: bytes) -> NDArray[np.float64]:
+    def _make(self, stage: int, state: bytes) -> FloatArray:
         if self._unpublished is not None:
             self._aggregator.publish(self._unpublished)
             self._unpublished = None
@@ -143,7 +148,7 @@ class JournaledMeans:
         return value
 
 
-def read_journal(path: Path, contract: Contract) -> list[Released]:
+def read_journal(path: Path, contract: Contract) -> list[ReleasedMean]:
     """Return the means of a journal of this contract, which stays as it is."""
     try:
         content = path.read_bytes()
@@ -152,23 +157,19 @@ def read_journal(path: Path, contract: Contract) -> list[Released]:
     header = _MAGIC + contract.hash
     if not content.startswith(header):
         raise InputError(f"{path} is not the journal of this study")
-    return _released(_read(content, len(header), path)[0])
+    return _released(_read(content, len(header), path)[0], contract)
 
 
-def _released(records: list[MeanRecord]) -> list[Released]:
+def _released(records: list[MeanRecord], contract: Contract) -> list[ReleasedMean]:
     return [
-        Released(record.stage, np.frombuffer(record.value, dtype="<f8"), record.releases[-1].noise)
+        ReleasedMean(
+            record.stage,
+            np.frombuffer(record.value, dtype="<f8"),
+            record.releases[-1].noise,
+            sum(contract.enrolled[name] for name in record.releases[-1].participants),
+        )
         for record in records
     ]
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say which file it is that a disk refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _write_at(file: FileIO, place: int, data: bytes) -> None:

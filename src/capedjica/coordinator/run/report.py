@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from capedjica.algorithms.analysis import ReleasedMean, ResultTable
 from capedjica.algorithms.ica.paper_method import PaperMethod
-from capedjica.algorithms.method import Released
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
 from capedjica.coordinator.run.comparison import ComparedRun, compare_runs
 from capedjica.coordinator.run.journal import read_journal
+from capedjica.coordinator.run.results import Provenance, TableFile
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
@@ -30,13 +30,13 @@ from capedjica.report.brain import Peak
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
+from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
-from capedjica.study.study_file import Study
-from capedjica.tools.matrices import read_matrix
+from capedjica.study.study_file import Study, StudyStep
+from capedjica.tools.arrays import FloatArray, read_matrix
 
-FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"
 
 
@@ -107,17 +107,6 @@ BOUNDARIES: Final = {
 }
 
 
-class _Provenance(msgspec.Struct):
-    capedjica: str
-    python: str
-    libraries: dict[str, str]
-    contract: str
-    n_iter: int
-    started: str
-    resumed: int
-    files: dict[str, str]
-
-
 class _Reliability(msgspec.Struct):
     stability: list[float] | None
 
@@ -130,25 +119,54 @@ def run_report(run: Path) -> HtmlReport:
 def run_findings(run: Path) -> Findings:
     """Return what a complete run published."""
     folder = RunFolder(run)
-    if not folder.holds(["study.toml", "privacy.json", "provenance.json", "reliability.json", "maps.npy"]):
+    if not folder.holds(["study.toml", "privacy.json", "provenance.json"]):
         raise InputError(f"{run} holds no complete run: give the folder of one, or its unpacked results.zip")
     study = Study.load(run)
-    provenance = folder.read_json("provenance.json", _Provenance)
+    missing = [name for step in study.steps if not folder.holds([name := _first_file(study, step)])]
+    if missing:
+        raise InputError(f"{run} holds no complete run: there is no {missing[0]}")
+    provenance = folder.read_json("provenance.json", Provenance)
     cost = folder.read_json("privacy.json", PrivacyFile)
+    networks, table = study.networks, study.content.networks
     return Findings(
         title=study.content.title,
-        method=study.content.analysis.method,
         version=provenance.capedjica,
-        maps=_maps(folder, study),
+        method="" if table is None else table.method,
+        maps=None if networks is None else _maps(folder, study, networks),
+        sections=[_section(folder, study, step) for step in study.steps if step is not networks],
         contract=study.contract,
         privacy=cost.statement(study.contract),
         unconfined=tuple(name for name, kind in cost.carriers.items() if kind == "none"),
-        n_iter=provenance.n_iter,
+        # Of several analyses they would be added up, which says nothing.
+        n_iter=provenance.n_iter if len(study.steps) == 1 else 0,
         released=_released(folder, study),
-        preparation=_preparation(study),
-        prepared=_prepared(study.content.features, study.content.analysis.n_features),
+        preparation=feature_words(study.content.features),
+        prepared=_prepared(study.content.features),
         paper_says=_paper_says(study),
         origin=_origin(study, provenance, cost.carriers),
+    )
+
+
+def _first_file(study: Study, step: StudyStep) -> str:
+    """Return a file without which there is nothing to tell of an analysis."""
+    maps = step.table.kind in ("ica", "pca") and study.content.features.kind != "table"
+    name = "maps.npy" if maps else "tables.json"
+    return str(Path(study.results_folder(step)) / name)
+
+
+def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
+    place = Path(study.results_folder(step))
+    tables: list[ResultTable] = []
+    if folder.holds([str(place / "tables.json")]):
+        found = folder.read_json(str(place / "tables.json"), list[TableFile])
+        tables = [ResultTable(one.name, one.caption, one.columns, one.rows, one.chart) for one in found]
+    shown = folder.holds([str(place / "maps.npy")])
+    return section(
+        step.name,
+        step.table.summary(step.setting),
+        step.table.article(step.setting),
+        tables,
+        _maps(folder, study, step) if shown else None,
     )
 
 
@@ -156,24 +174,26 @@ def _known(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _maps(folder: RunFolder, study: Study) -> MapSet:
-    values, table = folder.read_array("maps.npy"), study.content.analysis
-    stability = folder.read_json("reliability.json", _Reliability).stability
-    if values.shape != (table.n_components, table.n_features):
+def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
+    place, features = Path(study.results_folder(step)), study.content.features
+    name = str(place / "maps.npy")
+    values = folder.read_array(name)
+    stability = folder.read_json(str(place / "reliability.json"), _Reliability).stability
+    expected = (getattr(step.table, "n_components", len(values)), step.setting.n_features)
+    if values.shape != expected:
         raise InputError(
-            f"{folder.path / 'maps.npy'} has shape {values.shape}, that of its study would be "
-            f"{(table.n_components, table.n_features)}"
+            f"{folder.path / name} has shape {values.shape}, that of its study would be {expected}"
         )
     return MapSet(
         values,
         None if stability is None else np.array(stability),
         study.features.image(values),
-        table.image_shape,
-        _peaks(folder.path / "peaks.csv"),
+        features.image_shape,
+        _peaks(folder.path / place / "peaks.csv"),
     )
 
 
-def _released(folder: RunFolder, study: Study) -> list[Released]:
+def _released(folder: RunFolder, study: Study) -> list[ReleasedMean]:
     """Return the means; none in an unpacked results.zip, which does not have them."""
     return read_journal(folder.journal_path, study.contract) if folder.journal_path.exists() else []
 
@@ -193,19 +213,7 @@ def _peaks(path: Path) -> list[Peak]:
         raise InputError(f"{path} is not a table of peaks as a run left it") from None
 
 
-def _preparation(study: Study) -> list[str]:
-    analysis = study.content.analysis
-    words = feature_words(msgspec.to_builtins(study.content.features), analysis.n_features)
-    if analysis.image_shape is not None:
-        height, width = analysis.image_shape
-        words.append(
-            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
-            "used; that choice looks at nobody's data."
-        )
-    return words
-
-
-def _prepared(features: FeatureTable, n_features: int) -> str:
+def _prepared(features: FeatureTable) -> str:
     """Return what was done to scans as an article says it."""
     done = {
         "smoothing_fwhm": "smoothed ({:g} mm full width at half maximum)",
@@ -215,11 +223,14 @@ def _prepared(features: FeatureTable, n_features: int) -> str:
         "low_pass": "low-pass filtered at {:g} Hz",
         "standardize": "standardised feature by feature",
     }
+    n_features = features.n_features or 0
     made = {
         "columns": f"given as time courses of {n_features:,} features",
         "atlas": f"averaged within the {n_features:,} regions of an atlas ({features.atlas})",
         "voxels": f"reduced to the {n_features:,} voxels of a brain mask",
     }
+    if features.kind == "table":
+        return f"Each participant entered with {len(features.columns)} numbers of a table."
     table = msgspec.to_builtins(features) | {"confounds": ", ".join(features.confounds)}
     steps = [words.format(table[key]) for key, words in done.items() if table[key]]
     space = f" in {features.space} space" if features.space else ""
@@ -228,13 +239,13 @@ def _prepared(features: FeatureTable, n_features: int) -> str:
 
 def _paper_says(study: Study) -> dict[str, float]:
     """Return what the paper says of its own method, where it is the one that was used."""
-    if not isinstance(study.method, PaperMethod) or study.contract.mechanism != "cape":
+    if not isinstance(study.analysis, PaperMethod) or study.contract.mechanism != "cape":
         return {}
-    said = paper_says(study.contract, study.method, planned_releases(study.contract))
+    said = paper_says(study.contract, study.analysis, planned_releases(study.contract))
     return {words: said[name] for name, words in PAPER.items()}
 
 
-def _origin(study: Study, provenance: _Provenance, carriers: Mapping[str, str]) -> dict[str, str]:
+def _origin(study: Study, provenance: Provenance, carriers: Mapping[str, str]) -> dict[str, str]:
     boundaries = {f"boundary at {name}": BOUNDARIES.get(kind, kind) for name, kind in carriers.items()}
     hashes = {f"SHA-256 of {name}": digest for name, digest in provenance.files.items()}
     return {
@@ -258,20 +269,25 @@ def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlRe
     compared = compare_runs(runs, truth)
     found = [run_findings(run) for run in runs]
     true_maps = None if truth is None else np.ascontiguousarray(read_matrix(truth).T)
-    reference = found[0].maps.values if true_maps is None else true_maps
-    entries = [
-        _entry(one, findings, reference, Path(one.run)) for one, findings in zip(compared, found, strict=True)
-    ]
+    maps = [_networks(one, run) for one, run in zip(found, runs, strict=True)]
+    reference = maps[0].values if true_maps is None else true_maps
+    entries = [_entry(one, own, reference, Path(one.run)) for one, own in zip(compared, maps, strict=True)]
     if true_maps is None:
         return HtmlReport(comparison_page(entries, None))
     scaled = true_maps / np.abs(true_maps).max(axis=1, keepdims=True)
-    return HtmlReport(comparison_page(entries, _placed(scaled, found[0].maps, Study.load(runs[0]))))
+    return HtmlReport(comparison_page(entries, _placed(scaled, maps[0], Study.load(runs[0]))))
 
 
-def _entry(one: ComparedRun, findings: Findings, reference: FloatArray, run: Path) -> Entry:
-    matching = match_components(findings.maps.values, reference)
-    values = findings.maps.values[matching.permutation] * matching.signs[:, np.newaxis]
-    stability = findings.maps.stability
+def _networks(findings: Findings, run: Path) -> MapSet:
+    if findings.maps is None:
+        raise InputError(f"{run} has no brain networks: its analyses are of other kinds")
+    return findings.maps
+
+
+def _entry(one: ComparedRun, maps: MapSet, reference: FloatArray, run: Path) -> Entry:
+    matching = match_components(maps.values, reference)
+    values = maps.values[matching.permutation] * matching.signs[:, np.newaxis]
+    stability = maps.stability
     stable = None if stability is None else stability[matching.permutation]
     return Entry(
         name=one.run,
@@ -280,7 +296,7 @@ def _entry(one: ComparedRun, findings: Findings, reference: FloatArray, run: Pat
         mechanism=one.mechanism,
         epsilon=one.epsilon if one.private else None,
         gain_index=one.gain_index,
-        maps=replace(_placed(values, findings.maps, Study.load(run)), stability=stable),
+        maps=replace(_placed(values, maps, Study.load(run)), stability=stable),
         correlations=matching.correlations,
         seconds=one.seconds,
     )

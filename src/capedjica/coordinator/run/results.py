@@ -6,31 +6,32 @@ import gzip
 import math
 import platform
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.maps import mixing_of, pseudo_inverse
-from capedjica.algorithms.ica.reliability import STABLE
+from capedjica.algorithms.analysis import Result
+from capedjica.algorithms.ica.networks import STABLE
+from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
-from capedjica.report.brain import RegionsAt, find_peaks, read_region_names, slices_figure, write_peaks
-from capedjica.report.figures import draw, maps_figure
+from capedjica.privacy.wording import NOT_PRIVATE
+from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
+from capedjica.report.downloads import csv_text
+from capedjica.report.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import public_files
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-FloatArray = NDArray[np.float64]
 SCALE: Final = "largest absolute value 1, positive; in the order of the features at which they peak"
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec", "nibabel", "nilearn")
 BUNDLE: Final = "results.zip"
@@ -74,46 +75,55 @@ class SiteFacts:
         return {"left_out": dict(self.left_out), "carriers": dict(self.carriers)}
 
 
-def result_names(study: Study) -> list[str]:
-    """Return the files that a complete run has."""
-    pictures = [] if study.content.analysis.image_shape is None else ["maps.png"]
-    if study.content.features.kind != "columns":
-        pictures = ["maps.nii.gz", "peaks.csv", "maps.png"]
-    return [
-        "unmixing.npy",
-        "mixing.npy",
-        "maps.npy",
-        "maps.csv",
-        *pictures,
-        "reliability.json",
-        "privacy.json",
-        "provenance.json",
-        BUNDLE,
-    ]
+class Provenance(msgspec.Struct):
+    """What is told of a ``provenance.json``: where everything comes from."""
+
+    capedjica: str
+    python: str
+    libraries: dict[str, str]
+    contract: str
+    n_iter: int
+    started: str
+    resumed: int
+    files: dict[str, str]
+
+
+class TableFile(msgspec.Struct):
+    """One table of a ``tables.json``, as :class:`capedjica.algorithms.analysis.ResultTable` has it."""
+
+    name: str
+    caption: str
+    columns: list[str]
+    rows: list[list[Any]]
+    chart: Literal["bars", "none"]
+
+
+def is_whole(folder: RunFolder) -> bool:
+    """Whether all that a complete run left is still there."""
+    if not folder.holds(["privacy.json", "provenance.json", BUNDLE]):
+        return False
+    return folder.holds(folder.read_json("provenance.json", Provenance).files)
 
 
 def write_results(
     folder: RunFolder,
     study: Study,
-    unmixing: FloatArray,
-    n_iter: int,
-    stability: FloatArray | None,
+    found: Result,
     privacy: PrivacyStatement,
     state: RunState,
     sites: SiteFacts,
 ) -> None:
-    """Write the matrices, the maps for people, reliability, privacy, provenance, and a bundle of it all.
+    """Write what was found, privacy, provenance, and a bundle of it all.
 
-    ``stability`` is that of each map, None where the method cannot tell it.
+    Several analyses have a folder each, named as they are; one alone leaves its files on top.
     """
-    mixing = mixing_of(unmixing)
-    folder.write_array("mixing.npy", mixing)
-    folder.write_array("unmixing.npy", pseudo_inverse(mixing))
-    folder.write_array("maps.npy", np.ascontiguousarray(mixing.T))
-    folder.produce("maps.csv", lambda draft: _write_csv(draft, mixing))
-    title = study.content.title if privacy.private else f"{study.content.title} (NOT PRIVATE)"
-    _write_pictures(folder, study, mixing.T, title, stability)
-    folder.write_json("reliability.json", reliability_json(stability))
+    results = found.by_name if isinstance(found, Results) else {study.steps[0].name: found}
+    title = study.content.title if privacy.private else f"{study.content.title} ({NOT_PRIVATE})"
+    files = [
+        name
+        for step in study.steps
+        for name in _write_result(folder, study, study.results_folder(step), results[step.name], title)
+    ]
     folder.write_json("privacy.json", privacy_json(privacy) | sites.json())
     folder.write_json(
         "provenance.json",
@@ -123,35 +133,57 @@ def write_results(
             "libraries": {name: version(name) for name in _LIBRARIES},
             "study": {"hash": study.hash.hex(), **msgspec.to_builtins(study.content)},
             "contract": study.contract.hash.hex(),
-            "n_iter": n_iter,
+            "n_iter": found.n_iter,
             "maps": SCALE,
             "started": state.started,
             "resumed": state.resumed,
-            "files": {
-                name: folder.hash_of(name)
-                for name in result_names(study)
-                if name != BUNDLE and not name.endswith(".json")
-            },
+            "files": {name: folder.hash_of(name) for name in files},
         },
     )
-    folder.produce(BUNDLE, lambda draft: _write_bundle(draft, folder, study))
+    folder.produce(BUNDLE, lambda file: _write_bundle(file, folder, study, files))
 
 
-def _write_pictures(
-    folder: RunFolder, study: Study, maps: FloatArray, title: str, stability: FloatArray | None
-) -> None:
-    """Write the maps as images, where features have places."""
-    shape, image = study.content.analysis.image_shape, study.features.image(maps)
+def _write_result(folder: RunFolder, study: Study, place: str, found: Result, title: str) -> list[str]:
+    """Write what one analysis found; return the names of the files."""
+    where = f"{place}/" if place else ""
+    names = [f"{where}{name}.npy" for name in found.arrays()]
+    for name, array in found.arrays().items():
+        folder.write_array(f"{where}{name}.npy", array)
+    tables = found.tables()
+    for one in tables:
+        _write_table(folder, f"{where}{one.name}.csv", one.columns, one.rows)
+    names += [f"{where}{one.name}.csv" for one in tables]
+    if tables:
+        folder.write_json(f"{where}tables.json", [msgspec.to_builtins(one) for one in tables])
+        names.append(f"{where}tables.json")
+    if found.maps is None:
+        return names
+    folder.write_array(f"{where}maps.npy", found.maps)
+    columns = [f"map {number}" for number in range(1, len(found.maps) + 1)]
+    _write_table(folder, f"{where}maps.csv", columns, found.maps.T)
+    names += [f"{where}maps.npy", f"{where}maps.csv", *_write_pictures(folder, study, where, found, title)]
+    folder.write_json(f"{where}reliability.json", reliability_json(found.stability))
+    return [*names, f"{where}reliability.json"]
+
+
+def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, title: str) -> list[str]:
+    """Write the maps as images, where features have places; return the names of the files."""
+    maps, stability = found.maps, found.stability
+    assert maps is not None
+    shape, image = study.content.features.image_shape, study.features.image(maps)
+    names = [f"{where}maps.png"]
     if shape is not None:
         figure = maps_figure({"": maps.reshape(-1, *shape)}, title, stability)
     elif image is not None:
-        folder.write("maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
+        folder.write(f"{where}maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
         peaks = find_peaks(image, _regions(study))
-        folder.produce("peaks.csv", lambda draft: write_peaks(draft, peaks))
+        folder.write(f"{where}peaks.csv", peaks_csv(peaks))
         figure = slices_figure(image, title, stability)
+        names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
     else:
-        return
-    folder.produce("maps.png", lambda draft: draw(figure, draft))
+        return []
+    folder.produce(f"{where}maps.png", lambda file: draw(figure, file))
+    return names
 
 
 def _regions(study: Study) -> RegionsAt | None:
@@ -166,15 +198,21 @@ def _regions(study: Study) -> RegionsAt | None:
     return RegionsAt(atlas, names) if len(atlas.shape) == 3 else None
 
 
-def _write_bundle(path: Path, folder: RunFolder, study: Study) -> None:
+def _write_bundle(file: IO[bytes], folder: RunFolder, study: Study, files: Sequence[str]) -> None:
     """Write one file with all that is to be handed on: the results and the study, public files included."""
     public = [name for _, name, _ in public_files(study.content.features)]
-    names = [*(name for name in result_names(study) if name != BUNDLE), "study.toml", *public]
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    names = [*files, "privacy.json", "provenance.json", "study.toml", *public]
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             # Without a date, the same results make the same bundle.
             entry = zipfile.ZipInfo(name)
             archive.writestr(entry, (folder.path / name).read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def _write_table(
+    folder: RunFolder, name: str, columns: Sequence[str], rows: Iterable[Sequence[str | float]]
+) -> None:
+    folder.write(name, csv_text(columns, rows).encode())
 
 
 def reliability_json(stability: FloatArray | None) -> dict[str, Any]:
@@ -211,6 +249,7 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
         "against": whom.against,
         "not_against": whom.not_against,
         "curious_site_epsilon": privacy.curious_site_epsilon,
+        "guarantee": privacy.guarantee.as_dict(),
         "not_covered": list(privacy.not_covered),
         "mechanism": privacy.mechanism,
         "n_sites": privacy.n_sites,
@@ -234,8 +273,3 @@ def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
             for release in privacy.releases
         ],
     }
-
-
-def _write_csv(path: Path, mixing: FloatArray) -> None:
-    header = ",".join(f"map {number}" for number in range(1, mixing.shape[1] + 1))
-    np.savetxt(path, mixing, delimiter=",", fmt="%.8g", header=header, comments="")

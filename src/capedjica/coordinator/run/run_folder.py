@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.errors import InputError
 from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.study.public_files import copy_files, hash_of
-from capedjica.study.study_file import Study, StudyFile, changes, write_study
-from capedjica.tools.durable import sync_folder
+from capedjica.study.study_file import Study, changes, read_study_file, write_study
+from capedjica.tools.arrays import FloatArray, read_matrix
+from capedjica.tools.durable import whole_file, writing
 from capedjica.tools.locks import locked
-from capedjica.tools.matrices import read_matrix
 from capedjica.tools.text import printable
-from capedjica.tools.toml import read_toml
 from capedjica.tools.version import __version__
 
 SCHEMA: Final = 1
-_Content = TypeVar("_Content", bound=msgspec.Struct)
+_Content = TypeVar("_Content")
 
 
 class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -112,7 +108,7 @@ class RunFolder:
     def _difference(self, study: Study) -> str:
         """Return in words what was changed about the study of this folder, if that can be told."""
         try:
-            earlier = read_toml(self.path / "study.toml", StudyFile)
+            earlier = read_study_file(self.path / "study.toml")
         except InputError:
             return ""
         return f", changed: {'; '.join(changes(earlier, study.content))}"
@@ -165,33 +161,26 @@ class RunFolder:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole or not at all."""
-        self.produce(name, lambda draft: draft.write_bytes(content))
+        self.produce(name, lambda file: file.write(content))
 
-    def produce(self, name: str, make: Callable[[Path], object]) -> None:
-        """Let ``make(path)`` write a file; it gets its name when it is complete and on disk."""
-        draft = self.path / f".{name}.part"
-        try:
-            make(draft)
-            with open(draft, "rb") as file:
-                os.fsync(file.fileno())
-            draft.replace(self.path / name)
-            sync_folder(self.path)
-        except OSError as error:
-            raise InputError(f"{self.path / name} cannot be written: {error.strerror}") from None
-        finally:
-            draft.unlink(missing_ok=True)
+    def produce(self, name: str, make: Callable[[IO[bytes]], object]) -> None:
+        """Let ``make(file)`` write a file; it gets its name when it is complete and on disk."""
+        target = self.path / name
+        with writing(target):
+            if target.parent != self.path:
+                target.parent.mkdir(exist_ok=True)
+            with whole_file(target) as file:
+                make(file)
 
-    def write_array(self, name: str, array: NDArray[np.float64]) -> None:
+    def write_array(self, name: str, array: FloatArray) -> None:
         """Write an array as ``.npy``."""
-        buffer = BytesIO()
-        np.save(buffer, array, allow_pickle=False)
-        self.write(name, buffer.getvalue())
+        self.produce(name, lambda file: np.save(file, array, allow_pickle=False))
 
     def write_json(self, name: str, content: Any) -> None:
         """Write indented JSON."""
         self.write(name, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
-    def read_array(self, name: str) -> NDArray[np.float64]:
+    def read_array(self, name: str) -> FloatArray:
         """Return a matrix of the results."""
         return read_matrix(self.path / name)
 

@@ -38,12 +38,12 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from capedjica.data.simulated.synthetic import BATCH, SyntheticModel
 from capedjica.errors import InputError
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 Float32Array = NDArray[np.float32]
-FloatArray = NDArray[np.float64]
 Confounds = dict[str, FloatArray]
 
 SPACE: Final = "MNI152NLin2009cAsym"

@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from capedjica.algorithms.parallel import compiled, one_thread, over_subjects
 from capedjica.errors import InputError
 from capedjica.privacy import validate
+from capedjica.tools.arrays import FloatArray
 
 Float32Array = NDArray[np.float32]
-FloatArray = NDArray[np.float64]
 
 MAX_ORDER: Final = 10
 MAX_ROOT: Final = 0.95

@@ -135,7 +135,11 @@ class BlockMaking:
 
     def _sum_masks(self, answers: dict[str, bytes]) -> OpenBlock | None:
         """Run the secure sum of the masks, round by round."""
-        total, header = self._new_sum(), (VERSION, self._contract.hash, self._begin.block)
+        length = BlockLayout(self._contract, self._begin).n_words
+        total = AggregatorSum(
+            SumParameters(self._begin.hash, self._contract.roster, length, self._begin.block)
+        )
+        header = VERSION, self._contract.hash, self._begin.block
         while True:
             accepted = {name for name, data in answers.items() if self._feed(total, name, data)}
             try:
@@ -145,23 +149,15 @@ class BlockMaking:
                 self._note_missing(self._begin.invited, accepted)
                 return None
             if total.done:
-                return self._open(total, accepted)
+                # A survivor that did not finish does not know the participants, so it would refuse every
+                # release: the block is usable only if all its survivors are still there.
+                if not set(total.survivors) <= accepted:
+                    self._note_missing(total.survivors, accepted)
+                    return None
+                return OpenBlock(self._contract, self._begin, total.survivors, total.result)
             if self._abandoned.is_set():
                 return None
             answers = self._ask({name: Sum(*header, data) for name, data in questions.items()})
-
-    def _open(self, total: AggregatorSum, finished: Collection[str]) -> OpenBlock | None:
-        """Return the block, which is usable only if all its survivors are still there."""
-        # A survivor that did not finish does not know the participants, so it would refuse every release.
-        if not set(total.survivors) <= set(finished):
-            self._note_missing(total.survivors, finished)
-            return None
-        return OpenBlock(self._contract, self._begin, total.survivors, total.result)
-
-    def _new_sum(self) -> AggregatorSum:
-        length = BlockLayout(self._contract, self._begin).n_words
-        parameters = SumParameters(self._begin.hash, self._contract.roster, length, self._begin.block)
-        return AggregatorSum(parameters)
 
     def _note_missing(self, expected: Collection[str], present: Collection[str]) -> None:
         self.missing = tuple(name for name in expected if name not in present)

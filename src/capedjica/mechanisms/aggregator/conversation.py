@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import Question, Refusal, Reply, encode, question_hash, read_reply
+from capedjica.tools.text import printable
 
 Exchange = Callable[[Mapping[str, bytes]], Mapping[str, bytes]]
 _Answer = TypeVar("_Answer", bound=Reply)
-
-# A refusal is quoted to people up to this length.
-_LONGEST_REASON: Final = 200
 
 
 class Conversation:
@@ -63,13 +61,8 @@ class Conversation:
             return
         if isinstance(reply, Refusal):
             # defence: what-a-site-says
-            self.refusals[name] = _one_line(reply.reason)
+            self.refusals[name] = printable(reply.reason)
         elif isinstance(reply, expected):
             answers[name] = reply
         else:
             self.refusals[name] = f"answered with {type(reply).__name__}, expected {expected.__name__}"
-
-
-def _one_line(text: str) -> str:
-    """Return a site's words as a person may see them: short, and nothing that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_LONGEST_REASON])

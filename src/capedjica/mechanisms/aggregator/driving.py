@@ -14,16 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, InputError, ProtocolError
 from capedjica.mechanisms.aggregator.block_making import BlockMaking, OpenBlock
 from capedjica.mechanisms.aggregator.conversation import Conversation, Exchange
-from capedjica.mechanisms.aggregator.history import Event, Release
+from capedjica.mechanisms.aggregator.history import Event, ReleaseRecord
 from capedjica.mechanisms.aggregator.lost_sites import (
     MAX_ATTEMPTS,
     REPEATS,
-    planned_share,
     recalibrated,
 )
 from capedjica.mechanisms.aggregator.standing import Standing
@@ -44,6 +42,7 @@ from capedjica.mechanisms.messages import (
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
+from capedjica.tools.arrays import FloatArray
 
 __all__ = ["Aggregator", "Exchange"]
 
@@ -65,7 +64,7 @@ class Aggregator:
         Sends bytes to sites by name and returns the answers that came back in time.
     noise : NoiseSource, optional
         For ``mechanism="pooled"``, where the aggregator is the trusted curator who adds the noise.
-    done : sequence of Release
+    done : sequence of ReleaseRecord
         What an earlier aggregator of the same contract made, before it was interrupted.
     n_done : sequence of int
         How many means of each stage it completed.
@@ -78,7 +77,7 @@ class Aggregator:
 
     Attributes
     ----------
-    releases : list of Release
+    releases : list of ReleaseRecord
         What was made so far, in order.
     refusals : dict
         Why each site that did not answer as it should did not, the last time.
@@ -91,7 +90,7 @@ class Aggregator:
         contract: Contract,
         exchange: Exchange,
         noise: NoiseSource | None = None,
-        done: Sequence[Release] = (),
+        done: Sequence[ReleaseRecord] = (),
         n_done: Sequence[int] = (),
         *,
         ahead: bool = False,
@@ -104,7 +103,7 @@ class Aggregator:
             if noise.secure == contract.insecure_noise:
                 raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
-        self.releases: list[Release] = list(done)
+        self.releases: list[ReleaseRecord] = list(done)
         self.standing = Standing() if standing is None else standing
         self._conversation = Conversation(contract, exchange)
         self.refusals = self._conversation.refusals
@@ -126,7 +125,7 @@ class Aggregator:
         if self._block is not None and not self._knows_what_is_published(self._block):
             self._block = None
 
-    def mean(self, stage: int, state: bytes = b"") -> NDArray[np.float64]:
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query over all subjects of the participants.
 
         Parameters
@@ -206,17 +205,15 @@ class Aggregator:
         told, nonce = (*self._header(), self._published, self._aborted), secrets.token_bytes(NONCE_BYTES)
         questions = {name: Hello(*told, self._heads.get(name, b""), nonce) for name in self._wanted()}
         self._tell("greeting", self._informed)
-        present = self._credible(self._conversation.ask(questions, Status))
+        answers = self._conversation.ask(questions, Status)
+        # Without the sites that lie about what they claimed or spent.
+        left_out = self.standing.judge(self.contract, answers)
+        self.refusals.update(left_out)
+        present = {name: status for name, status in answers.items() if name not in left_out}
         self.standing.note_carriers(present)
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
         return present
-
-    def _credible(self, present: dict[str, Status]) -> dict[str, Status]:
-        """Leave out sites that lie about what they claimed or spent."""
-        left_out = self.standing.judge(self.contract, present)
-        self.refusals.update(left_out)
-        return {name: status for name, status in present.items() if name not in left_out}
 
     def _note_failures(self, names: Iterable[str]) -> None:
         """Remember which sites failed the others, and why."""
@@ -312,7 +309,7 @@ class Aggregator:
         """Return slots for this stage and those after it, as many as fit a block, without those held."""
         n_held = Counter(slot.stage for slot in held)
         coming = (
-            SlotPlan(index, planned_share(self.contract, index) * self._shrink)
+            SlotPlan(index, self.contract.planned_share(agreed) * self._shrink)
             for index, agreed in enumerate(self.contract.stages[stage:], start=stage)
             for _ in range(agreed.count - self._done[index] - n_held[index])
         )
@@ -327,7 +324,7 @@ class Aggregator:
 
     # Releases
 
-    def _ask(self, block: OpenBlock, stage: int, state: bytes) -> NDArray[np.float64] | None:
+    def _ask(self, block: OpenBlock, stage: int, state: bytes) -> FloatArray | None:
         """Ask for one release; None, with what was sent charged, if a participant did not answer."""
         slot = block.take(stage)
         plan = block.plan(slot)
@@ -338,7 +335,7 @@ class Aggregator:
             slot,
             list(plan.participants),
             block.begin.slots[slot],
-            self._published_hash(),
+            publication_hash(self._published),
             state,
         )
         # defence: what-is-asked-is-written-down
@@ -346,7 +343,7 @@ class Aggregator:
         answers = self._ask_until_complete(ask, plan)
         aborted = len(answers) < len(plan.participants)
         self.releases.append(
-            Release(
+            ReleaseRecord(
                 label=plan.query.label,
                 # defence: what-was-given-up-stays-charged
                 mu=plan.mu,
@@ -372,9 +369,6 @@ class Aggregator:
                 answers |= {name: answer for name, answer in given.items() if self._fits(answer, ask, plan)}
         return answers
 
-    def _published_hash(self) -> bytes:
-        return publication_hash(self._published)
-
     def _fits(self, answer: Answer, ask: Ask, plan: ReleasePlan) -> bool:
         # defence: answers-that-fit
         if (answer.block, answer.slot) != (ask.block, ask.slot) or len(answer.words) != 8 * plan.query.size:
@@ -385,9 +379,7 @@ class Aggregator:
             return False
         return True
 
-    def _combine(
-        self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]
-    ) -> NDArray[np.float64]:
+    def _combine(self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]) -> FloatArray:
         """Add up, take the masks off, and return to real numbers."""
         total = np.zeros(plan.query.size, dtype=np.uint64)
         for part in parts:

@@ -1,13 +1,17 @@
-"""What the aggregator tells of a run: every release as it happened, and what it is about to do."""
+"""What the aggregator tells of a run: its releases, what it is about to do, and the guarantee."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from capedjica.mechanisms.contract import Contract
+from capedjica.privacy.statement import Charge, PrivacyStatement
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleaseRecord:
     """One release as it happened.
 
     Attributes
@@ -49,3 +53,36 @@ class Event:
     doing: str
     present: tuple[str, ...]
     lost: Mapping[str, str]
+
+
+def privacy_statement(
+    contract: Contract, releases: Iterable[ReleaseRecord], charged: Mapping[str, float] | None = None
+) -> PrivacyStatement:
+    """Return what was guaranteed and what was spent.
+
+    Parameters
+    ----------
+    contract : Contract
+        What was agreed.
+    releases : iterable of ReleaseRecord
+        What the aggregator knows of.
+    charged : dict, optional
+        mu^2 by site as the sites' ledgers say, which also know of what was lost to interruptions.
+    """
+    names = contract.roster.names
+    caps = contract.epsilon or (math.inf,) * len(names)
+    return PrivacyStatement(
+        nominal_epsilon=max(caps),
+        delta=contract.delta,
+        nominal_mu=max(contract.total_mu.values()),
+        nominal_releases=tuple(Charge(r.label, r.mu, r.noise, r.aborted) for r in releases),
+        nominal_site_epsilon=dict(zip(names, caps, strict=True)),
+        mechanism=contract.mechanism,
+        n_sites=len(names),
+        n_colluding=contract.roster.n_colluding,
+        secure=not contract.insecure_noise,
+        nominal_charged=charged,
+        neighbour=contract.neighbour,
+        units_per_subject=contract.units_per_subject,
+        alone=contract.alone if contract.mechanism == "local" else "",
+    )

@@ -17,17 +17,11 @@ REPEATS: Final = 1
 # How often a release is tried again after sites were lost.
 MAX_ATTEMPTS: Final = 20
 # How often a site that was there may fail the others, at their cost, before it is left out for good.
-PATIENCE: Final = 2
+LEFT_OUT_AFTER: Final = 2
 # A release is not made with less than this part of the budget that was planned for it.
 LEAST_SHRINK: Final = 0.01
 # What the headroom of earlier releases leaves over, at most, as part of the budget of a release.
 ROUNDING: Final = 1e-6
-
-
-def planned_share(contract: Contract, stage: int) -> float:
-    """Return the part of the budget that was planned for one release of a stage."""
-    agreed = contract.stages[stage]
-    return agreed.share / agreed.count * (1 - contract.reserve)
 
 
 def recalibrated(contract: Contract, done: Sequence[int], spent: float, before: float) -> float:
@@ -55,8 +49,8 @@ def recalibrated(contract: Contract, done: Sequence[int], spent: float, before: 
         If noise would swallow what is left.
     """
     left = math.fsum(
-        (agreed.count - n_done) * planned_share(contract, stage)
-        for stage, (agreed, n_done) in enumerate(zip(contract.stages, done, strict=True))
+        (agreed.count - n_done) * contract.planned_share(agreed)
+        for agreed, n_done in zip(contract.stages, done, strict=True)
     )
     # defence: what-is-left-of-the-budget
     shrink = min(1.0, (1 - spent) * (1 - HEADROOM) / left)

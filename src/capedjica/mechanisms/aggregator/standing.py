@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from capedjica.mechanisms.aggregator.lost_sites import PATIENCE, far_ahead
+from capedjica.mechanisms.aggregator.lost_sites import LEFT_OUT_AFTER, far_ahead
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import CarrierName, Status
 
@@ -67,11 +67,11 @@ class Standing:
     save: Callable[[Standing], None] = field(default=_keep_in_memory, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self.failures.update({name: PATIENCE - self.failures[name] for name in self.liars})
+        self.failures.update({name: LEFT_OUT_AFTER - self.failures[name] for name in self.liars})
 
     def leaves_out(self, name: str) -> bool:
         """Whether a site lied, or failed the others too often."""
-        return self.failures[name] >= PATIENCE
+        return self.failures[name] >= LEFT_OUT_AFTER
 
     def begin(self, block: int) -> None:
         """Write down a block that is about to be begun."""
@@ -134,7 +134,7 @@ class Standing:
         """Leave sites out for good."""
         if lies:
             self.liars.update(lies)
-            self.failures.update({name: max(0, PATIENCE - self.failures[name]) for name in lies})
+            self.failures.update({name: max(0, LEFT_OUT_AFTER - self.failures[name]) for name in lies})
             self.reasons.update(lies)
             self.save(self)
 

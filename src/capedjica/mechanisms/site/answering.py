@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
 from capedjica.mechanisms.block import BlockLayout
-from capedjica.mechanisms.contract import Contract, Query
+from capedjica.mechanisms.contract import Contract, Query, Statistics, Vectors
 from capedjica.mechanisms.messages import (
     MAX_AHEAD,
     VERSION,
@@ -45,13 +45,12 @@ from capedjica.mechanisms.messages import (
 from capedjica.mechanisms.release import HEADROOM, MAX_BLOCK_WORDS, ReleasePlan
 from capedjica.mechanisms.site.clipping import sum_subjects
 from capedjica.mechanisms.site.head_seal import HeadSeal
-from capedjica.mechanisms.site.private_log import private_log
-from capedjica.mechanisms.statistics import Statistics, Vectors
 from capedjica.privacy.ledger import SlotBurntError, Summary, Totals
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.parameters import SumParameters
 from capedjica.securesum.site import SiteSum
+from capedjica.tools.log_files import private_log
 
 
 class SiteLedger(Protocol):
@@ -243,7 +242,9 @@ class Site:
                 self._ledger.check_against(self._seal.unseal(hello.head))
             self._published, self._published_hash = hello.published, publication_hash(hello.published)
             for block, slot in hello.aborted:
-                self._record_abort(block, slot)
+                # Of a release that this site never made nothing is noted, whatever the aggregator says.
+                with suppress(ProtocolError):
+                    self._ledger.record_abort(self.contract.hash, block, 0, slot, "a site did not answer")
             return self._present_status()
 
     def _present_status(self) -> Status:
@@ -258,13 +259,6 @@ class Site:
         """Return the ledger's head, for the aggregator to hand back and not to read."""
         # defence: sealed-heads
         return self._seal.seal(self._ledger.head)
-
-    def _record_abort(self, block: int, slot: int) -> None:
-        try:
-            self._ledger.record_abort(self.contract.hash, block, 0, slot, "a site did not answer")
-        except ProtocolError:
-            # This site never made that release: nothing to note, whatever the aggregator says.
-            return
 
     def _begin(self, begin: Begin) -> bytes:
         with self._state:
@@ -377,7 +371,11 @@ class Site:
             block = self._unused(ask)
             if block is None:
                 return 0.0, self._burnt
-            plan, published = block.plan(ask), self._checked_publication(ask)
+            plan, published = block.plan(ask), self._published
+            if ask.published != self._published_hash:
+                raise ProtocolError(
+                    f"site {self.name} does not hold the published data that this release refers to"
+                )
             if block is self._next:
                 self._keep(block)
         total = self._sum_subjects(ask, plan, published)
@@ -399,13 +397,6 @@ class Site:
         held = [block for block in self._blocks() if block.begin.block == ask.block]
         # defence: slot-of-a-held-block
         return held[0] if held and ask.slot not in held[0].used else None
-
-    def _checked_publication(self, ask: Ask) -> bytes:
-        if ask.published != self._published_hash:
-            raise ProtocolError(
-                f"site {self.name} does not hold the published data that this release refers to"
-            )
-        return self._published
 
     def _sum_subjects(self, ask: Ask, plan: ReleasePlan, published: bytes) -> NDArray[np.int64]:
         def vectors() -> Iterable[Vectors]:
@@ -437,7 +428,9 @@ class _Block:
         self._sum: SiteSum | None = None
         if site.contract.mechanism == "cape":
             self._masks = self._make_masks(tuple(begin.invited))
-            self._sum = self._start_sum()
+            roster, register = site.contract.roster, _Claim(site._ledger, site.contract.hash)
+            parameters = SumParameters(begin.hash, roster, self._layout.n_words, begin.block)
+            self._sum = SiteSum(parameters, site._identity, site.name, self._masks, register)
             self.first_message = self._sum.start()
         else:
             self._masks, self.first_message = np.zeros(self._layout.n_words, np.uint64), b""
@@ -446,18 +439,12 @@ class _Block:
     def _make_masks(self, invited: tuple[str, ...]) -> NDArray[np.uint64]:
         """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
         site = self._site
-        if site.contract.mask == "uniform":
+        if site.contract.masking == "uniform":
             # defence: uniform-masks
             return site._mask_source.uniform(self._layout.n_words)
         plans = [self._layout.plan(slot, invited) for slot in range(len(self.begin.slots))]
         parts = [_gaussian(site._mask_source, plan.mask[site.name], plan.query.size) for plan in plans]
         return np.concatenate(parts).view(np.uint64)
-
-    def _start_sum(self) -> SiteSum:
-        site, roster = self._site, self._site.contract.roster
-        parameters = SumParameters(self.begin.hash, roster, self._layout.n_words, self.begin.block)
-        register = _Claim(site._ledger, site.contract.hash)
-        return SiteSum(parameters, site._identity, site.name, self._masks, register)
 
     @property
     def unused(self) -> list[SlotPlan]:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from capedjica.compiled import compiled
 from capedjica.errors import ProtocolError
+from capedjica.mechanisms.contract import Vectors
 from capedjica.mechanisms.release import ReleasePlan
-from capedjica.mechanisms.statistics import Vectors
+from capedjica.tools.arrays import FloatArray
 
 
 def sum_subjects(
@@ -67,7 +68,7 @@ def _integer_bound(longest: float, size: int) -> float:
     return (longest + math.sqrt(size) / 2) * (1 - (size + 8) * 2.0**-52)
 
 
-def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[NDArray[np.float64]]:
+def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[FloatArray]:
     """Yield arrays of rows until the vectors end; what cannot be used, for whatever reason, as rows of NaN.
 
     Which subject failed, and how, may depend on data: it must not show outside the site.
@@ -92,11 +93,11 @@ def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[ND
 
 
 def _add_rows_python(
-    rows: NDArray[np.float64],
+    rows: FloatArray,
     longest: float,
     scale: float,
     bound: float,
-    row: NDArray[np.float64],
+    row: FloatArray,
     total: NDArray[np.int64],
 ) -> int:
     """Clip each row to the norm ``longest``, scale and round it, and add it if its integers are short enough.

@@ -12,10 +12,10 @@ from typing import Any
 
 from capedjica.privacy.charges import Cap, epsilon_of, total
 from capedjica.privacy.ledger.books import Books, Slot, Study
-from capedjica.privacy.ledger.entry import COLUMNS, Entry, Release
+from capedjica.privacy.ledger.entry import COLUMNS, Entry, ReleaseDetail
 from capedjica.privacy.ledger.policy import Policy
 from capedjica.privacy.neighbour import Neighbour
-from capedjica.privacy.statement import round_up
+from capedjica.privacy.wording import round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class Sent:
 
 def _cost(spent: Spent | Sent) -> str:
     """Return an epsilon with what it is the epsilon of."""
-    unit = "each subject" if spent.neighbour == "subject" else "each single time point"
-    whole = "" if spent.neighbour == "subject" else f" (a whole subject {round_up(spent.subject_epsilon)})"
+    unit = "each person" if spent.neighbour == "subject" else "each single time point"
+    whole = "" if spent.neighbour == "subject" else f" (a whole person {round_up(spent.subject_epsilon)})"
     return f"{unit} epsilon {round_up(spent.epsilon)}{whole}"
 
 
@@ -146,7 +146,7 @@ def _of_a_subject(mu2: float, study: Study) -> float:
 
 def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:
     """Describe one release."""
-    study, release, mu2 = books.studies[slot.study], entry.read(Release), entry.mu2 or 0.0
+    study, release, mu2 = books.studies[slot.study], entry.read(ReleaseDetail), entry.mu2 or 0.0
     delta = study.cap.delta
     return Sent(
         seq=entry.seq,

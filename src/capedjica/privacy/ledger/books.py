@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from capedjica.errors import InputError, ProtocolError
 from capedjica.privacy.charges import Cap
-from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
+from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, ReleaseDetail
 from capedjica.privacy.ledger.errors import (
     NotApprovedError,
     SlotBurntError,
@@ -141,7 +141,7 @@ class Books:
         if entry is None:
             return None
         # defence: one-request-for-a-slot
-        if entry.request != request or entry.read(Release).participants != participants:
+        if entry.request != request or entry.read(ReleaseDetail).participants != participants:
             raise SlotUsedError(f"{slot} already answered another request; a new slot is needed")
         return entry
 

@@ -65,7 +65,7 @@ class Claim(Detail, frozen=True):
     incarnation: str
 
 
-class Release(Detail, frozen=True):
+class ReleaseDetail(Detail, frozen=True):
     """A message: between whom, what it says and how many numbers it has."""
 
     participants: tuple[str, ...]

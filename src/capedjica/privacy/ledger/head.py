@@ -6,7 +6,6 @@ so a ledger that is shorter, or differs at that entry, is not the one the head w
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.privacy.ledger.errors import StorageError, TamperedError
-from capedjica.tools.durable import sync_folder
+from capedjica.tools.durable import write_whole
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes], bool]
@@ -87,13 +86,7 @@ def read_head(path: Path) -> bytes | None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file so that a crash leaves the old or the new content, durably once this returns."""
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_folder(path.parent)
+        write_whole(path, data, mode=0o600)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error

@@ -15,7 +15,7 @@ from capedjica.privacy.ledger import checks
 from capedjica.privacy.ledger.account import Sent, Summary, Totals, as_json, sent, totals
 from capedjica.privacy.ledger.books import Slot
 from capedjica.privacy.ledger.chain import Chain
-from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, Release
+from capedjica.privacy.ledger.entry import Approval, Claim, Entry, Note, ReleaseDetail
 from capedjica.privacy.ledger.errors import LedgerError, SlotBurntError
 from capedjica.privacy.ledger.head import Sign, Verify, write_atomically
 from capedjica.privacy.ledger.policy import Policy
@@ -226,7 +226,7 @@ class Ledger:
         request = checks.secret_or_hash("request_hash", request_hash)
         numbers = checks.natural("summary.numbers", summary.numbers)
         names = checks.participants(participants)
-        detail = Release(names, checks.text("summary.what", summary.what), numbers)
+        detail = ReleaseDetail(names, checks.text("summary.what", summary.what), numbers)
         asked = charge(mu)
         with self._burning(place), self._chain.writing():
             self._chain.books.approved(place.study)
@@ -272,15 +272,11 @@ class Ledger:
         except BaseException:
             if place in self._touched:
                 # Should even this entry fail, the set in memory and the incarnation keep the slot burnt.
-                with suppress(LedgerError):
-                    self._burn(place)
+                with suppress(LedgerError), self._chain.writing():
+                    books = self._chain.books
+                    if place not in books.releases and place not in books.burnt:
+                        self._chain.append("burn", Note("no message could be made"), *place)
             raise
-
-    def _burn(self, place: Slot) -> None:
-        with self._chain.writing():
-            books = self._chain.books
-            if place not in books.releases and place not in books.burnt:
-                self._chain.append("burn", Note("no message could be made"), *place)
 
     # Reading
 

@@ -105,16 +105,13 @@ class Log:
                 path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
         try:
-            self._configure()
+            # Text that is not UTF-8 must reach the chain hash, which notices it, and not fail in the driver.
+            self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+            for setting in _SETTINGS:
+                self._execute(f"PRAGMA {setting}")
         except BaseException:
             self._connection.close()
             raise
-
-    def _configure(self) -> None:
-        # Text that is not UTF-8 must reach the chain hash, which notices it, and not fail in the driver.
-        self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
-        for setting in _SETTINGS:
-            self._execute(f"PRAGMA {setting}")
 
     def close(self) -> None:
         """Close the file; any use afterwards is an error."""

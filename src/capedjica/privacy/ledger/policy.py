@@ -32,17 +32,16 @@ class Policy:
     def check(self, asked: float, spent: Sequence[float], cap: Cap, whose: str) -> None:
         """Refuse the charge ``asked`` on top of ``spent`` if the exact sum exceeds the cap."""
         if asked == math.inf:
-            return self._check_non_private()
+            if not self.allow_non_private:
+                raise BudgetExceededError(
+                    "this site does not allow a release without privacy; nothing was sent"
+                )
+            return
         counted = [c for c in spent if c < math.inf] if self.allow_non_private else spent
         # fsum rounds the exact sum once, so the sign of this one is the sign of the exact difference.
         # defence: cap-of-the-ledger
         if total([*counted, asked, -cap.mu2]) > 0:
             raise BudgetExceededError(_refusal(asked, total(counted), cap, whose))
-        return None
-
-    def _check_non_private(self) -> None:
-        if not self.allow_non_private:
-            raise BudgetExceededError("this site does not allow a release without privacy; nothing was sent")
 
 
 def _refusal(asked: float, spent: float, cap: Cap, whose: str) -> str:

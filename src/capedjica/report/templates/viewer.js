@@ -22,12 +22,6 @@
     Math.max(0, Math.min(shape[axis] - 1, Math.round((mm - data.box[axis][0]) / step)));
   const at = (volume, shape, i) => volume[i[0] + shape[0] * (i[1] + shape[1] * i[2])];
 
-  function mixed(value, lowest) {
-    const [low, high] = data.colours[value > 0 ? 0 : 1];
-    const part = Math.min(1, (Math.abs(value) - lowest) / (1 - lowest || 1));
-    return low.map((channel, i) => channel + part * (high[i] - channel));
-  }
-
   // One cut as a picture with a pixel per voxel; paint(value) gives red, green, blue, alpha.
   function cut(volume, shape, step, axis, mm, paint) {
     const [across, up] = cuts[axis], index = [0, 0, 0];
@@ -51,11 +45,10 @@
     const here = place(), lowest = Number(find("threshold").value);
     canvases.forEach((canvas, axis) => {
       const context = canvas.getContext("2d"), [across, up] = cuts[axis];
-      const grey = (value) => [40 + 0.8 * value, 40 + 0.8 * value, 40 + 0.8 * value, Math.min(255, 8 * value)];
-      const tint = (level) => {
-        const value = level / data.levels;
-        return Math.abs(value) < lowest ? [0, 0, 0, 0] : [...mixed(value, lowest), 255];
-      };
+      const [darkest, brightest] = data.greys;
+      const grey = (value) => [...Array(3).fill(darkest + (brightest - darkest) * value / 255), Math.min(255, 10 * value)];
+      const tint = (level) =>
+        Math.abs(level) < lowest * data.levels ? [0, 0, 0, 0] : [...data.colours[level + data.levels], 255];
       context.clearRect(0, 0, canvas.width, canvas.height);
       const pictures = [[cut(brain, data.brain.shape, data.brain.step, axis, here[axis], grey), data.brain.step],
                         [cut(map, data.shape, data.step, axis, here[axis], tint), data.step]];

@@ -18,7 +18,7 @@ def main() -> None:
     # defence: an-agent-has-no-network
     network = isolate_agent(knows_users=apart)
     from capedjica.errors import CapedjicaError
-    from capedjica.flare.processes import FINAL_CODE
+    from capedjica.flare.launch import FINAL_CODE
     from capedjica.site.agent.serving import serve
 
     try:

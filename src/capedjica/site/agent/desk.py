@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final, Protocol
+from typing import Final
 
 from capedjica.errors import ProtocolError
 from capedjica.flare.parcels import HOLD_SECONDS, Notice, Parcel, read_parcel
-from capedjica.mechanisms.messages import VERSION, is_refusal, question_hash
+from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Unknown, is_refusal, question_hash
+from capedjica.site.agent.party import SiteParty
 
 # A release is computed while a block of masks is made: more is never under way at once.
 _WORKERS: Final = 2
@@ -18,40 +19,13 @@ _CLOSED: Final = "its part in this run has ended"
 _REVOKED: Final = "it gives no answers any more"
 
 
-class Party(Protocol):
-    """What answers at a desk (:class:`capedjica.site.agent.party.SiteParty`); nothing of it may raise."""
-
-    def handle(self, question: bytes) -> bytes:
-        """Return the signed answer to a question."""
-
-    def stands(self) -> bool:
-        """Whether an answer may be handed out at this moment."""
-
-    def busy(self, hash_: bytes) -> bytes:
-        """Return, signed, that a question is being worked on."""
-
-    def unknown(self, hash_: bytes) -> bytes:
-        """Return, signed, that a question was never put."""
-
-    def refuse(self, hash_: bytes, reason: str) -> bytes:
-        """Return, signed, why a question is not answered."""
-
-    def notice(self, notice: Notice) -> None:
-        """Learn what the coordinator says."""
-
-
 class Desk:
-    """A site's end: takes parcels, has them handled, and hands out the answers.
+    """A site's end: takes parcels, has a party handle them, and hands out the answers.
 
-    Parameters
-    ----------
-    party : Party
-        Answers the questions.
-    hold : float
-        How long to wait for an answer before saying that it is not ready.
+    Nothing of the party may raise. ``hold`` is how long to wait for an answer before saying that it is busy.
     """
 
-    def __init__(self, party: Party, hold: float = HOLD_SECONDS) -> None:
+    def __init__(self, party: SiteParty, hold: float = HOLD_SECONDS) -> None:
         self._party, self._hold = party, hold
         self._closed = False
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="capedjica")
@@ -70,7 +44,7 @@ class Desk:
         try:
             return self._reply(parcel)
         except ProtocolError as error:
-            return self._party.refuse(parcel.hash, str(error))
+            return self._party.reply(parcel.hash, Refusal, str(error))
 
     def _reply(self, parcel: Parcel) -> bytes:
         if parcel.version != VERSION:
@@ -79,12 +53,12 @@ class Desk:
             )
         answer = self._answer(parcel)
         if answer is None:
-            return self._party.unknown(parcel.hash)
+            return self._party.reply(parcel.hash, Unknown)
         wait([answer], timeout=self._hold)
         if answer.cancelled():
             raise ProtocolError(_CLOSED)
         if not answer.done():
-            return self._party.busy(parcel.hash)
+            return self._party.reply(parcel.hash, Busy)
         # defence: kept-answers-are-revoked-too
         if not self._party.stands():
             raise ProtocolError(_REVOKED)

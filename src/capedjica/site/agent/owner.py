@@ -7,10 +7,8 @@ the carrier cannot: in the same user account the system alone would not tell one
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +33,7 @@ from capedjica.site.approval import revocation
 from capedjica.site.consent import withdrawal
 from capedjica.site.flare.kits import Kit, installed
 from capedjica.site.home import SiteHome
+from capedjica.tools.durable import write_private
 
 ROLE: Final = "owner"
 _TOKEN: Final = "owner.token"  # noqa: S105 (a name)
@@ -80,18 +79,9 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnersDesk:
-    """The agent's end: listens for the owner's commands.
+    """The agent's end: listens for the owner's commands; ``report`` is told in one line who was refused.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    place : Path
-        Where the agent keeps what is about its study, the token among it.
-    standing : callable
-        Returns how the agent stands.
-    report : callable
-        Told in one line whom was refused.
+    In ``place`` the agent keeps what is about its study, the token among it.
     """
 
     def __init__(
@@ -102,7 +92,7 @@ class OwnersDesk:
         path = socket_path(place, ROLE)
         self._listener = Listener(path, _LIMIT, owners(), self._admit, self._serve, report)
         # Not before nobody else listens there, whose token would be lost.
-        _write_token(place, self._token)
+        write_private(place / _TOKEN, self._token)
 
     def _admit(self, greeting: Greeting) -> str:
         # defence: the-owners-token
@@ -136,16 +126,6 @@ class OwnersDesk:
     def close(self) -> None:
         """Take no more commands."""
         self._listener.close()
-
-
-def _write_token(place: Path, token: bytes) -> None:
-    file = place / _TOKEN
-    try:
-        file.unlink(missing_ok=True)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-            written.write(token)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def ask(kit: Kit, command: Command) -> Outcome | None:
@@ -183,8 +163,3 @@ def standing(kit: Kit) -> Standing | None:
         if outcome is not None and not outcome.error:
             return msgspec.json.decode(outcome.lines[0], type=Standing)
     return None
-
-
-def since(moment: float | None) -> float | None:
-    """Return how many seconds ago a moment of the monotonic clock was."""
-    return None if moment is None else time.monotonic() - moment

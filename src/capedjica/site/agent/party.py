@@ -21,7 +21,6 @@ from capedjica.mechanisms.messages import (
     Busy,
     CarrierName,
     Refusal,
-    Reply,
     Unknown,
     is_greeting,
     is_refusal,
@@ -29,20 +28,15 @@ from capedjica.mechanisms.messages import (
     sign_reply,
 )
 from capedjica.mechanisms.site.answering import Site
-from capedjica.mechanisms.site.private_log import private_log
 from capedjica.privacy.ledger import Ledger
-from capedjica.site.approval.participation import (
-    budget_problems,
-    changed_since_approval,
-    has_begun,
-    taking_part,
-    terms_problems,
-)
+from capedjica.site.approval.admission import Scans, has_begun, why_not
+from capedjica.site.approval.participation import taking_part
 from capedjica.site.flare.kits import OVER
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_path, log_refusal, own_log
 from capedjica.study.study_file import Study
 from capedjica.tools.durable import write_whole
+from capedjica.tools.log_files import private_log
 
 # Told to the aggregator: why, may name a patient, and is in the site's own log.
 # defence: silence-of-a-site-that-refuses
@@ -56,18 +50,9 @@ _journal: Final = logging.getLogger("capedjica.agent")
 class SiteParty:
     """The site of one study.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    study : Study
-        The study of its kit.
-    label : Label
-        Of the kit: it names the coordinator's key, which the site pinned when it approved.
-    place : Path
-        Where the agent keeps what is about this study.
-    carrier : str
-        What keeps the carrier from the site's files, which is told to everybody.
+    The ``label`` of its kit names the coordinator's key, which the site pinned when it approved. In ``place``
+    the agent keeps what is about this study. What keeps the ``carrier`` from the site's files is told to
+    everybody.
     """
 
     def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: CarrierName) -> None:
@@ -114,7 +99,7 @@ class SiteParty:
             with suppress(InputError):
                 log_refusal(self._home, error)
             _journal.warning("does not take part; %s says why", log_path(self._home))
-            return self.refuse(question_hash(question), _SILENT)
+            return self.reply(question_hash(question), Refusal, _SILENT)
         reply = site.handle(question)
         if is_refusal(reply):
             _journal.warning("refused a question; %s says why", log_path(self._home))
@@ -142,11 +127,7 @@ class SiteParty:
         home, study = self._home, self._study
         if (self._place / OVER).exists():
             raise InputError(f"the coordinator has ended the study ({self._place / OVER})")
-        found = [
-            *terms_problems(home, study),
-            *budget_problems(home, study),
-            *changed_since_approval(home, study),
-        ]
+        found = [reason.words for reason in why_not(home, study, Scans(home, study, read=False))]
         # defence: approval-of-a-study
         if found:
             raise InputError(f"site {home.settings.name}: {found[0]}")
@@ -174,25 +155,11 @@ class SiteParty:
                 return self._site is None
         return True
 
-    # Signed replies of a desk
-
-    def busy(self, hash_: bytes) -> bytes:
-        """Return, signed, that a question is being worked on."""
-        return self._signed(hash_, Busy(*self._header()))
-
-    def unknown(self, hash_: bytes) -> bytes:
-        """Return, signed, that a question was never put."""
-        return self._signed(hash_, Unknown(*self._header()))
-
-    def refuse(self, hash_: bytes, reason: str) -> bytes:
-        """Return, signed, why a question is not answered."""
-        return self._signed(hash_, Refusal(*self._header(), reason[:1000]))
-
-    def _header(self) -> tuple[int, bytes, str]:
-        return VERSION, self._study.contract.hash, self._home.settings.name
-
-    def _signed(self, hash_: bytes, reply: Reply) -> bytes:
-        return sign_reply(self._identity, hash_, reply)
+    def reply(self, hash_: bytes, kind: type[Busy | Refusal | Unknown], *reason: str) -> bytes:
+        """Return, signed, what is not an answer to a question."""
+        words = [text[:1000] for text in reason]
+        header = VERSION, self._study.contract.hash, self._home.settings.name
+        return sign_reply(self._identity, hash_, kind(*header, *words))
 
     # What the coordinator says
 

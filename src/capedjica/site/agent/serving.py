@@ -14,15 +14,15 @@ from typing import Final
 from capedjica.errors import InputError
 from capedjica.flare.kit import check_protocol
 from capedjica.flare.link import Channel, Greeting, LinkError, Listener, answer_calls, socket_path
-from capedjica.flare.size_limits import MAX_FRAME
+from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import CarrierName
-from capedjica.mechanisms.site.private_log import private_log
 from capedjica.site.agent.desk import Desk
-from capedjica.site.agent.owner import OwnersDesk, Standing, since
+from capedjica.site.agent.owner import OwnersDesk, Standing
 from capedjica.site.agent.party import SiteParty
 from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
 from capedjica.site.run import own_log
+from capedjica.tools.log_files import private_log
 
 ROLE: Final = "carrier"
 CARRIERS: Final = {
@@ -38,18 +38,8 @@ _journal: Final = logging.getLogger("capedjica.agent")
 class Agent:
     """Serves one carrier at a time.
 
-    Parameters
-    ----------
-    home : SiteHome
-        The site.
-    kit : Kit
-        Of the study.
-    carrier : str
-        What keeps the carrier from the site's files.
-    uid : int
-        The user whose processes may connect as the carrier.
-    network : str
-        What keeps this process from the network, in words.
+    ``carrier`` is what keeps the carrier from the site's files, ``uid`` the user whose processes may connect
+    as it, and ``network`` what keeps this process from the network, in words.
     """
 
     def __init__(self, home: SiteHome, kit: Kit, carrier: CarrierName, uid: int, network: str) -> None:
@@ -57,13 +47,12 @@ class Agent:
         self._log = private_log(home.settings.name)
         self._party = SiteParty(home, kit.study(), kit.label, kit.path, carrier)
         self._desk = Desk(self._party)
-        self._busy, self._asked = threading.Lock(), None
-        self._owner = OwnersDesk(home, kit.path, self._standing, self._report)
+        self._busy = threading.Lock()
+        self._asked: float | None = None
         path = socket_path(kit.path, ROLE)
         self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, self._report)
+        self._owner = OwnersDesk(home, kit.path, self._standing, self._report)
         self._log.info("the agent has begun: %s; the carrier is confined by %s", network, self._carrier)
-
-    _asked: float | None
 
     def _report(self, line: str) -> None:
         """Tell who was refused, in the site's own log and on the console."""
@@ -94,7 +83,8 @@ class Agent:
         return self._desk.receive(parcel)
 
     def _standing(self) -> Standing:
-        return Standing(self._network, self._carrier, self._busy.locked(), since(self._asked))
+        asked = None if self._asked is None else time.monotonic() - self._asked
+        return Standing(self._network, self._carrier, self._busy.locked(), asked)
 
     def close(self) -> None:
         """Take no more questions, and let go of everything."""

@@ -22,12 +22,12 @@ from capedjica.data.cache import SeriesCache
 from capedjica.data.people import People
 from capedjica.data.scans import Features, Person
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.mechanisms.site.private_log import private_log
-from capedjica.mechanisms.statistics import Statistics, Vectors
+from capedjica.mechanisms.contract import Statistics, Vectors
 from capedjica.privacy.ledger import Ledger
 from capedjica.site.home import SiteHome
-from capedjica.site.private_files import write_private
+from capedjica.tools.durable import write_private
 from capedjica.tools.locks import BusyError, locked
+from capedjica.tools.log_files import private_log
 from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
@@ -226,14 +226,11 @@ def consenting(
     Series are kept under the list by which they were read. What was made of scans under another list, be it
     by a process that was killed before it learnt of a withdrawal, is removed here, before anything is read.
     """
-    cache = SeriesCache(home.cache_path, _edition(withdrawn))
+    names = "\0".join(sorted(withdrawn)).encode(errors="surrogateescape")
+    edition = hashlib.sha256(b"capedjica/withdrawn/1\0" + names).hexdigest()[:16]
+    cache = SeriesCache(home.cache_path, edition)
     # defence: series-written-after-a-withdrawal
     cache.purge_other_editions()
     # defence: the-withdrawn-count-as-zero
     kept = [Person(one.name, ()) if one.name in withdrawn else one for one in people]
     return People(kept, features, cache)
-
-
-def _edition(withdrawn: Collection[str]) -> str:
-    names = "\0".join(sorted(withdrawn)).encode(errors="surrogateescape")
-    return hashlib.sha256(b"capedjica/withdrawn/1\0" + names).hexdigest()[:16]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.privacy.ledger import Spent
-from capedjica.privacy.statement import round_up
-from capedjica.site.approval.participation import approved
+from capedjica.privacy.wording import round_up
+from capedjica.site.approval.admission import approved
 from capedjica.site.consent.consents import (
     add_withdrawn,
     lock,
@@ -72,7 +72,9 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
     enrolment = read_enrolment(home)
     name = _name(home, enrolment, person)
     if enrolment is None and name not in standing(home):
-        enrolment = _fix(home)
+        # Everybody who is found is enrolled: so the number stays what it was when scans are removed.
+        enrolment = Enrolment.now(home.settings.data, _found(home), [], None)
+        write_enrolment(home, enrolment)
     # First of all, so that it holds whatever happens to the rest.
     since = add_withdrawn(home, name)
     try:
@@ -90,10 +92,10 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
 
 def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
     """Yield in words what a withdrawal did, and what nobody can do."""
-    yield f"{printable(done.name)} withdrew on {done.since}. From now on no study reads their scans."
+    yield f"{printable(done.name)} withdrew on {done.since}. From now on no study reads their data."
     yield (
         f"Removed: {done.series} extracted series (of everybody; they are extracted again when needed) and "
-        f"the results about this person of {done.results} studies. The scans themselves are yours to remove, "
+        f"the results about this person of {done.results} studies. The data themselves are yours to remove, "
         f"from {home.data_path} and from backups."
     )
     totals = home.totals()
@@ -130,16 +132,9 @@ def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
     matching = [person] if person in known else [n for n in known if n.removeprefix("sub-") == plain]
     if not matching:
         near = difflib.get_close_matches(person, known, n=1)
-        guess = f"did you mean {printable(near[0])}?" if near else "names are those of the scans"
+        guess = f"did you mean {printable(near[0])}?" if near else "names are those of the scans or rows"
         raise InputError(f"site {home.settings.name} knows nobody called {printable(person)!r}; {guess}")
     return matching[0]
-
-
-def _fix(home: SiteHome) -> Enrolment:
-    """Enrol everybody who is found: so the number stays what it was when scans are removed."""
-    enrolment = Enrolment.now(home.settings.data, _found(home), [], None)
-    write_enrolment(home, enrolment)
-    return enrolment
 
 
 def _found(home: SiteHome) -> list[str]:

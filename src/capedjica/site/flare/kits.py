@@ -23,7 +23,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.flare.certificates import check_certificates
 from capedjica.flare.kit import STARTUP, Label, check_protocol, is_host, startup_files
-from capedjica.site.approval.participation import has_begun
+from capedjica.site.approval.admission import has_begun
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
@@ -43,18 +43,28 @@ PUT_ASIDE: Final = "kits-before"
 
 @dataclass(frozen=True)
 class Kit:
-    """A kit: the agent's part in its folder, and where the carrier's is."""
+    """A kit: the agent's part in its folder, and what it says of itself."""
 
     path: Path
     label: Label
-    workspace: Path
 
     @classmethod
-    def load(cls, path: Path, workspace: Path | None = None) -> Kit:
+    def load(cls, path: Path) -> Kit:
         """Read what a kit says of itself."""
-        if workspace is None:
-            workspace = carrier_folder(SiteHome.load(path.absolute().parents[1]), path.name)
-        return cls(path, _read_label((path / "kit.json"), path), workspace)
+        file = path / "kit.json"
+        try:
+            label = msgspec.json.decode(file.read_bytes(), type=Label)
+        except OSError as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path} is not a kit of this version: {error}") from None
+        label.key  # noqa: B018 (refuses what is no key)
+        return cls(path, label)
+
+    @property
+    def workspace(self) -> Path:
+        """Where the carrier works."""
+        return carrier_folder(SiteHome.load(self.path.parents[1]), self.path.name)
 
     def study(self) -> Study:
         """Return the study; refuse one that is not what the kit was made for."""
@@ -79,13 +89,11 @@ def carrier_folder(home: SiteHome, study: str) -> Path:
     return home.carrier_path / study[:16]
 
 
-def installed(home: SiteHome) -> list[Kit]:
-    """Return the kits of a site, the latest first."""
+def installed(home: SiteHome, study: str = "") -> list[Kit]:
+    """Return the kits of a site, the latest first, of studies whose hash begins so."""
     folders = [path.parent for path in kits_folder(home).glob("*/kit.json")]
-    return [
-        Kit.load(path, carrier_folder(home, path.name))
-        for path in sorted(folders, key=lambda path: -path.stat().st_mtime)
-    ]
+    kits = [Kit.load(path) for path in sorted(folders, key=lambda path: -path.stat().st_mtime)]
+    return [kit for kit in kits if kit.label.study.startswith(study)]
 
 
 def kits_folder(home: SiteHome) -> Path:
@@ -95,7 +103,7 @@ def kits_folder(home: SiteHome) -> Path:
 
 def find_kit(home: SiteHome, study: str | None = None) -> Kit:
     """Return the kit of a study, given by the beginning of its hash, or the latest."""
-    kits = [kit for kit in installed(home) if kit.label.study.startswith(study or "")]
+    kits = installed(home, study or "")
     if not kits:
         which = "" if study is None else f" of study {study[:16]}"
         early = " (kits from before: capedjica site migrate)" if kits_from_before(home) else ""
@@ -113,7 +121,7 @@ def kits_from_before(home: SiteHome) -> list[Path]:
 
 def forget(home: SiteHome, study: str) -> Kit:
     """Remove the kit of a study, given by the beginning of its hash; the approval and the ledger stay."""
-    kits = [kit for kit in installed(home) if study and kit.label.study.startswith(study)]
+    kits = installed(home, study) if study else []
     if len(kits) != 1:
         raise InputError(
             f"site {home.settings.name} has {len(kits) or 'no'} kits of a study whose hash begins with "
@@ -141,7 +149,7 @@ def open_kit(path: Path, into: Path) -> Kit:
     for folder, _, files in os.walk(into):
         for name in files:
             (Path(folder) / name).chmod(0o600)
-    return Kit.load(into, into)
+    return Kit.load(into)
 
 
 def coordinator_of(path: Path) -> str:
@@ -198,10 +206,10 @@ def _keep(home: SiteHome, kit: Kit) -> None:
     """Keep a kit; one made anew for the same study takes the place of the earlier one."""
     from capedjica.site.flare.starting import write_workspace
 
-    place, workspace = _place(home, kit), carrier_folder(home, kit.label.study)
+    place = _place(home, kit)
     if _is_kept(home, kit):
         return
-    write_workspace(kit, workspace)
+    write_workspace(kit, carrier_folder(home, kit.label.study))
     shutil.rmtree(kit.path / "startup")
     shutil.rmtree(place, ignore_errors=True)
     kit.path.rename(place)
@@ -213,10 +221,9 @@ def _place(home: SiteHome, kit: Kit) -> Path:
 
 def _is_kept(home: SiteHome, kit: Kit) -> bool:
     """Whether this very kit is here; the study is the same where its hash is."""
-    place, workspace = _place(home, kit), carrier_folder(home, kit.label.study)
     try:
-        same = Kit.load(place, workspace).label == kit.label
-        return same and startup_files(workspace) == startup_files(kit.path)
+        kept = Kit.load(_place(home, kit))
+        return kept.label == kit.label and startup_files(kept.workspace) == startup_files(kit.path)
     except InputError:
         return False
 
@@ -255,7 +262,7 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
         return
     if (place / OVER).exists():
         raise InputError(f"the coordinator has ended this study ({place / OVER}): it needs no new kit")
-    earlier = Kit.load(place, place).label
+    earlier = Kit.load(place).label
     # defence: the-coordinators-key-is-pinned
     if earlier.coordinator != kit.label.coordinator:
         raise InputError(
@@ -270,19 +277,8 @@ def _check_unused(home: SiteHome, kit: Path) -> None:
     from capedjica.flare import processes
     from capedjica.site.agent.owner import standing
 
-    if processes.running(kit) is not None or standing(Kit.load(kit, kit)) is not None:
+    if processes.running(kit) is not None or standing(Kit.load(kit)) is not None:
         raise InputError(
             f"site {home.settings.name} is connected by its kit of this study; first: capedjica site stop "
             f"{home.folder}"
         )
-
-
-def _read_label(file: Path, path: Path) -> Label:
-    try:
-        label = msgspec.json.decode(file.read_bytes(), type=Label)
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a kit of this version: {error}") from None
-    label.key  # noqa: B018 (refuses what is no key)
-    return label

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from capedjica.errors import InputError
-from capedjica.site.approval.participation import has_begun
+from capedjica.site.approval.admission import has_begun
 from capedjica.site.flare.kits import PUT_ASIDE, kits_from_before
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study

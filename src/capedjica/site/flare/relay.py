@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from pathlib import Path
@@ -15,16 +14,15 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from capedjica.errors import CapedjicaError
-from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect
-from capedjica.flare.size_limits import MAX_FRAME
-from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, SETTINGS, TICKET, TOPIC
+from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect_carrier
+from capedjica.flare.wire import ANSWERS, LARGE, MAX_FRAME, PARCEL, TICKET, TOPIC
 
 # Longer than the agent keeps anybody waiting.
 _SECONDS: Final = 30.0
-# How long the relay of an earlier job may still be connected, and how often this is seen after.
-_PATIENCE: Final = 60.0
-_PAUSE: Final = 0.2
+# How often the server's job is asked whether it is there, while nothing comes from it by itself. Without an
+# answer for so long it is taken to be gone: a question may wait behind a large answer on a slow line.
+_LOOK: Final = 10.0
+_GONE: Final = 180.0
 
 
 class SiteRelay(Executor):  # type: ignore[misc]
@@ -43,32 +41,55 @@ class SiteRelay(Executor):  # type: ignore[misc]
         self._seed = insecure_noise_seed
         self._caller: Caller | None = None
         self._connecting = threading.Lock()
+        self._heard, self._ended = 0.0, threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Begin and end with the job."""
         if event_type == EventType.START_RUN:
             engine = fl_ctx.get_engine()
-            self._connect(Path(engine.get_workspace().get_site_config_dir()))
+            self._connect(engine)
             engine.register_aux_message_handler(TOPIC, self._relay)
-        elif event_type == EventType.END_RUN and self._caller is not None:
-            self._caller.close()
+            self._heard = time.monotonic()
+            threading.Thread(target=self._watch, args=(engine,), daemon=True, name="capedjica-watch").start()
+        elif event_type == EventType.END_RUN:
+            self._ended.set()
+            if self._caller is not None:
+                self._caller.close()
 
-    def _connect(self, settings: Path) -> None:
-        """Connect to the agent; without it, nothing is answered, and the aggregator asks again."""
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                path = Path(json.loads((settings / SETTINGS).read_text())["socket"])
-                greeting = Greeting(VERSION, "carrier", seed=self._seed)
-                self._caller = Caller(connect(path, greeting, MAX_FRAME))
-                return
-            except (CapedjicaError, OSError, ValueError, LookupError, TypeError) as error:
-                if time.monotonic() > until:
-                    self.logger.error(f"no agent to work for: {error}")
+    def _watch(self, engine: Any) -> None:
+        """End the job when the server's is gone: one that ended while it heard nothing tells nobody again.
+
+        FLARE's own job would ask for tasks until its client is told to end it, by a server that may never run
+        again.
+        """
+        while not self._ended.wait(_LOOK):
+            with engine.new_context() as fl_ctx:
+                if time.monotonic() - self._heard > _LOOK:
+                    self._ask_server(engine, fl_ctx)
+                silence = time.monotonic() - self._heard
+                if silence > _GONE:
+                    self.system_panic(f"nothing was heard from the server for {silence:.0f} s", fl_ctx)
                     return
-                time.sleep(_PAUSE)
+
+    def _ask_server(self, engine: Any, fl_ctx: FLContext) -> None:
+        """Hear from the server's job, if it is there."""
+        replies = engine.send_aux_request(None, ANSWERS, Shareable(), _GONE, fl_ctx, optional=True)
+        # FLARE returns nothing at all where it failed.
+        for reply in (replies or {}).values():
+            if isinstance(reply, Shareable) and reply.get_return_code() == ReturnCode.OK:
+                self._heard = time.monotonic()
+
+    def _connect(self, engine: Any) -> None:
+        """Connect to the agent; without it, nothing is answered, and the aggregator asks again."""
+        settings = Path(engine.get_workspace().get_site_config_dir())
+        try:
+            greeting = Greeting(VERSION, "carrier", seed=self._seed)
+            self._caller = Caller(connect_carrier(settings, greeting, MAX_FRAME))
+        except LinkError as error:
+            self.logger.error(f"no agent to work for: {error}")
 
     def _relay(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        self._heard = time.monotonic()
         parcel, ticket = request.get(PARCEL), request.get(TICKET)
         reply = make_reply(ReturnCode.OK)
         # Without a parcel, the question is whether there is somebody.
@@ -93,7 +114,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
             with self._connecting:
                 if self._caller is None or self._caller.over.is_set():
                     # The agent was started again.
-                    self._connect(Path(fl_ctx.get_engine().get_workspace().get_site_config_dir()))
+                    self._connect(fl_ctx.get_engine())
             return b"" if self._caller is None else self._caller.call(parcel, _SECONDS)
         except LinkError as error:
             self.logger.warning(f"the agent gave no answer: {error}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import sys
 import tempfile
@@ -14,15 +13,16 @@ from typing import Final
 from capedjica.errors import InputError
 from capedjica.flare import processes
 from capedjica.flare.kit import SITE_CLASS, project, startup_files
-from capedjica.flare.launch import program_input, start_command
+from capedjica.flare.launch import start_command
 from capedjica.flare.link import socket_path
-from capedjica.flare.workspace import flare_folders, hand_over, point_to, restrict, share
+from capedjica.flare.workspace import flare_folders, point_to, restrict, share
 from capedjica.site.agent.serving import ROLE
 from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
 from capedjica.site.people.enrolment import enrolment_path
 from capedjica.study.study_file import Study
 from capedjica.tools.confinement.carrier import Confinement, strongest
+from capedjica.tools.confinement.users import account
 from capedjica.tools.text import printable
 
 AGENT: Final = "agent"
@@ -31,9 +31,11 @@ CARRIER: Final = "carrier"
 
 def write_workspace(kit: Kit, workspace: Path) -> None:
     """Have the FLARE of this site write the folder in which its client works, with the kit's key in it."""
-    label = kit.label
-    startup = startup_files(kit.path)
-    _make_carriers_folder(workspace.parent)
+    label, startup = kit.label, startup_files(kit.path)
+    if not workspace.parent.exists():
+        # Another user passes through it.
+        workspace.parent.mkdir(parents=True)
+        workspace.parent.chmod(0o755)
     with tempfile.TemporaryDirectory(prefix=".workspace-", dir=workspace.parent) as scratch:
         made = flare_folders(project(label.study), label.host, label.port, [label.site], Path(scratch))
         folder = made / label.site
@@ -48,13 +50,6 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
             workspace.rename(earlier)
         shutil.rmtree(earlier, ignore_errors=True)
         folder.rename(workspace)
-
-
-def _make_carriers_folder(folder: Path) -> None:
-    """Make the folder in which carriers have theirs: another user passes through it."""
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        folder.chmod(0o755)
 
 
 def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement:
@@ -74,27 +69,23 @@ def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement
 
 
 def programs(home: SiteHome, kit: Kit, confinement: Confinement) -> list[processes.Program]:
-    """Return what is run for a study."""
-    return [agent_program(kit, confinement), carrier_program(home, kit, confinement)]
+    """Return what is run for a study; the carrier works in a folder that is its own, and knows one socket."""
+    workspace, socket = kit.workspace.absolute(), socket_path(kit.path, ROLE)
+    point_to(workspace, socket)
+    command, closed = start_command(workspace), secrets(home, kit)
+    carrier = processes.confined(CARRIER, confinement, workspace, command, closed, socket)
+    return [agent_program(kit, confinement), carrier]
 
 
 def agent_program(kit: Kit, confinement: Confinement) -> processes.Program:
     """Return the agent."""
-    place = str(kit.path.absolute())
-    uid = "" if confinement.uid is None else str(confinement.uid)
-    command = (sys.executable, "-m", "capedjica.site.agent", place, confinement.kind, uid)
-    return processes.Program(AGENT, command, place)
+    command = _agent_command(kit, confinement.kind, confinement.uid)
+    return processes.Program(AGENT, command, str(kit.path.absolute()))
 
 
-def carrier_program(home: SiteHome, kit: Kit, confinement: Confinement) -> processes.Program:
-    """Return the carrier: it works in a folder that is its own, and knows one socket."""
-    workspace = kit.workspace.absolute()
-    socket = socket_path(kit.path, ROLE)
-    point_to(workspace, socket)
-    hand_over(workspace, confinement)
-    command = (sys.executable, "-m", "capedjica.flare.launch", str(workspace))
-    orders = program_input(confinement, workspace, start_command(workspace), secrets(home, kit), socket)
-    return processes.Program(CARRIER, command, str(workspace), orders)
+def _agent_command(kit: Kit, carrier: str, uid: int | None) -> tuple[str, ...]:
+    own = "" if uid is None else str(uid)
+    return sys.executable, "-m", "capedjica.site.agent", str(kit.path.absolute()), carrier, own
 
 
 def secrets(home: SiteHome, kit: Kit) -> list[Path]:
@@ -113,16 +104,22 @@ def note_unconfined(home: SiteHome, study: Study, confinement: Confinement) -> N
             ledger.note(f"started unconfined for '{printable(study.content.title)}': {confinement.words}")
 
 
-# Where a system manager starts the two programs as two users
+def run_agent(home: SiteHome, kit: Kit) -> None:
+    """Become the agent, where a system manager starts the carrier as another user.
 
-
-def prepare_roles(home: SiteHome, kit: Kit) -> None:
-    """Point the carrier's folder to the agent, and let the group of the folder above work in it."""
-    account = _account(home)
-    if account.pw_uid == os.getuid():
+    The carrier's folder is pointed to the agent, and the group of the folder above works in it.
+    """
+    name = home.settings.carrier.user
+    if name is None:
         raise InputError(
-            f"site {home.settings.name}: the agent runs as {account.pw_name}, the user of the carrier; they "
-            "must be two users"
+            f"site {home.settings.name}: to run the agent by itself, its site.toml must name the user of the "
+            "carrier ([carrier] user)"
+        )
+    uid, _ = account(name)
+    if uid == os.getuid():
+        raise InputError(
+            f"site {home.settings.name}: the agent runs as {name}, the user of the carrier; they must be two "
+            "users"
         )
     # Names of scans are not for the carrier.
     closed = [path for path in secrets(home, kit) if home.data_path not in path.parents]
@@ -131,23 +128,5 @@ def prepare_roles(home: SiteHome, kit: Kit) -> None:
         share(kit.workspace)
     except OSError as error:
         raise InputError(f"{kit.workspace} cannot be prepared for the carrier: {error.strerror}") from None
-
-
-def run_agent(home: SiteHome, kit: Kit) -> None:
-    """Become the agent, for a carrier that is another user."""
-    uid = str(_account(home).pw_uid)
-    command = [sys.executable, "-m", "capedjica.site.agent", str(kit.path.absolute()), "user", uid]
+    command = _agent_command(kit, "user", uid)
     os.execv(command[0], command)  # noqa: S606 (no shell)
-
-
-def _account(home: SiteHome) -> pwd.struct_passwd:
-    name = home.settings.carrier.user
-    if name is None:
-        raise InputError(
-            f"site {home.settings.name}: to run the agent by itself, its site.toml must name the user of the "
-            "carrier ([carrier] user)"
-        )
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        raise InputError(f"site {home.settings.name}: there is no user {name!r} on this machine") from None

@@ -10,9 +10,9 @@ from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
 from capedjica.site.agent.owner import Standing, standing
-from capedjica.site.approval.participation import spent_on
+from capedjica.site.approval.admission import spent_on
 from capedjica.site.flare.kits import OVER, Kit, installed
-from capedjica.site.flare.starting import CARRIER
+from capedjica.site.flare.starting import AGENT, CARRIER
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
 
@@ -23,13 +23,13 @@ _SERVER_SECONDS: Final = 15.0
 
 def look(home: SiteHome, study: str | None = None) -> list[dict[str, Any]]:
     """Return of each study, or of those whose hash begins so, whether this site runs and what it spent."""
-    chosen = [kit for kit in installed(home) if kit.label.study.startswith(study or "")]
-    return [_facts(home, kit) for kit in chosen]
+    return [_facts(home, kit) for kit in installed(home, study or "")]
 
 
 def _facts(home: SiteHome, kit: Kit) -> dict[str, Any]:
     try:
-        server, title, spent = kit.server(), kit.study().content.title, _spent(home, kit)
+        server, study = kit.server(), kit.study()
+        spent = spent_on(home, study)
     except CapedjicaError as error:
         return {"study": kit.label.study, "title": "", "state": "unusable", "words": str(error)}
     agent = standing(kit)
@@ -37,52 +37,42 @@ def _facts(home: SiteHome, kit: Kit) -> dict[str, Any]:
     warning = certificate_warning(kit.workspace)
     return {
         "study": kit.label.study,
-        "title": title,
+        "title": study.content.title,
         "state": state,
         "words": words,
         "server": server,
-        "agent": _agent_words(agent),
+        "agent": "not running" if agent is None else f"{agent.network}; {_asked_words(agent)}",
         "carrier": "not running" if agent is None else f"confined by {agent.carrier}",
         "warnings": [] if warning is None else [warning],
-    } | spent
+        "spent": None if spent is None else row(kit.label.study, spent),
+    }
 
 
-def _agent_words(agent: Standing | None) -> str:
-    if agent is None:
-        return "not running"
-    asked = "no question yet" if agent.asked is None else f"last question {agent.asked:.0f} s ago"
-    return f"{agent.network}; {asked}"
+def _asked_words(agent: Standing) -> str:
+    return "no question yet" if agent.asked is None else f"last question {agent.asked:.0f} s ago"
 
 
 def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
     """Return how the site stands, in one word for programs and in a sentence for people."""
-    over = kit.path / OVER
-    supervisor = processes.running(kit.path)
+    over, supervisor = kit.path / OVER, processes.running(kit.path)
+    ended = f"the coordinator ended the study on {over.read_text().strip()}" if over.exists() else ""
     if supervisor is None and agent is not None:
-        return _state_of_roles(agent)
+        # The two programs were started apart, the carrier as another user.
+        if agent.connected:
+            return "connected", "connected, by a carrier of another user"
+        words = "the agent runs, and no job of a carrier is connected to it: between runs there is none"
+        return "connecting", words
     if supervisor is None:
-        ended = f"; the coordinator ended the study on {over.read_text().strip()}" if over.exists() else ""
-        return "stopped", f"not running{ended or '; to connect: capedjica site start'}"
+        return "stopped", f"not running; {ended or 'to connect: capedjica site start'}"
     members = processes.family(kit.path, CARRIER)
     if agent is None or not members:
         words = f"process {supervisor} is starting it; if it does not stay, {kit.path} has logs that say why"
         return "starting", words
     if _reaches(members, kit.label.port):
         return "connected", f"connected, process {supervisor}"
-    if over.exists():
-        ended = over.read_text().strip()
-        return "over", f"the coordinator ended the study on {ended}; to stop it here: capedjica site stop"
+    if ended:
+        return "over", f"{ended}; to stop it here: capedjica site stop"
     return "connecting", f"not connected yet, process {supervisor} goes on trying: the server does not answer"
-
-
-def _state_of_roles(agent: Standing) -> tuple[str, str]:
-    """Return how a site stands whose two programs are started apart: the carrier's is another user's."""
-    if agent.connected:
-        return "connected", "connected, by a carrier of another user"
-    return (
-        "connecting",
-        "the agent runs, and no job of a carrier is connected to it: between runs there is none",
-    )
 
 
 def _reaches(members: list[psutil.Process], port: int) -> bool:
@@ -100,11 +90,6 @@ def _reaches(members: list[psutil.Process], port: int) -> bool:
     return False
 
 
-def _spent(home: SiteHome, kit: Kit) -> dict[str, Any]:
-    known = spent_on(home, kit.study())
-    return {"spent": None if known is None else row(kit.label.study, known)}
-
-
 def await_connection(kit: Kit) -> str:
     """Wait until a site that was started is connected; return in one line that it is, or why not.
 
@@ -117,15 +102,15 @@ def await_connection(kit: Kit) -> str:
     def ended() -> bool:
         return processes.running(kit.path) is None
 
+    def connected() -> bool:
+        return _state(kit, standing(kit))[0] == "connected"
+
     if not processes.wait_until(lambda: ended() or standing(kit) is not None, _AGENT_SECONDS):
         raise _failed(kit, f"its agent did not begin within {_AGENT_SECONDS:.0f} s")
+    processes.wait_until(lambda: ended() or connected(), _SERVER_SECONDS)
     if ended():
         raise _failed(kit)
-    processes.wait_until(lambda: ended() or _state(kit, standing(kit))[0] == "connected", _SERVER_SECONDS)
-    if ended():
-        raise _failed(kit)
-    state, _ = _state(kit, standing(kit))
-    if state == "connected":
+    if connected():
         return f"Connected to the server at {kit.server()}."
     return (
         f"Not connected yet: the server at {kit.server()} does not answer. It goes on trying, and connects "
@@ -136,12 +121,9 @@ def await_connection(kit: Kit) -> str:
 def _failed(kit: Kit, reason: str = "") -> CapedjicaError:
     """Return why it does not run, or the last words of the program that would not; nothing of it is left."""
     processes.stop(kit.path)
-    logs = sorted((processes.log(kit.path, name) for name in ("agent", CARRIER)), key=_changed)
-    words = reason or processes.refusal(logs[-1]) or f"the logs in {kit.path} say why"
+    logs = [processes.log(kit.path, name) for name in (AGENT, CARRIER)]
+    latest = max(logs, key=lambda log: log.stat().st_mtime if log.exists() else 0.0)
+    words = reason or processes.refusal(latest) or f"the logs in {kit.path} say why"
     error = CapedjicaError(f"the site could not be started: {words}. Nothing was spent")
     error.exit_code = 2
     return error
-
-
-def _changed(log: Any) -> float:
-    return float(log.stat().st_mtime) if log.exists() else 0.0

@@ -19,22 +19,27 @@ from typing import Final
 import msgspec
 
 from capedjica.data.layouts import recordings_among
-from capedjica.data.scans import Person
+from capedjica.data.person_table import BadTableError, row_digest
+from capedjica.data.scans import Person, Recording
 from capedjica.site.home import SiteHome
-from capedjica.site.private_files import write_private
 from capedjica.study.study_file import Study
+from capedjica.tools.durable import write_private
 from capedjica.tools.text import printable
 
 SCHEMA: Final = 1
 _UNREADABLE: Final = "unreadable"
 
 
-class FileState(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A file: its size in bytes, when it was changed (ns) and the SHA-256 of its content."""
+class FileState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """A file: its size in bytes, when it was changed (ns) and the SHA-256 of its content.
+
+    Of a table with a row per person only somebody's own ``row`` is theirs, and the hash is that of the row.
+    """
 
     size: int
     mtime_ns: int
     sha256: str
+    row: bool = False
 
 
 Files = dict[str, FileState]
@@ -75,10 +80,13 @@ def approved_people(home: SiteHome, study: Study) -> tuple[Person, ...] | None:
     record = read_record(home, study)
     if record is None:
         return None
-    return tuple(
-        Person(_name(name), recordings_among([home.data_path / _name(file) for file in files]))
-        for name, files in record.people.items()
-    )
+    return tuple(_approved(home, _name(name), files) for name, files in record.people.items())
+
+
+def _approved(home: SiteHome, name: str, files: Files) -> Person:
+    paths = {home.data_path / _name(file): state.row for file, state in files.items()}
+    rows = tuple(Recording(path, row=name) for path, is_row in paths.items() if is_row)
+    return Person(name, rows + recordings_among([path for path, is_row in paths.items() if not is_row]))
 
 
 def write_record(home: SiteHome, study: Study, record: ApprovedScans) -> None:
@@ -110,7 +118,7 @@ def take_record(home: SiteHome, people: Iterable[Person], tick: Callable[[], Non
     """
     known, taken = _known(home), {}
     for person in people:
-        states = ((name, _state(name, path, known)) for name, path in _files(home, person))
+        states = ((name, _state(name, file, known)) for name, file in _files(home, person))
         taken[_text(person.name)] = {name: state for name, state in states if state is not None}
         tick()
     return ApprovedScans(when=datetime.now(UTC).isoformat(timespec="seconds"), people=taken)
@@ -119,7 +127,7 @@ def take_record(home: SiteHome, people: Iterable[Person], tick: Callable[[], Non
 def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person]) -> list[str]:
     """Return in words what became different since the record was taken, for the site's own people.
 
-    A file is read only where its time of change is another and its size is not.
+    A file is read only where its time of change is another and its size is not, or it has a row per person.
     """
     now = {_text(person.name): person for person in people}
     new = [name for name in now if name not in record.people]
@@ -134,17 +142,21 @@ def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person])
     changed = [name for name in both if not _is_as_it_was(home, now[name], record.people[name])]
     if changed:
         found.append(
-            f"{len(changed)} of {len(now)} people's scans changed since the study was approved: the first is "
+            f"{len(changed)} of {len(now)} people's data changed since the study was approved: the first is "
             f"that of {printable(changed[0])}"
         )
     return found
 
 
-def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Path]]:
-    """Yield every file that has a say in a person's series, by its name in the folder of the scans."""
-    for path in (path for recording in person.recordings for path in recording.sources):
-        if path.exists():
-            yield _text(os.path.relpath(path, home.data_path)), path
+def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Recording]]:
+    """Yield every file that has a say in a person's series, by its name in the folder of the scans.
+
+    Each comes as if it were the recording; what counts is the file, or the person's row in it.
+    """
+    for recording in person.recordings:
+        for path in recording.sources:
+            if path.exists():
+                yield _text(os.path.relpath(path, home.data_path)), Recording(path, row=recording.row)
 
 
 def _text(name: str) -> str:
@@ -168,19 +180,21 @@ def _known(home: SiteHome) -> _Known:
     return {
         (name, state.size, state.mtime_ns): state.sha256
         for name, state in files
-        if state.sha256 != _UNREADABLE
+        if state.sha256 != _UNREADABLE and not state.row
     }
 
 
-def _state(name: str, path: Path, known: _Known) -> FileState | None:
+def _state(name: str, file: Recording, known: _Known) -> FileState | None:
     """Return a file as it is, None where it is not there any more."""
     try:
         # Before it is read: if it changes meanwhile, the next look finds another time.
-        status = path.stat()
+        status = file.path.stat()
     except OSError:
         return None
     size, changed = status.st_size, status.st_mtime_ns
-    return FileState(size, changed, known.get((name, size, changed)) or _digest(path))
+    if file.row is not None:
+        return FileState(size, changed, _row_digest(file), row=True)
+    return FileState(size, changed, known.get((name, size, changed)) or _digest(file.path))
 
 
 def _digest(path: Path) -> str:
@@ -191,16 +205,29 @@ def _digest(path: Path) -> str:
         return _UNREADABLE
 
 
+def _row_digest(file: Recording) -> str:
+    try:
+        return row_digest(file)
+    except BadTableError:
+        return _UNREADABLE
+
+
 def _is_as_it_was(home: SiteHome, person: Person, files: Files) -> bool:
     now = dict(_files(home, person))
     return now.keys() == files.keys() and all(_is_same(now[name], files[name]) for name in now)
 
 
-def _is_same(path: Path, before: FileState) -> bool:
+def _is_same(file: Recording, before: FileState) -> bool:
     try:
-        status = path.stat()
+        status = file.path.stat()
     except OSError:
         return False
-    if status.st_size != before.size:
+    size, changed = status.st_size, status.st_mtime_ns
+    if (file.row is not None) != before.row:
         return False
-    return status.st_mtime_ns == before.mtime_ns or _digest(path) == before.sha256
+    if (size, changed) == (before.size, before.mtime_ns):
+        return True
+    # Another's row may have become longer.
+    if before.row:
+        return _row_digest(file) == before.sha256
+    return size == before.size and _digest(file.path) == before.sha256

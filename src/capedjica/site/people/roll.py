@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from capedjica.algorithms.ica.scan_length import longest_scan
+from capedjica.algorithms.ica.scan_length import LONGEST_SCAN, longest_scan
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.layouts import Found, check_folder, find_people, is_image
 from capedjica.data.people import People
+from capedjica.data.person_table import PersonRows, read_person_table
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan
 from capedjica.errors import InputError
@@ -30,6 +30,7 @@ from capedjica.site.people.enrolment import (
     write_enrolment,
 )
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
@@ -53,7 +54,7 @@ class Roll:
     people : tuple of Person
         In order. Somebody who is enrolled but cannot be found has no recordings.
     problems : tuple of Problem
-        What is wrong already, before any file is opened.
+        What is wrong already, before any scan is opened.
     enrolment : Enrolment or None
         None where all that are found take part.
     withdrawn : frozenset of str
@@ -141,13 +142,22 @@ def look(
         found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
         return [problem for problem in found if problem.fatal]
     readable = consenting(home, people, study.features, standing(home))
-    analysis = study.content.analysis
-    return readable.check(analysis.n_components, tick, longest_scan(analysis.scan_length))
+    length = study.content.features.scan_length
+    longest = LONGEST_SCAN if length is None else longest_scan(length)
+
+    def notes(series: Scan) -> Iterator[tuple[str, str]]:
+        for step in study.steps:
+            yield from step.table.notes(series, step.setting)
+
+    return readable.check(study.fewest_timepoints, tick, longest, notes)
 
 
 def _plain_features(people: list[Person]) -> Features:
     """Return features that suit the recordings where no study says what to make of them."""
-    paths = [recording.path for person in people for recording in person.recordings]
+    recordings = [recording for person in people for recording in person.recordings]
+    if any(recording.row is not None for recording in recordings):
+        return PersonRows(())
+    paths = [recording.path for recording in recordings]
     if any(map(is_image, paths)):
         return open_features(_PLAIN_IMAGES, Path(), None)
     return open_features(FeatureTable(), Path(), next(filter(None, map(_n_columns, paths)), 1))
@@ -171,6 +181,8 @@ class Measures:
 
 def measure(recording: Recording) -> Measures:
     """Measure a recording; raise whatever comes when it cannot be read."""
+    if recording.row is not None:
+        return Measures(1, None, f"{read_person_table(recording.path).width} columns")
     if not is_image(recording.path):
         length, width = read_scan(recording.path).shape
         return Measures(length, None, f"{width} columns")
@@ -201,8 +213,11 @@ def enrol(
             "--again replaces the list"
         )
     found = find(home, data, study)
-    problems = [*found.problems, *look(home, list(found.people), study, tick)]
-    reasons = _reasons(problems)
+    problems = list(dict.fromkeys([*found.problems, *look(home, list(found.people), study, tick)]))
+    reasons: dict[str, list[str]] = {}
+    for problem in problems:
+        if problem.fatal:
+            reasons.setdefault(problem.name, []).append(str(problem))
     enrolled = [person.name for person in found.people if person.name not in reasons]
     if not enrolled:
         first = next(iter(reasons.values()), ["nobody is there"])[0]
@@ -216,12 +231,3 @@ def enrol(
     enrolment = Enrolment.now(data, enrolled, left_out, title)
     write_enrolment(home, enrolment)
     return enrolment
-
-
-def _reasons(problems: list[Problem]) -> dict[str, list[str]]:
-    """Return why people cannot take part, by name."""
-    reasons: dict[str, list[str]] = defaultdict(list)
-    for problem in problems:
-        if problem.fatal:
-            reasons[problem.name].append(str(problem))
-    return reasons

@@ -9,25 +9,24 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.maps import mixing_of
+from capedjica.algorithms.ica.networks import mixing_of
 from capedjica.errors import InputError
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
-from capedjica.site.results.per_person import write_local_results
+from capedjica.site.results.per_person import unmixing_of, write_local_results
 from capedjica.study.study_file import Study
-from capedjica.tools.matrices import read_matrix
+from capedjica.tools.arrays import FloatArray, read_matrix
 
-FloatArray = NDArray[np.float64]
 REPORT: Final = "report.html"
 
 
 def write_local_report(run: Path, home: SiteHome, tick: Callable[[], None] = lambda: None) -> Path:
     """Write results about a site's people that are missing, and the page of all; only its owner reads it."""
     written = write_local_results(run, home, tick)
-    study, group = Study.load(run), mixing_of(read_matrix(run / "unmixing.npy")).T
+    study = Study.load(run)
+    group = mixing_of(unmixing_of(run, study)).T
     people = [_person(folder, study, group) for folder in sorted(written.folder.glob("sub-*"))]
     if not people:
         raise InputError(f"site {home.settings.name} has no results about anybody: no scan can be used")

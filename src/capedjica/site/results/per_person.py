@@ -19,7 +19,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,18 +26,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capedjica.algorithms.ica.one_person import SEGMENT, SingleSubject, analyse_subject, power_spectra
-from capedjica.data.scans import Person, Scan
+from capedjica.data.scans import Person
 from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll, measure
 from capedjica.study.study_file import Study
-from capedjica.tools.matrices import read_matrix
+from capedjica.tools.arrays import FloatArray, Scan, read_matrix
+from capedjica.tools.durable import write_whole, writing
 
-FloatArray = NDArray[np.float64]
 _README: Final = """\
 About single people: never to leave this site. Made by `capedjica site results` from the maps of
 '{title}'; `capedjica site purge --results` removes it.
@@ -72,7 +70,11 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
     ``tick`` is called after each person.
     """
     study = Study.load(run)
-    unmixing = _unmixing(run, study)
+    if study.content.features.kind == "table":
+        raise InputError(
+            f"'{study.content.title}' analysed rows of a table: single people have no brain networks in it"
+        )
+    unmixing = unmixing_of(run, study)
     people = call_roll(home, study).people
     folder = _own_folder(home, study, unmixing)
     outcomes: dict[str, list[str]] = {"written": [], "kept": [], "unusable": []}
@@ -93,15 +95,16 @@ def purge_results(home: SiteHome) -> int:
     return len(folders)
 
 
-def _unmixing(run: Path, study: Study) -> FloatArray:
+def unmixing_of(run: Path, study: Study) -> FloatArray:
     """Return the unmixing matrix of a run, if it is that of the study."""
-    unmixing = read_matrix(run / "unmixing.npy")
-    table = study.content.analysis
-    if unmixing.shape != (table.n_components, table.n_features):
-        raise InputError(
-            f"{run / 'unmixing.npy'} has shape {unmixing.shape}, that of its study would be "
-            f"{(table.n_components, table.n_features)}"
-        )
+    step, table = study.networks, study.content.networks
+    if step is None or table is None:
+        raise InputError(f"'{study.content.title}' has no analysis of kind 'ica': there are no networks")
+    file = run / study.results_folder(step) / "unmixing.npy"
+    unmixing = read_matrix(file)
+    expected = (table.n_components, step.setting.n_features)
+    if unmixing.shape != expected:
+        raise InputError(f"{file} has shape {unmixing.shape}, that of its study would be {expected}")
     return unmixing
 
 
@@ -109,7 +112,7 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
     """Return the folder of a study's results, made so that only its owner can open it."""
     folder, digest = home.results_path / study.hash.hex()[:16], hashlib.sha256(unmixing.tobytes()).hexdigest()
     mark = folder / ".maps"
-    try:
+    with writing(folder):
         for path in (home.results_path, folder):
             path.mkdir(mode=0o700, exist_ok=True)
             path.chmod(0o700)
@@ -118,12 +121,10 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
                 f"{folder} holds results from other maps of this study; remove them first: "
                 "capedjica site purge --results"
             )
-        for draft in folder.glob(".*.part"):
+        write_whole(mark, digest.encode(), mode=0o600)
+        write_whole(folder / "README.txt", _README.format(title=study.content.title).encode(), mode=0o600)
+        for draft in folder.glob(".sub-*.part"):
             shutil.rmtree(draft)
-        _write(mark, digest.encode())
-        _write(folder / "README.txt", _README.format(title=study.content.title).encode())
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
     return folder
 
 
@@ -146,7 +147,8 @@ def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, un
     try:
         draft.mkdir(mode=0o700)
         for name, content in _files(label, person, study, runs, unmixing):
-            _write(draft / name, content)
+            # defence: results-about-single-people
+            write_whole(draft / name, content, mode=0o600)
         draft.rename(folder / label)
     except OSError as error:
         if not _withdrew(folder, person, home):
@@ -252,10 +254,3 @@ def _maps(
 
 def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from its first byte on."""
-    # defence: results-about-single-people
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)

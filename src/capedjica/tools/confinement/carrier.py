@@ -4,11 +4,8 @@ The program is taken to be hostile. The strongest wall is a user of its own: the
 files of others from it, and all of their programs. In the same user account Landlock keeps from it the files,
 the memory of other programs and (ABI 6) signals to them.
 
-What Landlock leaves open: before ABI 9 it does not govern connecting to Unix sockets by their path, so in the
-same user account a hostile program can still talk to other programs of that user that listen on one (session
-bus, ssh-agent, docker) and have them act for it. It can also ask for the sizes of files whose names it knows,
-change the modes of that user's files, and read that user's keys in the kernel's keyring. A user of its own is
-the answer to all of these.
+What Landlock leaves open in the same user account, other programs' sockets before ABI 9 above all, is in
+docs/threat-model.md; a user of its own is the answer to all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -79,7 +76,8 @@ def strongest(account: str | None, needed: Sequence[Path], seed: str) -> Confine
     uid, gid = user or users.unused_user(seed)
     obstacle = users.obstacle(uid, gid, needed)
     if not obstacle:
-        return Confinement("user", uid, gid, _words_of_user(uid))
+        rules = f" and Landlock, ABI {landlock.abi()}" if landlock.abi() else ""
+        return Confinement("user", uid, gid, f"a user of its own ({uid}){rules}")
     if account is not None:
         raise InputError(f"the account {account} cannot be used: {obstacle}")
     return _in_the_same_account(obstacle)
@@ -93,7 +91,6 @@ def confine(
     *,
     secrets: Sequence[Path],
     connects: Sequence[Path] = (),
-    kept: Collection[int] = (),
 ) -> None:
     """Confine this process for good; to be done right before it executes the program, with one thread.
 
@@ -109,42 +106,31 @@ def confine(
         Nothing is granted that is one of these or above one of them.
     connects : sequence of Path
         Folders of the sockets that the program connects to.
-    kept : collection of int
-        Descriptors that the program is handed besides the first three.
     """
-    process.close_on_execution(kept)
+    process.close_on_execution()
     process.leave_terminal()
     process.forbid_core_files()
-    process.limit_open_files()
-    process.limit_memory(memory)
-    process.limit_stacks()
+    process.limit_resources(memory)
     # The rules are made while every path can still be reached, and rights go after all that takes them.
     process.drop_capability_bound()
-    _give_up_files(confinement, reads, writes, secrets, connects)
+    if confinement.kind != "none" and landlock.abi():
+        readable = without_secrets([*reads, *runtime_reads()], secrets)
+        _check_interpreter(readable)
+        writable = without_secrets([*writes, *runtime_writes()], secrets)
+        landlock.restrict(readable, writable, connects)
     if confinement.uid is not None and confinement.gid is not None:
         process.switch_user(confinement.uid, confinement.gid)
     process.drop_capabilities()
     process.no_new_privileges()
 
 
-def _give_up_files(
-    confinement: Confinement,
-    reads: Iterable[Path],
-    writes: Iterable[Path],
-    secrets: Sequence[Path],
-    connects: Sequence[Path],
-) -> None:
-    if confinement.kind == "none" or landlock.abi() == 0:
-        return
-    readable = without_secrets([*reads, *runtime_reads()], secrets)
+def _check_interpreter(readable: Iterable[Path]) -> None:
     interpreter = Path(os.path.realpath(sys.executable))
     if not any(interpreter.is_relative_to(os.path.realpath(path)) for path in readable):
         raise InputError(
             f"the interpreter {interpreter} lies in a folder with files that its program must not read: "
             "install it elsewhere"
         )
-    writable = without_secrets([*writes, *runtime_writes()], secrets)
-    landlock.restrict(readable, writable, connects=connects)
 
 
 def openable(paths: Iterable[Path]) -> list[Path]:
@@ -185,11 +171,6 @@ def environment(workspace: Path) -> dict[str, str]:
         "MALLOC_ARENA_MAX": "4",
         "MALLOC_MMAP_THRESHOLD_": "131072",
     }
-
-
-def _words_of_user(uid: int) -> str:
-    rules = f" and Landlock, ABI {landlock.abi()}" if landlock.abi() else ""
-    return f"a user of its own ({uid}){rules}"
 
 
 def _in_the_same_account(why: str) -> Confinement:

@@ -78,20 +78,15 @@ def without_secrets(paths: Iterable[Path], secrets: Iterable[Path]) -> list[Path
 def _module_folders() -> Iterator[Path]:
     """Yield where modules come from, but for folders that hold more than that."""
     too_wide = {_real(Path(place)) for place in _TOO_WIDE}
-    homes = [_real(home) for home in _homes()]
+    # By the environment, and by the database of users.
+    homes = [_real(Path(os.environ["HOME"]))] if os.environ.get("HOME") else []
+    with suppress(KeyError):
+        homes.append(_real(Path(pwd.getpwuid(os.getuid()).pw_dir)))
     for entry in [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]:
         place = _real(Path(entry))
         # Without a name, it is the folder that somebody happens to be in.
         if entry and place not in too_wide and not any(home.is_relative_to(place) for home in homes):
             yield place
-
-
-def _homes() -> list[Path]:
-    """Return the home folder of this process's user, by the environment and by the database of users."""
-    homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
-    with suppress(KeyError):
-        homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
-    return homes
 
 
 def _real(path: Path) -> Path:

@@ -70,9 +70,7 @@ def rights_of_files(version: int) -> int:
     return sum(later, start=_FIRST_RIGHTS)
 
 
-def restrict(
-    reads: Iterable[Path], writes: Iterable[Path], *, connects: Iterable[Path] = (), tcp: bool = True
-) -> None:
+def restrict(reads: Iterable[Path], writes: Iterable[Path], connects: Iterable[Path] = ()) -> None:
     """Give up all files but some, for this thread and for all that it starts, for good.
 
     Parameters
@@ -83,31 +81,16 @@ def restrict(
         The same of what everything can be done with. Paths that do not exist are left out.
     connects : iterable of Path
         Folders of sockets that can still be connected to (ABI 9 and later forbid all others).
-    tcp : bool
-        Whether TCP can still be used (ABI 4 and later forbid it).
     """
     rights = rights_of_files(abi())
-    ruleset = _made(_Ruleset(rights, 0 if tcp else _tcp_rights(), _scopes()))
-    try:
-        for allowed, paths in ((_TO_READ, reads), (rights, writes), (_RESOLVE_UNIX, connects)):
-            for path in paths if allowed & rights else ():
-                _allow(ruleset, path, allowed & rights)
-        _enforce(ruleset)
-    finally:
-        os.close(ruleset)
+    wanted = ((_TO_READ, reads), (rights, writes), (_RESOLVE_UNIX, connects))
+    rules = [(path, allowed & rights) for allowed, paths in wanted if allowed & rights for path in paths]
+    _enforce(_Ruleset(rights, 0, _scopes()), rules)
 
 
 def forbid_tcp() -> None:
     """Give up TCP, and nothing else, for this thread and for all that it starts (ABI 4)."""
-    ruleset = _made(_Ruleset(0, _tcp_rights(), 0))
-    try:
-        _enforce(ruleset)
-    finally:
-        os.close(ruleset)
-
-
-def _tcp_rights() -> int:
-    return _BIND_TCP | _CONNECT_TCP if abi() >= TCP_SINCE else 0
+    _enforce(_Ruleset(0, _BIND_TCP | _CONNECT_TCP, 0), [])
 
 
 def _scopes() -> int:
@@ -115,10 +98,6 @@ def _scopes() -> int:
     # defence: signals-stay-inside
     scopes = _ABSTRACT_SOCKETS | _SIGNALS
     return scopes if abi() >= SCOPES_SINCE else 0
-
-
-def _made(ruleset: _Ruleset) -> int:
-    return call("syscall", _CREATE_RULESET, ruleset, ctypes.sizeof(ruleset), 0)
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
@@ -135,7 +114,14 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         os.close(descriptor)
 
 
-def _enforce(ruleset: int) -> None:
-    no_new_privileges()
-    # defence: files-out-of-reach
-    call("syscall", _RESTRICT_SELF, ruleset, 0)
+def _enforce(forbidden: _Ruleset, rules: Iterable[tuple[Path, int]]) -> None:
+    """Forbid for good what no rule allows."""
+    ruleset = call("syscall", _CREATE_RULESET, forbidden, ctypes.sizeof(forbidden), 0)
+    try:
+        for path, rights in rules:
+            _allow(ruleset, path, rights)
+        no_new_privileges()
+        # defence: files-out-of-reach
+        call("syscall", _RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)

@@ -9,7 +9,6 @@ import resource
 import signal
 import sys
 import termios
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,20 +22,9 @@ _AMBIENT, _CLEAR_AMBIENT = 47, 4
 _CAPABILITY_VERSION: Final = 0x20080522
 _NEW_USERS, _NEW_NETWORK = 0x10000000, 0x40000000
 
-OPEN_FILES: Final = 4096
-STACK: Final = 2 << 20
-
-
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("process", ctypes.c_int))
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = (
-        ("effective", ctypes.c_uint32),
-        ("permitted", ctypes.c_uint32),
-        ("inheritable", ctypes.c_uint32),
-    )
+_OPEN_FILES: Final = 4096
+# Stacks count as data, 8 MB each by default: the 500 threads that FLARE may have would reach 4 GB.
+_STACK: Final = 2 << 20
 
 
 def hide_memory() -> None:
@@ -55,29 +43,20 @@ def forbid_core_files() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def limit_memory(size: int) -> None:
-    """Bound the bytes of data of this process, and of each that it starts; beyond it they get no memory."""
-    _lower(resource.RLIMIT_DATA, size)
+def limit_resources(memory: int) -> None:
+    """Bound the bytes of data, the open files and the stacks of this process and of each that it starts.
 
-
-def limit_stacks(size: int = STACK) -> None:
-    """Bound the stack of each thread of the programs that are executed from here on.
-
-    Stacks count as data, 8 MB each by default: the 500 threads that FLARE may have would reach 4 GB.
+    A limit that is lower already stays as it is.
     """
-    _lower(resource.RLIMIT_STACK, size)
-
-
-def limit_open_files(number: int = OPEN_FILES) -> None:
-    """Bound how many files this process, and each that it starts, can have open."""
-    _lower(resource.RLIMIT_NOFILE, number)
-
-
-def _lower(limit: int, value: int) -> None:
-    """Lower a limit for good; one that is lower already stays as it is."""
-    hard = resource.getrlimit(limit)[1]
-    bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(limit, (bound, bound))
+    bounds = {
+        resource.RLIMIT_DATA: memory,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
+        resource.RLIMIT_STACK: _STACK,
+    }
+    for limit, value in bounds.items():
+        hard = resource.getrlimit(limit)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (bound, bound))
 
 
 def no_new_privileges() -> None:
@@ -105,7 +84,8 @@ def drop_capability_bound() -> None:
 def drop_capabilities() -> None:
     """Give up all capabilities that this process has now."""
     if LINUX:
-        call("capset", _Header(_CAPABILITY_VERSION, 0), (_Sets * 2)())
+        # Of this process, no set of either half: effective, permitted, inheritable.
+        call("capset", (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)())
 
 
 def switch_user(uid: int, gid: int) -> None:
@@ -143,14 +123,13 @@ def _disown_terminal() -> None:
             os.close(terminal)
 
 
-def close_on_execution(kept: Collection[int]) -> None:
-    """Hand no open descriptor to the next program but the first three and those that it is to have."""
+def close_on_execution() -> None:
+    """Hand no open descriptor to the next program but the first three."""
     for name in os.listdir("/dev/fd"):
-        descriptor = int(name)
-        if descriptor > 2 and descriptor not in kept:
+        if int(name) > 2:
             # The one by which the folder is listed is closed by now.
             with suppress(OSError):
-                os.set_inheritable(descriptor, False)
+                os.set_inheritable(int(name), False)
 
 
 def without_network(*, user_namespace: bool = True) -> bool:

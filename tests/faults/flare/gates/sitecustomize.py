@@ -92,8 +92,8 @@ def _keep_parts() -> None:
 
 
 def _limit_memory(process) -> None:
-    limit = process.limit_memory
-    process.limit_memory = lambda _: limit(int(os.environ["CAPEDJICA_TEST_MEMORY"]))
+    limit = process.limit_resources
+    process.limit_resources = lambda _: limit(int(os.environ["CAPEDJICA_TEST_MEMORY"]))
 
 
 def _flood_when_told() -> None:

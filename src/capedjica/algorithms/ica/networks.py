@@ -1,0 +1,112 @@
+"""What a joint ICA finds: maps whose order, sign and scale stay the same between runs, and their stability.
+
+Stability is told from what was published and the known noise alone, so that it costs nothing: results are
+drawn as they might have come out with other noise
+(:meth:`capedjica.algorithms.ica.subject_level.SubjectMethod.draws`). The stability of a map
+is the median, over the draws, of its correlation with itself: near 1 where another run would show the same
+map, near 0 where the noise has swallowed it. In simulations it is close to the correlation with the true map
+(``python -m benchmarks.utility reliability``). It speaks of the noise only: a map can be stable and mean
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from capedjica.algorithms.analysis import Result
+from capedjica.algorithms.parallel import one_thread
+from capedjica.tools.arrays import FloatArray
+
+Draws = Callable[[], Iterator[FloatArray] | None]
+# Maps below this are not to be presented as networks.
+STABLE: Final = 0.8
+
+
+def pseudo_inverse(matrix: FloatArray) -> FloatArray:
+    """Return the Moore-Penrose inverse."""
+    inverse: FloatArray = np.linalg.pinv(matrix).astype(np.float64)
+    return inverse
+
+
+def peak_order(mixing: FloatArray) -> NDArray[np.intp]:
+    """Return the order of maps by the features at which they peak."""
+    return np.argsort(np.argmax(np.abs(mixing), axis=0), kind="stable")
+
+
+def stable_maps(mixing: FloatArray) -> FloatArray:
+    """Scale each map to a largest absolute value of 1, positive, and sort maps by where that peak is."""
+    peaks = np.argmax(np.abs(mixing), axis=0)
+    heights = mixing[peaks, np.arange(mixing.shape[1])]
+    scaled = mixing / np.where(heights == 0, 1.0, heights)
+    return np.ascontiguousarray(scaled[:, peak_order(mixing)])
+
+
+def mixing_of(unmixing: FloatArray) -> FloatArray:
+    """Return the (D, R) maps of an (R, D) unmixing matrix, stable between runs that find the same maps."""
+    return stable_maps(pseudo_inverse(unmixing))
+
+
+def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
+    """Return the stability of each map of :func:`mixing_of`, between 0 and 1.
+
+    Parameters
+    ----------
+    unmixing : array (R, D)
+        What was found.
+    draws : iterable of arrays (D, R)
+        Mixing matrices as they might have come out with other noise, in the order of the unmixing matrix.
+    """
+    with one_thread():
+        mixing = pseudo_inverse(unmixing)
+        own = _unit(mixing)
+        correlations = [np.abs(np.sum(own * _unit(draw), axis=0)) for draw in draws]
+    return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0)[peak_order(mixing)])
+
+
+def _unit(maps: FloatArray) -> FloatArray:
+    centred = maps - maps.mean(axis=0)
+    unit: FloatArray = centred / np.maximum(np.linalg.norm(centred, axis=0), np.finfo(float).tiny)
+    return unit
+
+
+@dataclass(frozen=True, eq=False)
+class Networks(Result):
+    """Networks as they were estimated.
+
+    Attributes
+    ----------
+    estimate : array (R, D)
+        Unmixing matrix of centred data, its rows in any order and scale.
+    draws : callable
+        Yields (D, R) mixing matrices as they might have come out with other noise, in the order of the
+        components of ``estimate``, from what was published and the known noise alone; None if not known.
+    """
+
+    estimate: FloatArray
+    draws: Draws = lambda: None
+
+    @cached_property
+    def mixing(self) -> FloatArray:
+        """The maps as columns (D, R), in an order, sign and scale that stay the same between runs."""
+        return mixing_of(self.estimate)
+
+    @property
+    def maps(self) -> FloatArray:
+        """The maps as rows (R, D)."""
+        return np.ascontiguousarray(self.mixing.T)
+
+    @cached_property
+    def stability(self) -> FloatArray | None:
+        """How stable each map is (:func:`stability`)."""
+        draws = self.draws()
+        return None if draws is None else stability(self.estimate, draws)
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return the maps as columns, and the matrix that unmixes a centred scan."""
+        return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}

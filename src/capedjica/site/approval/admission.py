@@ -1,0 +1,312 @@
+"""Whether a site may take part in a study: one list of reasons against it, for every command that asks.
+
+``site check``, ``site approve``, ``site start``, a run in one process and the agent differ only in how
+closely they look at the scans, and in whether an approval or a run is in question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Literal
+
+from capedjica.data.layouts import check_folder
+from capedjica.data.scans import Problem, told_once
+from capedjica.errors import CapedjicaError, InputError
+from capedjica.privacy import gaussian_epsilon
+from capedjica.privacy.ledger import Spent
+from capedjica.site.consent.consents import read_withdrawn
+from capedjica.site.home import SiteHome
+from capedjica.site.people.approved_scans import differences, read_record, record_path
+from capedjica.site.people.enrolment import read_enrolment
+from capedjica.site.people.roll import Roll, Tick, call_roll, look
+from capedjica.study.study_file import Study, StudyFile, changes, read_study_file
+
+Kind = Literal["membership", "approval", "key", "policy", "enrolment", "budget", "consent", "record", "scans"]
+# What it is about, whether it is of the terms, and what says in words why not.
+_Demand = tuple[Kind, bool, Callable[[], Iterable[str]]]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a site cannot take part, in words for its own people.
+
+    If it is ``of_terms``, the site cannot approve the study either. ``cause`` is what was raised where a
+    demand had no answer. A ``record`` is what the approval was given for.
+    """
+
+    kind: Kind
+    words: str
+    of_terms: bool
+    cause: CapedjicaError | None = None
+
+
+@dataclass(frozen=True)
+class Scans:
+    """The scans of a site as a study would find them: looked at once, and only if somebody asks.
+
+    Unless each is to be ``read``, people and files are only counted; ``tick`` is called after each person.
+    """
+
+    home: SiteHome
+    study: Study | None
+    read: bool = True
+    tick: Tick = lambda: None
+
+    @cached_property
+    def roll(self) -> Roll:
+        """Who takes part."""
+        return call_roll(self.home, self.study)
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """What is wrong with scans, each once."""
+        found = list(self.roll.problems)
+        if self.read:
+            found += look(self.home, self.roll.found, self.study, self.tick)
+            # Whoever watches counts people, and not those who could be found.
+            for _ in range(len(self.roll.people) - len(self.roll.found)):
+                self.tick()
+        return list(dict.fromkeys(found))
+
+
+def why_not(
+    home: SiteHome, study: Study | None, scans: Scans | None = None, *, approving: bool = False
+) -> list[Reason]:
+    """Return everything that keeps a site from taking part, in order; nothing is spent or changed.
+
+    Without ``scans`` nothing about people is asked. ``approving`` leaves out what only keeps from a run;
+    without a study the scans alone are looked at.
+    """
+    found: dict[str, Reason] = {}
+    for kind, of_terms, demand in _demands(home, study, scans):
+        if approving and not of_terms:
+            continue
+        cause: CapedjicaError | None = None
+        try:
+            words = list(demand())
+        except CapedjicaError as error:
+            words, cause = [str(error)], error
+        for one in words:
+            # A key that cannot be read is in the way more than once.
+            found.setdefault(one, Reason(kind, one, of_terms, cause))
+    return list(found.values())
+
+
+def _demands(home: SiteHome, study: Study | None, scans: Scans | None) -> Iterator[_Demand]:
+    """Yield what is demanded; whether the ledger can be read comes first."""
+    if study is None or home.settings.name not in study.contract.roster.names:
+        if study is not None:
+            yield "membership", True, partial(_membership, study)
+        if scans is not None:
+            yield "scans", True, partial(_unusable, scans)
+        return
+    yield "approval", True, partial(_revocation, home, study)
+    yield "key", True, partial(_keys, home, study)
+    yield "policy", True, partial(_protection, home, study)
+    yield "enrolment", True, partial(_enrolment, home, study)
+    yield "budget", True, partial(_cap, home, study)
+    yield "approval", False, partial(_approval, home, study)
+    yield "budget", False, partial(_budget, home, study)
+    if scans is not None:
+        yield "consent", True, partial(_consent, home)
+        yield "record", False, partial(_record, home, study, scans)
+        yield "scans", True, partial(_scans, home, study, scans)
+
+
+def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[str]:
+    """Return in words everything that keeps a site from a run, every scan read, for a list of all sites'."""
+    found = why_not(home, study, Scans(home, study, tick=tick))
+    return [f"site {home.settings.name}: {reason.words}" for reason in found]
+
+
+def spent_on(home: SiteHome, study: Study) -> Spent | None:
+    """Return what a site spent on a study; None where it has not approved it."""
+    totals = home.totals()
+    return None if totals is None else totals.studies.get(study.contract.hash)
+
+
+def has_begun(home: SiteHome, study: Study) -> bool:
+    """Whether a site released anything for a study."""
+    known = spent_on(home, study)
+    return known is not None and known.n_releases > 0
+
+
+def is_settled(home: SiteHome, study: Study) -> bool:
+    """Whether the approval settles who takes part with which files, as the study has begun.
+
+    Then nothing may depend on what became of a scan: what can be read is read, and the rest counts as zero.
+    """
+    return not home.settings.policy.auto_approve and has_begun(home, study)
+
+
+def approved(home: SiteHome) -> Iterator[StudyFile]:
+    """Yield the copies of approved studies, the latest first; one that cannot be read tells nothing."""
+    copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
+    for copy in reversed(copies):
+        with suppress(InputError):
+            yield read_study_file(copy)
+
+
+# What is demanded, in words where it is not fulfilled
+
+
+def _membership(study: Study) -> list[str]:
+    roster = study.contract.roster
+    return [f"it is not a site of '{study.contract.title}', whose sites are {', '.join(roster.names)}"]
+
+
+def _keys(home: SiteHome, study: Study) -> list[str]:
+    contract, found = study.contract, []
+    pinned, own = contract.roster.site(home.settings.name), home.card()
+    # defence: a-sites-own-key
+    if pinned.public_key != own.public_key:
+        found.append(
+            f"the study names another key for it, fingerprint {pinned.fingerprint}; its own is "
+            f"{own.fingerprint}: put its card into the study"
+        )
+    return found + [
+        f"site {peer.name} of the study has a key that this site revoked, fingerprint {peer.fingerprint}: it "
+        "needs a new key, and the study must be made anew with it"
+        for peer in map(contract.roster.site, contract.roster.names)
+        # defence: revoked-keys
+        if home.revokes(peer)
+    ]
+
+
+def _protection(home: SiteHome, study: Study) -> list[str]:
+    contract, found = study.contract, []
+    if not contract.protects and not _allows_unprotected(home):
+        seeded = " with seeded noise" if contract.insecure_noise else ""
+        found.append(
+            f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected in "
+            f"{home.folder / 'site.toml'})"
+        )
+    # defence: at-least-one-colluding-site
+    if contract.mechanism == "cape" and not contract.roster.n_colluding and not _allows_unprotected(home):
+        found.append(
+            "privacy.n_colluding is 0: the guarantee does NOT hold against "
+            f"{contract.adversary.not_against}. Its policy wants at least 1 (allow_unprotected in "
+            f"{home.folder / 'site.toml'})"
+        )
+    return found
+
+
+def _allows_unprotected(home: SiteHome) -> bool:
+    return home.settings.policy.allow_unprotected
+
+
+def _enrolment(home: SiteHome, study: Study) -> Iterator[str]:
+    enrolment, expected = read_enrolment(home), study.contract.enrolled[home.settings.name]
+    if enrolment is not None and len(enrolment.enrolled) != expected and not is_settled(home, study):
+        yield (
+            f"the study enrols {expected} subjects, its enrolment has {len(enrolment.enrolled)}: put that "
+            "number into the study"
+        )
+
+
+def _cap(home: SiteHome, study: Study) -> Iterator[str]:
+    cap, most = study.contract.cap(home.settings.name), home.policy.per_study
+    if study.contract.protects and cap.mu2 > most.mu2:
+        yield f"the study asks for {cap}; its policy allows a study at most {most}"
+
+
+def _revocation(home: SiteHome, study: Study) -> list[str]:
+    """Return that the site revoked its approval, if it did: the ledger does not take that back."""
+    known = spent_on(home, study)
+    # defence: revoked-for-good
+    if known is None or not known.revoked:
+        return []
+    return ["the site revoked its approval, which cannot be taken back; it needs a new study"]
+
+
+def _approval(home: SiteHome, study: Study) -> Iterator[str]:
+    """Yield that the study was not approved, and how it differs from one of the same title that was."""
+    if home.settings.policy.auto_approve or spent_on(home, study) is not None:
+        return
+    advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"
+    earlier = next((one for one in approved(home) if one.title == study.content.title), None)
+    if earlier is None:
+        yield f"it has not approved '{study.content.title}'; {advice}"
+    else:
+        changed = "; ".join(changes(earlier, study.content)) or "the software's defaults"
+        yield f"the study was changed after it was approved ({changed}); to approve the change, {advice}"
+
+
+def _budget(home: SiteHome, study: Study) -> Iterator[str]:
+    """Yield that what the study may still cost does not fit into the total, if so."""
+    totals, known, cap = home.totals(), spent_on(home, study), study.contract.cap(home.settings.name)
+    if not study.contract.protects or (known is not None and known.revoked):
+        return
+    asked = cap.mu2 - (0.0 if known is None else known.mu2)
+    total, overall = home.policy.total, 0.0 if totals is None else totals.overall.mu2
+    # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
+    before = 0.0 if math.isinf(overall) else overall
+    if asked > 0 and before + asked > total.mu2 * (1 + 1e-12):
+        yield (
+            f"the study may cost {cap}, but all studies together are allowed {total} and have spent "
+            f"{gaussian_epsilon(math.sqrt(before), total.delta):.6g}"
+        )
+
+
+def _consent(home: SiteHome) -> list[str]:
+    """Raise if it cannot be known who withdrew."""
+    read_withdrawn(home)
+    return []
+
+
+def _record(home: SiteHome, study: Study, scans: Scans) -> list[str]:
+    """Return what is not as it was when the study was approved; nothing of scans once it has begun.
+
+    After the first release nothing may depend on what becomes of a scan, and the record itself says what is
+    read.
+    """
+    known = None if home.settings.policy.auto_approve else spent_on(home, study)
+    if known is None:
+        return []
+    record = read_record(home, study)
+    if record is None:
+        advice = "put it back from a backup" if known.n_releases else "approve it again"
+        return [
+            f"there is no record of the data for which '{study.content.title}' was approved "
+            f"({record_path(home, study)}): {advice}"
+        ]
+    if known.n_releases:
+        return []
+    found: list[str] = []
+    with suppress(InputError):  # a folder that cannot be read is named by the demand on the scans
+        found = differences(home, record, scans.roll.people)
+    return [f"{words}; to use them as they are now, approve it again" for words in found]
+
+
+def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
+    """Return what about the scans is in the way.
+
+    Those who were enrolled take part whatever became of their scans since then, unless nobody is left: that
+    would be a folder that is not there, and not a person. Once a study has begun nothing else is in the way.
+    """
+    if is_settled(home, study):
+        check_folder(home.data_path)
+        return []
+    roll, fatal = scans.roll, [problem for problem in scans.problems if problem.fatal]
+    if roll.enrolment is None:
+        expected, count = study.contract.enrolled[home.settings.name], len(roll.people)
+        wrong = f"the study enrols {expected} subjects, {home.data_path} holds {count}"
+        return [wrong] * (count != expected) + _told(fatal)
+    if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
+        first = fatal[0] if fatal else f"{home.data_path} holds nobody of them"
+        return [f"none of its {len(roll.people)} enrolled people can be used; the first reason: {first}"]
+    return []
+
+
+def _unusable(scans: Scans) -> list[str]:
+    """Return what no study could use; whoever was enrolled is in nobody's way."""
+    found = scans.problems
+    return [] if scans.roll.enrolment else _told(problem for problem in found if problem.fatal)
+
+
+def _told(found: Iterable[Problem]) -> list[str]:
+    return told_once((problem.alike, str(problem)) for problem in found)

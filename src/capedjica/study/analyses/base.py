@@ -1,0 +1,123 @@
+"""What every table ``[analysis]`` has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+
+from capedjica.algorithms.analysis import Analysis
+from capedjica.data.features import FeatureTable
+from capedjica.data.scans import Features
+from capedjica.tools.arrays import Scan
+
+MOST_ITERATIONS: Final = 10**6
+Iterations = Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+# Becomes the name of a folder.
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
+Words = Mapping[str, str]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What an analysis may know of its study: public all of it, and agreed on.
+
+    Attributes
+    ----------
+    features : FeatureTable
+        What the features are.
+    open_features : callable
+        Returns what a scan is made into; public files are opened for it.
+    noise : float
+        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if all of the
+        analysis' share of the budget went into one release; 0 without privacy.
+    earlier : dict
+        The analyses before this one, by name.
+    """
+
+    features: FeatureTable
+    open_features: Callable[[], Features]
+    noise: float = 0.0
+    earlier: Mapping[str, AnalysisTable] = field(default_factory=dict)
+
+    @property
+    def n_features(self) -> int:
+        """D; a row of a table has as many as columns are named."""
+        return len(self.features.columns) or self.features.n_features or 0
+
+    @property
+    def scan_length(self) -> int:
+        """Time points of a typical scan; the rows of tables have one."""
+        return self.features.scan_length or 1
+
+    @property
+    def names(self) -> list[str]:
+        """What the features are called."""
+        return list(self.features.columns) or [
+            f"feature {number}" for number in range(1, self.n_features + 1)
+        ]
+
+
+class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """One analysis of a study: its fields are the keys of its table in ``study.toml``.
+
+    A subclass says in its docstring, in one sentence, what is computed; sites read it before they approve.
+
+    Attributes
+    ----------
+    kind : str
+        Which analysis it is.
+    name : str
+        Under which later analyses and the results know it; by default its kind.
+    share : float, optional
+        Its part of the budget (of mu^2); by default what the others leave, in equal parts.
+    """
+
+    kind: str
+    name: Name | None = None
+    share: Share | None = None
+
+    # What each release holds, by the label of its query, and what each key means.
+    meanings: ClassVar[Words] = {}
+    comments: ClassVar[Words] = {}
+
+    @property
+    def called(self) -> str:
+        """Its name."""
+        return self.name or self.kind
+
+    def problems(self, setting: Setting) -> list[str]:
+        """Return what is wrong with it in a study, in words; public files are not opened."""
+        return []
+
+    def open(self, setting: Setting) -> Analysis[Any]:
+        """Return the analysis."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is computed")
+
+    def summary(self, setting: Setting) -> str:
+        """Return in few words what is computed."""
+        return (type(self).__doc__ or self.kind).strip().splitlines()[0].rstrip(".")
+
+    def words(self, setting: Setting) -> list[str]:
+        """Return what is computed in sentences, for those who approve."""
+        return [f"{self.summary(setting)}."]
+
+    def article(self, setting: Setting) -> str:
+        """Return the same as part of a sentence of an article, after "participants at 3 sites"."""
+        summary = self.summary(setting)
+        return summary[:1].lower() + summary[1:]
+
+    def fewest_timepoints(self, setting: Setting) -> int:
+        """Return how many time points a scan must have to be of any use."""
+        return 1
+
+    def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
+        """Return what only its site is told of a scan that is of less or no use: what is found and expected.
+
+        What is expected is the same for everybody, so that all who are alike are told in one line.
+        """
+        return []

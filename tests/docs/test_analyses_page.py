@@ -1,0 +1,34 @@
+"""Every snippet of the page about analyses is a study that can be run."""
+
+import re
+import tomllib
+
+import msgspec
+import pytest
+
+from capedjica.study.analyses import GROUP, OWN
+from capedjica.study.study_file import Study, to_content
+from tests.support.drafts import draft, plain
+from tests.support.places import ROOT
+
+PAGE = (ROOT / "docs" / "analyses.md").read_text()
+SNIPPETS = [tomllib.loads(found) for found in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
+STUDIES = [snippet for snippet in SNIPPETS if "analysis" in snippet]
+
+
+@pytest.mark.parametrize("snippet", STUDIES)
+def test_a_snippet_is_part_of_a_study(snippet):
+    frame = plain(draft())
+    privacy = frame["privacy"] | snippet.get("privacy", {})
+    study = Study(to_content(frame | snippet | {"privacy": privacy}))
+    assert study.problems() == []
+    assert msgspec.to_builtins(study.content)["analysis"]
+
+
+def test_the_entry_points_are_those_of_the_test_package():
+    (entry,) = [snippet for snippet in SNIPPETS if "project" in snippet]
+    assert entry["project"]["entry-points"][GROUP] == {"median": "private_median:MedianTable"}
+
+
+def test_every_kind_is_in_the_table():
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(OWN)
