@@ -127,8 +127,8 @@ def still_there(path, word):
 def check_reach(parties, name, said, kind):
     """Nothing opened, no process was touched, and the agent served on after all nonsense."""
     own = {str(path.absolute()) for path in secrets(parties.home(name), parties.kit(name))}
-    # A folder that other users may pass through they still cannot list. A draft or a ledger's journal that was
-    # there when the list was made may be gone since: it is not there for anybody.
+    # A folder that other users may pass through they still cannot list. A draft, or a ledger's journal, that
+    # was there when the list was made may be gone since: it is not there for anybody.
     read, write = (
         {path: word for path, word in said[how].items() if still_there(path, word)}
         for how in ("read", "write")
