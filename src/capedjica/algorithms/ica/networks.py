@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Result
+from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
 
@@ -47,13 +48,21 @@ def stable_maps(mixing: FloatArray) -> FloatArray:
     return np.ascontiguousarray(scaled[:, peak_order(mixing)])
 
 
-def mixing_of(unmixing: FloatArray) -> FloatArray:
-    """Return the (D, R) maps of an (R, D) unmixing matrix, stable between runs that find the same maps."""
-    return stable_maps(pseudo_inverse(unmixing))
+def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatArray:
+    """Return the (D, R) maps of an (R, D) unmixing matrix, stable between runs that find the same maps.
+
+    Those that came from a template keep its order and point its way.
+    """
+    mixing = pseudo_inverse(unmixing)
+    if template is None:
+        return stable_maps(mixing)
+    heights = np.abs(mixing).max(axis=0)
+    signs = np.where(np.einsum("rd,dr->r", template.maps, mixing) < 0, -1.0, 1.0)
+    return np.ascontiguousarray(mixing * (signs / np.where(heights == 0, 1.0, heights)))
 
 
 def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
-    """Return the stability of each map of :func:`mixing_of`, between 0 and 1.
+    """Return the stability of each component of an unmixing matrix, between 0 and 1.
 
     Parameters
     ----------
@@ -66,7 +75,7 @@ def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
         mixing = pseudo_inverse(unmixing)
         own = _unit(mixing)
         correlations = [np.abs(np.sum(own * _unit(draw), axis=0)) for draw in draws]
-    return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0)[peak_order(mixing)])
+    return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0))
 
 
 def _unit(maps: FloatArray) -> FloatArray:
@@ -86,15 +95,23 @@ class Networks(Result):
     draws : callable
         Yields (D, R) mixing matrices as they might have come out with other noise, in the order of the
         components of ``estimate``, from what was published and the known noise alone; None if not known.
+    template : Template, optional
+        What the networks were known as before; the rows of ``estimate`` are in its order.
     """
 
     estimate: FloatArray
     draws: Draws = lambda: None
+    template: Template | None = None
 
     @cached_property
     def mixing(self) -> FloatArray:
         """The maps as columns (D, R), in an order, sign and scale that stay the same between runs."""
-        return mixing_of(self.estimate)
+        return mixing_of(self.estimate, self.template)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the template calls the networks; nothing without one."""
+        return () if self.template is None else self.template.names
 
     @property
     def maps(self) -> FloatArray:
@@ -103,9 +120,12 @@ class Networks(Result):
 
     @cached_property
     def stability(self) -> FloatArray | None:
-        """How stable each map is (:func:`stability`)."""
+        """How stable each map is (:func:`stability`), in the order of the maps."""
         draws = self.draws()
-        return None if draws is None else stability(self.estimate, draws)
+        if draws is None:
+            return None
+        found = stability(self.estimate, draws)
+        return found if self.template else found[peak_order(pseudo_inverse(self.estimate))]
 
     def arrays(self) -> Mapping[str, FloatArray]:
         """Return the maps as columns, and the matrix that unmixes a centred scan."""
