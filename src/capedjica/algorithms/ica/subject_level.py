@@ -262,7 +262,7 @@ class SubjectMethod:
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
-            subspace, fine = (_redrawn(release, rng) for release in (released[SUBSPACE], last))
+            subspace, fine = (redrawn(release, rng) for release in (released[SUBSPACE], last))
             other = leading_subspace(subspace, self.n_components)
             further = whitened_further(before, unsvec(fine), self.floor)
             elsewhere = self._in_features(other @ further)
@@ -342,7 +342,8 @@ def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
     return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
 
 
-def _redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
+def redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
+    """Return a mean with its noise drawn once more."""
     again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
     return again
 
@@ -362,9 +363,7 @@ def shrinkage(matrix: FloatArray, noise: float) -> float:
     return max(0.1, 1 - svec_size(len(matrix)) * noise**2 / energy) if energy > 0 else 1.0
 
 
-def whitened_further(
-    sphering: FloatArray, log_covariance: FloatArray, floor: float = FLOOR
-) -> FloatArray:
+def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: float = FLOOR) -> FloatArray:
     r"""Return what whitens :math:`S^{-1} \exp(L) S^{-1}`, where L was measured after the sphering S."""
     back = np.linalg.inv(sphering)
     values, vectors = np.linalg.eigh(log_covariance)
@@ -375,8 +374,8 @@ def whitened_further(
     return further
 
 
-class SubjectSite:
-    """What a site computes for the method, from subjects that are read one at a time, twice in all.
+class ProjectorSite:
+    """What a site computes of the subspace, from subjects that are read one at a time.
 
     Parameters
     ----------
@@ -400,9 +399,35 @@ class SubjectSite:
         longest: int = longest_scan(TYPICAL_SCAN),
         exact: bool = False,
     ) -> None:
-        self._exact = exact
         self._subjects, self._n_components = CutScans(subjects, longest), n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
+        self._exact = exact
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+        """Return the subjects' projectors, whatever was published."""
+        return InParallel(self._projector, self._subjects)
+
+    def _projector(self, subject: Scan) -> FloatArray:
+        with np.errstate(all="ignore"):
+            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            return svec(projector(features, self._n_components, self._exact))[np.newaxis]
+
+
+class SubjectSite(ProjectorSite):
+    """What a site computes for the method, from subjects that are read one at a time, twice in all.
+
+    The parameters are those of :class:`ProjectorSite`.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[Scan],
+        n_components: int,
+        basis: FloatArray | None = None,
+        longest: int = longest_scan(TYPICAL_SCAN),
+        exact: bool = False,
+    ) -> None:
+        super().__init__(subjects, n_components, basis, longest, exact)
         self._subspace = self._sphering = np.empty(0)
         self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
         self._reduced: PackedSubjects | None = None
@@ -412,7 +437,7 @@ class SubjectSite:
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
         """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
         if stage == SUBSPACE:
-            return InParallel(self._projector, self._subjects)
+            return super().__call__(stage, published, state)
         self._reduce(*self._read(published))
         if stage in (COARSE, FINE):
             return map(self._log_covariance, range(len(self._subjects)))
@@ -437,11 +462,6 @@ class SubjectSite:
             self._subspace, self._whitened = V, None
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
-
-    def _projector(self, subject: Scan) -> FloatArray:
-        with np.errstate(all="ignore"):
-            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
-            return svec(projector(features, self._n_components, self._exact))[np.newaxis]
 
     def _log_covariance(self, number: int) -> FloatArray:
         with np.errstate(all="ignore"):
