@@ -94,7 +94,7 @@ class SpatialMethod:
         """Ask for the subspace and rotate its maps; ``progress(unmixing, 1)`` is called at the end."""
         means.mean(0)
         with one_thread():
-            (released,) = means.released
+            released = means.released[-1]
             maps = self._span(released.value, released.noise)
             found = maps @ independent_rotation(maps).T
             unmixing = pseudo_inverse(found)

@@ -80,6 +80,10 @@ QUIET_FLOOR: Final = 1e-9
 # Without noise the second whitening is repeated until it finds no more than this.
 QUIET_WHITENINGS: Final = 20
 WHITE: Final = 1e-3
+# The correlation of a map with itself below which clipping has changed it (docs/research-notes.md), and the
+# part of the clip's square above which it does not tell by how much.
+UNCHANGED: Final = 0.98
+MOST_CLIPPED: Final = 0.998
 # Subspace iteration: columns beyond R, and steps.
 OVERSAMPLED: Final = 12
 POWER_STEPS: Final = 2
@@ -233,12 +237,18 @@ class SubjectMethod:
             V, _, sphering = self._whitening(means)
             means.publish(pack(V=V, sphering=sphering))
             maps = self._in_features(V @ sphering)
+            start = W = varimax(maps)
             unmixing, iteration = maps.T, 0
-            for iteration, W in enumerate(self._rotations(means, varimax(maps)), start=1):
+            for iteration, W in enumerate(self._rotations(means, start), start=1):
                 unmixing = W @ maps.T
                 if progress is not None:
                     progress(unmixing, iteration)
-        return Networks(unmixing, lambda: self.draws(means.released), n_iter=iteration)
+        return Networks(
+            unmixing,
+            lambda: self.draws(means.released),
+            recovered=lambda: self._recovered(means.released, W),
+            n_iter=iteration,
+        )
 
     def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
         r"""Return (D, R) mixing matrices as they might have come out with other noise.
@@ -272,6 +282,13 @@ class SubjectMethod:
             return self._in_features(other @ (other.T @ mixing))
 
         return InParallel(draw, range(DRAWS))
+
+    def _recovered(self, released: Sequence[ReleasedMean], W: FloatArray) -> NDArray[np.bool_] | None:
+        """Tell for each row of W whether clipping has left its map as it is; None where nothing was lost."""
+        if self.noise == 0:
+            return None
+        _, before, _ = self._whitening(Replay(released))
+        return whitened_enough(before, released[FINE], self.clips[FINE], W)
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
         """Return columns of K numbers as columns of D features."""
@@ -372,6 +389,40 @@ def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: fl
     left, singular, _ = np.linalg.svd(root)
     further: FloatArray = (left / singular) @ left.T
     return further
+
+
+def whitened_enough(
+    sphering: FloatArray, released: ReleasedMean, clip: float, W: FloatArray
+) -> NDArray[np.bool_]:
+    r"""Tell for each row of W whether its map would be the same if nothing had been clipped.
+
+    Subjects' log-covariances after the sphering are what they have in common, C, and what is their own, of a
+    norm of about k, the clip (:func:`fine_clip`). Clipped, their mean is about
+    :math:`m = C k / \sqrt{\|C\|^2 + k^2}`, so what was lost by clipping is told from what was published:
+    :math:`C = m / \sqrt{1 - \|m\|^2 / k^2}`. It is next to nothing where the first whitening went far
+    enough. Where the power of some components is so much below that of others that neither clip nor floor
+    lets it through, the rotation works on data that are not white, and no orthogonal W unmixes them.
+
+    Parameters
+    ----------
+    sphering : array (R, R)
+        S, after which the log-covariance was measured.
+    released : ReleasedMean
+        Its mean, m.
+    clip : float
+        k.
+    W : array (R, R)
+        The rotation.
+    """
+    energy = float(np.sum(released.value**2)) - released.value.size * released.noise**2
+    part = min(max(energy, 0.0) / clip**2, MOST_CLIPPED)
+    mean = unsvec(released.value)
+    own, other = (
+        np.linalg.inv(whitened_further(sphering, factor * mean)) @ W.T for factor in (1.0, (1 - part) ** -0.5)
+    )
+    likeness = np.sum(own * other, axis=0) / np.linalg.norm(own, axis=0) / np.linalg.norm(other, axis=0)
+    enough: NDArray[np.bool_] = likeness >= UNCHANGED
+    return enough
 
 
 class ProjectorSite:
