@@ -11,7 +11,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -19,7 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.analysis import Result
+from capedjica.algorithms.analysis import Result, ResultTable
+from capedjica.algorithms.ica.moved import Movement, movement_table
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
@@ -97,11 +98,14 @@ class Networks(Result):
         components of ``estimate``, from what was published and the known noise alone; None if not known.
     template : Template, optional
         What the networks were known as before; the rows of ``estimate`` are in its order.
+    movements : tuple of Movement
+        How far each is from the template, where that was measured.
     """
 
     estimate: FloatArray
     draws: Draws = lambda: None
     template: Template | None = None
+    movements: tuple[Movement, ...] = ()
 
     @cached_property
     def mixing(self) -> FloatArray:
@@ -130,3 +134,7 @@ class Networks(Result):
     def arrays(self) -> Mapping[str, FloatArray]:
         """Return the maps as columns, and the matrix that unmixes a centred scan."""
         return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return how far the networks are from the template, where that was measured."""
+        return (movement_table(self.movements),) if self.movements else ()
