@@ -104,9 +104,9 @@ def test_a_basis_has_fewer_numbers_and_less_noise():
 
 
 def test_a_basis_that_keeps_nothing_of_a_network_is_refused():
+    template = Template.of(np.eye(6)[:2] + np.eye(6)[4:], ["visual", "motor"])
     with pytest.raises(InputError, match="keep 0% of the template's network 'motor'"):
-        maps = np.eye(6)[:2] + np.eye(6)[4:]
-        TemplateMethod(Template.of(maps, ["visual", "motor"]), T, basis=np.eye(6)[[0, 4]])
+        TemplateMethod(template, T, basis=np.eye(6)[[0, 4]])
 
 
 def test_more_networks_than_time_points_are_refused():

@@ -24,7 +24,7 @@ from capedjica.privacy.wording import NOT_PRIVATE
 from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
 from capedjica.report.downloads import csv_text
 from capedjica.report.figures import draw, maps_figure, slices_figure
-from capedjica.study.public_files import public_files
+from capedjica.study.public_files import file_names
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
@@ -200,7 +200,7 @@ def _regions(study: Study) -> RegionsAt | None:
 
 def _write_bundle(file: IO[bytes], folder: RunFolder, study: Study, files: Sequence[str]) -> None:
     """Write one file with all that is to be handed on: the results and the study, public files included."""
-    public = [name for _, name, _ in public_files(study.content.features)]
+    public = file_names(study.content.with_files)
     names = [*files, "privacy.json", "provenance.json", "study.toml", *public]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
