@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -24,6 +24,7 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.mechanisms.terms import DELTA, RESERVE, Terms
+from capedjica.privacy.wording import Guarantee
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study import schema_1
 from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, provider, table_class
@@ -308,6 +309,10 @@ class Study:
     def not_covered(self) -> tuple[str, ...]:
         """What the guarantee does not cover or rests on because of the analyses, in sentences."""
         return tuple(dict.fromkeys(words for table in self.content.analyses for words in table.not_covered))
+
+    def guarantee(self, site: str | None = None) -> Guarantee:
+        """Return what is guaranteed, at a site or at the one that may give most, and what it rests on."""
+        return replace(self.contract.guarantee(site), not_covered=self.not_covered)
 
     @property
     def networks(self) -> StudyStep | None:

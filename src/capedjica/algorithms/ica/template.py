@@ -51,6 +51,11 @@ class Template:
         return cls(np.ascontiguousarray(scaled), named)
 
     @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names, if networks were given some, and are not only numbered."""
+        return () if self.names == _numbered(len(self.maps)) else self.names
+
+    @property
     def n_networks(self) -> int:
         """R."""
         return len(self.maps)

@@ -194,19 +194,20 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
             return [
                 f"{networks}activity rises and falls together), those of a template. {scan}",
                 said,
-                self._origin,
+                self.template_words,
             ]
         found = [
             f"{networks}activity rises and falls together), found in all scans at once by independent "
             "component analysis, which looks for signals as independent of each other as can be. " + scan,
             _METHOD_WORDS[self.method],
         ]
-        return [*found, self._origin] if self.template else found
+        return [*found, self.template_words] if self.template else found
 
     @property
-    def _origin(self) -> str:
-        """Where the template comes from, for those who approve."""
-        assert self.template_origin is not None
+    def template_words(self) -> str:
+        """Where the template comes from, in sentences; empty where there is none."""
+        if self.template is None or self.template_origin is None:
+            return ""
         source = f" It was made from {self.template_source}." if self.template_source else ""
         names = f" Its networks: {', '.join(self.template_names)}." if self.template_names else ""
         return (
@@ -214,6 +215,13 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
             f"(SHA-256 {self.template_sha256}).{source}{names} Whoever wrote the study vouches that it is "
             f"{ORIGIN_WORDS[self.template_origin]}."
         )
+
+    def article(self, setting: Setting) -> str:
+        """Return it as part of a sentence."""
+        if self.method != "template":
+            return super().article(setting)
+        taken = "moved to where they are in participants" if self.group_maps else "taken as they are known"
+        return f"{counted(self.n_components, 'brain network')} of a template were {taken}"
 
     def fewest_timepoints(self, setting: Setting) -> int:
         """Return the number of components."""
