@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.networks import STABLE, mixing_of, peak_order, pseudo_inverse, stability
+from capedjica.algorithms.ica.networks import (
+    STABLE,
+    Networks,
+    mixing_of,
+    peak_order,
+    pseudo_inverse,
+    stability,
+)
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data import make_synthetic
 from capedjica.engines.embedded import EmbeddedStudy, in_process
@@ -72,7 +79,8 @@ def test_stability_is_in_the_order_of_the_maps():
             draw[:, 2] = rng.standard_normal(40)
             yield draw
 
-    said = stability(unmixing, draws())
+    assert np.flatnonzero(stability(unmixing, draws()) < STABLE).tolist() == [2]
+    said = Networks(unmixing, draws).stability
     (lowest,) = np.flatnonzero(said < STABLE)
     assert peak_order(mixing)[lowest] == 2
     assert abs(np.corrcoef(mixing_of(unmixing)[:, lowest], mixing[:, 2])[0, 1]) == pytest.approx(1)

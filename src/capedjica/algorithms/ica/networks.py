@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Result, ResultTable
+from capedjica.algorithms.ica.moved import Movement, movement_table
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
@@ -103,6 +104,8 @@ class Networks(Result):
         components of ``estimate``, from what was published and the known noise alone; None if not known.
     template : Template, optional
         What the networks were known as before; the rows of ``estimate`` are in its order.
+    movements : tuple of Movement
+        How far each is from the template, where that was measured.
     recovered : callable
         Returns whether each component of ``estimate`` was strong enough to be found; None if all were.
     """
@@ -110,6 +113,7 @@ class Networks(Result):
     estimate: FloatArray
     draws: Draws = lambda: None
     template: Template | None = None
+    movements: tuple[Movement, ...] = ()
     recovered: Recovered = lambda: None
 
     @cached_property
@@ -157,7 +161,11 @@ class Networks(Result):
         return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return which maps are not recoverable, if any."""
+        """Return how far networks are from the template, and which are not recoverable, where that is known."""
+        moved = (movement_table(self.movements),) if self.movements else ()
+        return (*moved, *self._not_recoverable())
+
+    def _not_recoverable(self) -> Sequence[ResultTable]:
         if self.recoverable.all():
             return ()
         names = self.names or [f"map {number}" for number in range(1, len(self.estimate) + 1)]

@@ -51,6 +51,11 @@ class Template:
         return cls(np.ascontiguousarray(scaled), named)
 
     @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names, if networks were given some, and are not only numbered."""
+        return () if self.names == _numbered(len(self.maps)) else self.names
+
+    @property
     def n_networks(self) -> int:
         """R."""
         return len(self.maps)
@@ -58,7 +63,7 @@ class Template:
     @property
     def n_features(self) -> int:
         """D."""
-        return self.maps.shape[1]
+        return int(self.maps.shape[1])
 
 
 def _numbered(count: int) -> tuple[str, ...]:
@@ -67,7 +72,9 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 def _check_maps(values: FloatArray, where: str) -> None:
     if values.ndim != 2 or len(values) < 2:
-        raise InputError(f"{where} must be at least two maps, of shape (networks, features); got {values.shape}")
+        raise InputError(
+            f"{where} must be at least two maps, of shape (networks, features); got {values.shape}"
+        )
     networks, features = values.shape
     if features < networks:
         raise InputError(f"{where} has {networks} networks, more than the {features} features of a map")
@@ -83,7 +90,7 @@ def _check_names(names: tuple[str, ...], networks: int, where: str) -> None:
     if len(names) != networks:
         raise InputError(f"{where} has {networks} networks and {len(names)} names")
     for name in names:
-        if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
+        if not (isinstance(name, str) and name.strip() and len(name) <= LONGEST_NAME and name.isprintable()):
             raise InputError(
                 f"{where}: the name of a network must be 1 to {LONGEST_NAME} printable characters, "
                 f"got {str(name)[:LONGEST_NAME]!r}"
@@ -96,10 +103,11 @@ def _check_names(names: tuple[str, ...], networks: int, where: str) -> None:
 def _check_collinear(maps: FloatArray, names: tuple[str, ...], where: str) -> None:
     """Refuse maps of which one is nearly a sum of others: time courses could not be told apart."""
     unit = maps / np.linalg.norm(maps, axis=1, keepdims=True)
-    left, singular, _ = np.linalg.svd(unit)
+    left, singular, _ = np.linalg.svd(unit, full_matrices=False)
     if singular[-1] * WORST_CONDITION < singular[0]:
+        condition = singular[0] / max(singular[-1], 1e-300)
         first, second = np.argsort(-np.abs(left[:, -1]))[:2]
         raise InputError(
-            f"{where}: its maps are collinear (condition number {singular[0] / max(singular[-1], 1e-300):.3g}, "
+            f"{where}: its maps are collinear (condition number {condition:.3g}, "
             f"at most {WORST_CONDITION:g} is possible), above all {names[first]!r} and {names[second]!r}"
         )

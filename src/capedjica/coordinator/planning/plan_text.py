@@ -57,7 +57,7 @@ def _show_setting(plan: Plan, console: Console) -> None:
         return
     masks = f", {contract.masking} masks" if contract.mechanism == "cape" else ""
     console.print(f"Mechanism: {contract.mechanism}{masks}.")
-    guarantee = contract.guarantee()
+    guarantee = plan.study.guarantee()
     console.print(Text(guarantee.protected, style="bold"))
     for words in (*guarantee.summary[1:], *guarantee.caveats):
         console.print(Text(words))
