@@ -13,15 +13,16 @@ import numpy as np
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.by_name import guided_method, spatial_method
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
+from capedjica.algorithms.ica.guided import GuidedMethod
 from capedjica.algorithms.ica.infomax import Infomax
 from capedjica.algorithms.ica.moved import Movement
 from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.one_person import analyse_subject
 from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
+from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.template_method import TemplateMethod
@@ -369,11 +370,11 @@ class CapeDJICA(Transformer):
             return PaperMethod(n_features, n_components, max_iter, length, **vars(options))
         noise, basis = terms.mean_noise(subjects), self._public_basis(n_features)
         if self.method == "spatial":
-            return spatial_method(n_features, n_components, length, noise, basis)
+            return SpatialMethod(n_features, n_components, length, noise, basis)
         if self._known is not None and self.method == "template":
             return TemplateMethod(self._known, length, noise, basis=basis)
         if self._known is not None:
-            return guided_method(self._known, length, noise, self.max_iter, basis)
+            return GuidedMethod(self._known, length, noise, self.max_iter, basis)
         return SubjectMethod(n_features, n_components, length, noise, self.max_iter, basis)
 
     @property

@@ -25,6 +25,8 @@ from capedjica.algorithms.analysis import ResultTable
 
 # Of calling any network moved when none did.
 LEVEL: Final = 0.05
+# Standard deviations of the noise by which a support must be off its limit to be told.
+TELLING: Final = 2.0
 # Scans are read in single precision: without noise a shorter distance is none.
 ROUNDING: Final = 1e-5
 
@@ -41,17 +43,35 @@ class Movement:
         Length of what is not along the template, in units of the template's map, noise included.
     noise : float
         The distance that the noise alone would give.
-    shrinkage : float
-        Part of the difference that is kept in the map, from 0 (the template's own) to 1.
+    shrinkage : float, optional
+        Part of the difference that is kept in the map, from 0 (the template's own) to 1; None where there is
+        no single one.
     moved : bool
         Whether the noise does not explain the distance.
+    support : float, optional
+        How much of the network's map lies in people's own leading directions, from 0 to 1.
+    support_noise : float
+        Standard deviation of the noise on it.
+    least_support : float
+        Below this the network is not one of these data.
     """
 
     name: str
     distance: float
     noise: float
-    shrinkage: float
+    shrinkage: float | None
     moved: bool
+    support: float | None = None
+    support_noise: float = 0.0
+    least_support: float = 0.0
+
+    @property
+    def supported(self) -> str:
+        """Whether the data support the network: "yes", "no", or "cannot be told" for the noise."""
+        assert self.support is not None
+        if abs(self.support - self.least_support) < TELLING * self.support_noise:
+            return "cannot be told"
+        return "yes" if self.support > self.least_support else "no"
 
 
 def movement(name: str, distance: float, noise: float, n_numbers: int, n_networks: int) -> Movement:
@@ -80,14 +100,39 @@ def movement(name: str, distance: float, noise: float, n_numbers: int, n_network
 
 def movement_table(movements: Sequence[Movement]) -> ResultTable:
     """Return what people read of it."""
-    caption = (
-        "How far each network is from the template, in units of the length of its map, beside the distance "
-        "that the noise of privacy alone would give. A network moved if that noise does not explain its "
-        f"distance ({LEVEL:.0%} over all networks); of the difference the map keeps the part that is given. "
-        "That other people would differ by chance is not covered by this test."
-    )
-    columns = ("network", "distance", "distance by noise alone", "part kept", "moved")
-    rows = [
-        (one.name, one.distance, one.noise, one.shrinkage, "yes" if one.moved else "no") for one in movements
-    ]
+    guided = movements[0].support is not None
+    columns, rows = (_GUIDED, _guided_rows(movements)) if guided else (_MOVED, _moved_rows(movements))
+    caption = _CAPTION + (_ABOUT_SUPPORT if guided else _NOT_SAMPLING)
     return ResultTable("template", caption, columns, rows, "bars")
+
+
+_CAPTION: Final = (
+    "How far each network is from the template, in units of the length of its map, beside the distance "
+    "that the noise of privacy alone would give. A network moved if noise does not explain its distance "
+    f"({LEVEL:.0%} over all networks)."
+)
+_NOT_SAMPLING: Final = (
+    " Of the difference the map keeps the part that is given. That other people would differ by chance is "
+    "not covered by this test."
+)
+_ABOUT_SUPPORT: Final = (
+    " The test covers the noise of privacy and, by a bound, that of sampling. Support is how much of the "
+    "template's map lies in people's own leading directions: a network without support is the template's, "
+    "and not one of these data."
+)
+_MOVED: Final = ("network", "distance", "distance by noise alone", "part kept", "moved")
+_GUIDED: Final = ("network", "distance", "distance by noise alone", "moved", "support", "supported")
+
+
+def _moved_rows(movements: Sequence[Movement]) -> list[tuple[object, ...]]:
+    return [(one.name, one.distance, one.noise, one.shrinkage, _said(one.moved)) for one in movements]
+
+
+def _guided_rows(movements: Sequence[Movement]) -> list[tuple[object, ...]]:
+    return [
+        (one.name, one.distance, one.noise, _said(one.moved), one.support, one.supported) for one in movements
+    ]
+
+
+def _said(moved: bool) -> str:
+    return "yes" if moved else "no"

@@ -161,7 +161,7 @@ class Networks(Result):
         return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return how far networks are from the template, and which are not recoverable, where that is known."""
+        """Return how far networks are from the template and which are not recoverable, where known."""
         moved = (movement_table(self.movements),) if self.movements else ()
         return (*moved, *self._not_recoverable())
 

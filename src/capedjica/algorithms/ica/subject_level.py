@@ -268,7 +268,8 @@ class SubjectMethod:
             pass
         *_, last = (release for release in released if release.stage == FINE)
         noise = [release.noise for release in released if release.stage == ROTATION]
-        kept, spread = angle_errors(noise, self.n_rotations, self._stiffness)
+        turns = [step_length(i, self.n_rotations) / self._stiffness for i in range(1, len(noise) + 1)]
+        kept, spread = angle_errors(noise, turns)
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
@@ -333,11 +334,13 @@ def step_length(iteration: int, n_rotations: int) -> float:
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
-def angle_errors(noise: Sequence[float], n_rotations: int, stiffness: float) -> tuple[float, float]:
-    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds."""
+def angle_errors(noise: Sequence[float], turns: Sequence[float]) -> tuple[float, float]:
+    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds.
+
+    ``turns`` are the angles for each unit of a mean.
+    """
     kept, variance = 1.0, 0.0
-    for iteration, one in enumerate(noise, start=1):
-        turn = step_length(iteration, n_rotations) / stiffness
+    for one, turn in zip(noise, turns, strict=True):
         left = 1 - min(1.0, turn * RESPONSE)
         kept, variance = left * kept, left**2 * variance + (turn * one) ** 2
     return kept, math.sqrt(variance)

@@ -8,8 +8,9 @@ import msgspec
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.by_name import guided_method, spatial_method
+from capedjica.algorithms.ica.guided import GuidedMethod
 from capedjica.algorithms.ica.paper_method import PaperMethod
+from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.template_method import LABEL, TemplateMethod
@@ -159,9 +160,9 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         if self.method == "template":
             return TemplateMethod(self._open_template(setting), length, noise, self.group_maps, basis)
         if self.method == "guided":
-            return guided_method(self._open_template(setting), length, noise, self.max_iter, basis)
+            return GuidedMethod(self._open_template(setting), length, noise, self.max_iter, basis)
         if self.method == "spatial":
-            return spatial_method(size, self.n_components, length, noise, basis)
+            return SpatialMethod(size, self.n_components, length, noise, basis)
         return SubjectMethod(size, self.n_components, length, noise, self.max_iter, basis)
 
     def _basis(self, setting: Setting) -> FloatArray | None:
