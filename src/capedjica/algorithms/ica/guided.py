@@ -21,6 +21,9 @@ what differs is what is asked, where the search begins and how means are used.
 4. *Rotations* from the identity, which is the template. While the template's subspace is kept every mean is
    shrunk by (1), so that without anything to be found nothing moves.
 
+Where even rotations would be noise (`AUDIBLE`) the whole budget is for the support, and the networks are
+those of the template.
+
 Shares, clips, `QUIET`, `TAKEN` and the number of rotations were chosen by looking at ABIDE with the sites
 USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
 """
@@ -39,7 +42,7 @@ from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.moved import LEVEL, Movement
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import (
     COARSE,
@@ -73,9 +76,14 @@ from capedjica.mechanisms.contract import Query, Stage
 from capedjica.tools.arrays import FloatArray, Scan
 
 SUPPORT: Final = 4
-# What is asked, with its part of the budget: where the subspace is too noisy to be of use, and where not.
+# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace is,
+# and where neither is.
+DEAF_PLAN: Final = {SUPPORT: 1.0}
 LOUD_PLAN: Final = {SUPPORT: 0.08, COARSE: 0.12, ROTATION: 0.80}
 QUIET_PLAN: Final = {SUPPORT: 0.08, SUBSPACE: 0.30, COARSE: 0.12, FINE: 0.08, ROTATION: 0.42}
+# The norm of the noise on a rotation, in units of its clip, up to which rotations are asked for: on ABIDE the
+# mean of a good template has 0.11.
+AUDIBLE: Final = 0.25
 # The largest eigenvalue of the noise on the mean projector up to which it is asked for.
 QUIET: Final = 0.11
 # The part of what leads out of the template's subspace that must be signal for it to be left.
@@ -148,7 +156,10 @@ class GuidedMethod:
     @cached_property
     def plan(self) -> dict[int, float]:
         """What is asked, with its part of the budget (of mu^2)."""
-        eigenvalue = self.noise * math.sqrt(self.n_components * self.n_kept / QUIET_PLAN[SUBSPACE]) / 2
+        r = self.n_components
+        if self.noise * math.sqrt(r * (r - 1) / 2 / LOUD_PLAN[ROTATION]) > AUDIBLE:
+            return DEAF_PLAN
+        eigenvalue = self.noise * math.sqrt(r * self.n_kept / QUIET_PLAN[SUBSPACE]) / 2
         return QUIET_PLAN if eigenvalue <= QUIET else LOUD_PLAN
 
     @cached_property
@@ -166,6 +177,8 @@ class GuidedMethod:
     @cached_property
     def n_rotations(self) -> int:
         """J."""
+        if ROTATION not in self.plan:
+            return 0
         if self.max_rotations is not None:
             return self.max_rotations
         noise = self.noise * rotation_clip(self.n_components, self.scan_length) / self.plan[ROTATION] ** 0.5
@@ -206,6 +219,8 @@ class GuidedMethod:
         with one_thread():
             support = asked.mean(SUPPORT)
             support = replace(support, value=support.value + 0.5)
+            if ROTATION not in self.plan:
+                return self._unmoved(support)
             outside = self._outside(asked.mean(SUBSPACE)) if SUBSPACE in self.plan else None
             V = self._template_subspace if outside is None else outside.subspace
             frame = self._frame(V, support.value, taken=outside is not None and outside.taken)
@@ -219,6 +234,15 @@ class GuidedMethod:
             draws = list(self._draws(asked.released, V, before, sphering, turned, outside))
             movements = self._movements(unmixing, draws, support, turned, outside)
         return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.turns))
+
+    def _unmoved(self, support: ReleasedMean) -> Networks:
+        """Return the template's own networks, and their support."""
+        maps = self.template.maps.T
+        movements = tuple(
+            Movement(name, 0.0, 0.0, None, False, float(shown), support.noise, self.least_support)
+            for name, shown in zip(self.template.names, support.value, strict=True)
+        )
+        return Networks(pseudo_inverse(maps), lambda: iter([maps]), self.template, movements, n_iter=0)
 
     @cached_property
     def _template_subspace(self) -> FloatArray:
@@ -333,7 +357,7 @@ class GuidedMethod:
     ) -> tuple[Movement, ...]:
         """Return how far each network is from the template, and whether noise explains that."""
         maps = self.template.maps.T
-        distances = across(np.linalg.pinv(unmixing), maps)
+        distances = across(pseudo_inverse(unmixing), maps)
         # Draws have the noise of what was published once more.
         squares = np.mean([across(draw, maps) ** 2 for draw in draws], axis=0)
         excess = np.sqrt(np.maximum(squares - distances**2, 0.0))
