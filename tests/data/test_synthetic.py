@@ -265,7 +265,7 @@ def test_bad_input_is_refused(change, message):
 
 
 def test_a_mixing_matrix_of_any_condition_number():
-    model = SyntheticModel.draw(3, 6, 40, 16, 0)
+    model = synthetic.SyntheticModel.draw(3, 6, 40, 16, 0)
     other = model.conditioned(1000)
     assert np.linalg.cond(other.mixing) == pytest.approx(1000)
     assert np.linalg.norm(other.mixing, 2) == pytest.approx(np.linalg.norm(model.mixing, 2))
