@@ -10,9 +10,11 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks.utility.abide import ABIDE
+from benchmarks.utility.condition import CONDITION
 from benchmarks.utility.methods import METHODS
 from benchmarks.utility.report import RESULTS, Claim, read_csv, write_csv, write_figure, write_markdown
 from benchmarks.utility.runs import Options, Row, averaged, run_all
+from benchmarks.utility.spatial import SPATIAL
 from benchmarks.utility.speed import NONPRIVATE, TIME
 from benchmarks.utility.start import START
 from benchmarks.utility.synthetic import COMPONENTS, NO_BASIS, NOISE, SYNTHETIC
@@ -25,6 +27,8 @@ CLAIMS: Final[dict[str, Claim]] = {
     "no-basis": NO_BASIS,
     "start": START,
     "methods": METHODS,
+    "condition": CONDITION,
+    "spatial": SPATIAL,
     "nonprivate": NONPRIVATE,
     "time": TIME,
     "abide": ABIDE,

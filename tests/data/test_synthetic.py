@@ -262,3 +262,16 @@ def test_the_size_of_the_paper():
 def test_bad_input_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         make_synthetic(**{**SMALL, **change})
+
+
+def test_a_mixing_matrix_of_any_condition_number():
+    model = synthetic.SyntheticModel.draw(3, 6, 40, 16, 0)
+    other = model.conditioned(1000)
+    assert np.linalg.cond(other.mixing) == pytest.approx(1000)
+    assert np.linalg.norm(other.mixing, 2) == pytest.approx(np.linalg.norm(model.mixing, 2))
+    assert other.maps.shape == model.maps.shape
+    sources, _ = model.sources(0)
+    np.testing.assert_allclose(next(other.subjects()), sources[0] @ other.mixing.T, atol=1e-5)
+    for wrong in (0.5, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="condition number"):
+            model.conditioned(wrong)

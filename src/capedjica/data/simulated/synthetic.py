@@ -27,7 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -129,6 +129,17 @@ class SyntheticModel:
         root = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
         signal = math.sqrt(np.sum(maps**2) / maps[0].size)
         return cls(maps, lengths, noise * signal, root.spawn(math.ceil(n_subjects / BATCH)))
+
+    def conditioned(self, number: float) -> SyntheticModel:
+        """Return the same model with a mixing matrix of this condition number.
+
+        Singular vectors and the largest singular value stay; the others fall from it in equal ratios.
+        """
+        if not 1 <= number < math.inf:
+            raise InputError(f"a condition number is at least 1 and finite, got {number:g}")
+        left, singular, right = np.linalg.svd(self.mixing, full_matrices=False)
+        mixing = (left * (singular[0] * np.geomspace(1, 1 / number, len(singular)))) @ right
+        return replace(self, maps=np.ascontiguousarray(mixing.T).reshape(self.maps.shape))
 
     @cached_property
     def mixing(self) -> FloatArray:
