@@ -181,7 +181,10 @@ def _files(
     """Yield names and contents of a person's files."""
     found = analyse_subject(runs, unmixing)
     columns = [f"component-{number:02d}" for number in range(1, len(unmixing) + 1)]
-    origin = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    origin: dict[str, Any] = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    table = study.content.networks
+    if table is not None and table.template_names:
+        origin["Names"] = dict(zip(columns, table.template_names, strict=True))
     for number, (recording, courses) in enumerate(
         zip(person.recordings, found.courses, strict=True), start=1
     ):
