@@ -182,9 +182,9 @@ def _files(
     found = analyse_subject(runs, unmixing)
     columns = [f"component-{number:02d}" for number in range(1, len(unmixing) + 1)]
     origin: dict[str, Any] = {"Study": study.content.title, "StudyHash": study.hash.hex()}
-    table = study.content.networks
-    if table is not None and table.template_names:
-        origin["Names"] = dict(zip(columns, table.template_names, strict=True))
+    networks = study.content.networks
+    if networks is not None and networks.template_names:
+        origin["Names"] = dict(zip(columns, networks.template_names, strict=True))
     for number, (recording, courses) in enumerate(
         zip(person.recordings, found.courses, strict=True), start=1
     ):
