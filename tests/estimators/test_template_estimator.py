@@ -78,7 +78,7 @@ def test_subject_maps_are_those_of_dual_regression():
         ({"n_components": 5}, "n_components is 5, the template has 4 networks"),
         ({"template": TRUE[:, :-1]}, "template has 143 features, the subjects of X have 144"),
         ({"template": np.vstack([TRUE, TRUE[:1]])}, "collinear"),
-        ({"template": np.where(TRUE == TRUE.max(), np.nan, TRUE)}, "NaN"),
+        ({"template": np.where(TRUE.max() == TRUE, np.nan, TRUE)}, "NaN"),
         ({"scan_length": 3}, "scan_length must be at least the 4 components"),
         ({"template_names": NAMES[:3]}, "4 networks and 3 names"),
         ({"template_origin": "mine"}, "template_origin must be one of public"),
@@ -100,7 +100,8 @@ def test_what_is_said_of_the_origin_is_in_the_statement():
 def test_images_of_maps_or_labels_are_made_into_the_voxels_of_the_mask():
     rng = np.random.default_rng(0)
     scans = [
-        nibabel.Nifti1Image((MAPS @ rng.standard_normal((3, 30))).astype(np.float32), AFFINE) for _ in range(4)
+        nibabel.Nifti1Image((MAPS @ rng.standard_normal((3, 30))).astype(np.float32), AFFINE)
+        for _ in range(4)
     ]
     mask = image(INSIDE.astype(np.uint8))
     known = CapeDJICA(method="template", template=image(MAPS), mask_img=mask, scan_length=30, on_bad="zero")

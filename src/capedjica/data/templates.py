@@ -13,6 +13,7 @@ before. Somebody whose data are in the template is exposed by it too.
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
 import json
@@ -176,7 +177,9 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
                 maps = _array(file, f"template {path}")
         except OSError as error:
             raise InputError(f"template {path} cannot be read: {error.strerror}") from None
-        return GivenTemplate(Template.of(maps, _given_names(own), f"template {path}"), path.name)
+        return GivenTemplate(
+            Template.of(maps, _given_names(own), f"template {path}"), path.name[:_LONGEST_SOURCE]
+        )
     import nibabel
 
     try:
@@ -187,7 +190,7 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
             f"template {path} is neither an image that can be read, nor a .npy file, nor results of a study"
         ) from None
     found = _of_image(image, f"template {path}", features, own)
-    return GivenTemplate(found.template, path.name)
+    return GivenTemplate(found.template, path.name[:_LONGEST_SOURCE])
 
 
 def _array(file: Any, where: str) -> FloatArray:
@@ -369,17 +372,17 @@ class _Results:
         return True
 
     def json(self, name: str) -> Any:
+        content = self.read(name)
         try:
-            return json.loads(self.read(name))
+            return json.loads(content)
         except ValueError:
             raise InputError(f"template {self._path}: {name} cannot be read") from None
 
     def image(self, name: str) -> Any:
         from nibabel.nifti1 import Nifti1Image
 
+        content = self.read(name)
         try:
-            import gzip
-
-            return Nifti1Image.from_bytes(gzip.decompress(self.read(name)))
-        except (OSError, ValueError, EOFError):
+            return Nifti1Image.from_bytes(gzip.decompress(content))
+        except Exception:
             raise InputError(f"template {self._path}: {name} cannot be read") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 
@@ -23,6 +23,7 @@ from capedjica.tools.text import counted
 MethodName = Literal["subject", "paper", "template", "guided", "spatial"]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
 Source = Annotated[str, msgspec.Meta(max_length=200)]
+METHODS: Final[tuple[str, ...]] = get_args(MethodName)
 # Methods that begin from a template, and those whose steps are counted.
 WITH_TEMPLATE: Final = ("template", "guided")
 _ITERATING: Final = ("subject", "paper", "guided")
