@@ -148,8 +148,8 @@ def test_the_noise_on_the_means_is_that_of_the_plan():
     """The standard deviation of 780 numbers is off by 15% with odds below 1e-8."""
     study = sketched(subjects=(10,) * 4)
     simulated = Setup.of(study).simulated(study)
-    subjects = SimulatedSubjects(Setup.of(study).data(0), simulated.method)
-    noise = NoisyMeans(subjects, simulated.noise, 0).mean(0) - subjects.mean(0, b"", b"")
+    mean = SimulatedSubjects(Setup.of(study).data(0)).means_of(simulated.method)
+    noise = NoisyMeans(mean, simulated.noise, 0, 1).mean(0) - mean(0, b"", b"")
     assert noise.size == simulated.method.stages()[0].query.size == 39 * 40 // 2
 
     def matches(scale):
@@ -196,7 +196,7 @@ def test_without_noise_few_subjects_stand_for_many(monkeypatch):
         assert setup.n_subjects == most
         with one_thread():
             scores = [
-                SimulatedSubjects(setup.data(seed), study.analysis).score(setup.simulated(study), 0)
+                SimulatedSubjects(setup.data(seed)).score(setup.simulated(study), 0)
                 for seed in range(3)
             ]
         floor = float(np.median(scores, axis=0)[0])

@@ -31,7 +31,7 @@ USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -76,8 +76,8 @@ from capedjica.mechanisms.contract import Query, Stage
 from capedjica.tools.arrays import FloatArray, Scan
 
 SUPPORT: Final = 4
-# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace is,
-# and where neither is.
+# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace
+# is, and where neither is.
 DEAF_PLAN: Final = {SUPPORT: 1.0}
 LOUD_PLAN: Final = {SUPPORT: 0.08, COARSE: 0.12, ROTATION: 0.80}
 QUIET_PLAN: Final = {SUPPORT: 0.08, SUBSPACE: 0.30, COARSE: 0.12, FINE: 0.08, ROTATION: 0.42}
@@ -121,6 +121,8 @@ class GuidedMethod:
         J, the number of iterations; by default what suits the noise.
     basis : array (K, D), optional
         A public basis with orthonormal rows; afterwards K numbers stand for the features.
+    asked : dict, optional
+        What is asked, with its part of the budget; by default what suits the noise.
     """
 
     template: Template
@@ -128,6 +130,7 @@ class GuidedMethod:
     noise: float = 0.0
     max_rotations: int | None = None
     basis: FloatArray | None = None
+    asked: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
         if check_scan_length(self.scan_length) < self.n_components:
@@ -135,8 +138,7 @@ class GuidedMethod:
                 f"the template has {self.n_components} networks, more than the {self.scan_length} time "
                 "points of a scan: their time courses could not be told apart"
             )
-        if self.basis is not None:
-            Template.of(self.template.maps @ self.basis.T, self.template.names, "the template, in the basis,")
+        self.template.check_kept(self.basis)
 
     @property
     def n_features(self) -> int:
@@ -154,8 +156,10 @@ class GuidedMethod:
         return self.n_features if self.basis is None else len(self.basis)
 
     @cached_property
-    def plan(self) -> dict[int, float]:
+    def plan(self) -> Mapping[int, float]:
         """What is asked, with its part of the budget (of mu^2)."""
+        if self.asked is not None:
+            return self.asked
         r = self.n_components
         if self.noise * math.sqrt(r * (r - 1) / 2 / LOUD_PLAN[ROTATION]) > AUDIBLE:
             return DEAF_PLAN
@@ -239,7 +243,7 @@ class GuidedMethod:
         """Return the template's own networks, and their support."""
         maps = self.template.maps.T
         movements = tuple(
-            Movement(name, 0.0, 0.0, None, False, float(shown), support.noise, self.least_support)
+            Movement(name, 0.0, 0.0, 1.0, False, float(shown), support.noise, self.least_support)
             for name, shown in zip(self.template.names, support.value, strict=True)
         )
         return Networks(pseudo_inverse(maps), lambda: iter([maps]), self.template, movements, n_iter=0)
@@ -368,7 +372,7 @@ class GuidedMethod:
                 name,
                 float(distance),
                 float(noise),
-                None,
+                1.0,
                 bool(far),
                 float(shown),
                 support.noise,
