@@ -226,7 +226,7 @@ def test_without_privacy_there_is_one_budget_to_predict():
 @pytest.mark.parametrize(
     ("analysis", "message"),
     [
-        ({"method": "paper", "image_shape": None}, "only method 'subject' alone can be predicted"),
+        ({"method": "paper", "image_shape": None}, "only brain networks alone"),
         (
             {"n_components": 101, "n_features": 900, "image_shape": None, "scan_length": 200},
             "at most 100, got 101",
@@ -308,4 +308,4 @@ def test_the_command_refuses_what_cannot_be_predicted():
     result = capedjica(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "only method 'subject' alone can be predicted, the plan has 'paper'" in result.stderr
+    assert "only brain networks alone, the plan has 'paper'" in result.stderr
