@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -18,10 +19,12 @@ from capedjica.coordinator.planning.plan import plan_study, sketch
 from capedjica.coordinator.planning.plan_text import show_prediction
 from capedjica.coordinator.planning.prediction import (
     FACTORS,
+    TEMPLATE_CORRELATION,
     NoisyMeans,
     Setup,
     SimulatedSubjects,
     as_with_more_subjects,
+    near,
     predict,
     subspace_noise_factor,
     with_budget,
@@ -31,7 +34,8 @@ from capedjica.errors import InputError
 from capedjica.estimators import CapeDJICA
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
 from capedjica.study.analyses import IcaTable
-from capedjica.study.study_file import PrivacyTable
+from capedjica.study.public_files import hash_of
+from capedjica.study.study_file import PrivacyTable, Study
 from tests.support.drafts import apart
 
 SMALL = {"n_components": 8, "n_features": 256, "scan_length": 120, "image_shape": (16, 16)}
@@ -122,6 +126,36 @@ def test_full_size_predictions_are_borne_out(shape):
     assert all(predicted[factor].gain_index < 0.06 for factor in (1.0, 2.0, 4.0))
 
 
+def with_method(method, folder, **privacy):
+    """A study of a method, beside its template where it has one."""
+    study = sketched(**privacy)
+    (table,) = study.content.analyses
+    changes = {"method": method}
+    if method != "spatial":
+        np.save(folder / "template.npy", make_synthetic(1, 2, 8, 40, 16, 0).mixing.T)
+        name = {"template": "template.npy", "template_origin": "public"}
+        changes |= name | {"template_sha256": hash_of(folder / "template.npy")}
+    content = msgspec.structs.replace(study.content, analyses=(msgspec.structs.replace(table, **changes),))
+    return Study(content, folder)
+
+
+@pytest.mark.parametrize("method", ["spatial", "template", "guided"])
+def test_other_methods_are_predicted_better_with_a_larger_budget(tmp_path, method):
+    qualities = predict(with_method(method, tmp_path, epsilon=4.0)).qualities
+    maps = [one.map_correlation for one in qualities]
+    assert len(maps) == len(FACTORS)
+    assert maps[-1] > maps[0] - 0.02
+    assert maps[-1] > 0.8
+
+
+def test_a_template_is_predicted_as_good_as_templates_are():
+    data = make_synthetic(1, 2, 8, 40, 16, 0)
+    found = near(data.mixing.T).maps
+    for one, true in zip(found, data.mixing.T, strict=True):
+        cosine = one @ true / np.linalg.norm(one) / np.linalg.norm(true)
+        assert math.isclose(cosine, TEMPLATE_CORRELATION, rel_tol=1e-9)
+
+
 # The noise
 
 
@@ -196,8 +230,7 @@ def test_without_noise_few_subjects_stand_for_many(monkeypatch):
         assert setup.n_subjects == most
         with one_thread():
             scores = [
-                SimulatedSubjects(setup.data(seed)).score(setup.simulated(study), 0)
-                for seed in range(3)
+                SimulatedSubjects(setup.data(seed)).score(setup.simulated(study), 0) for seed in range(3)
             ]
         floor = float(np.median(scores, axis=0)[0])
         floors.append((floor, float(as_with_more_subjects(np.array(floor), floor, setup))))

@@ -43,9 +43,7 @@ def guided(template, epsilon=None, seed=1, **more):
     terms = in_process(epsilon=epsilon, mechanism="none" if epsilon is None else "cape")
     noise = terms.mean_noise([len(site) for site in SITES.values()])
     method = GuidedMethod(template, T, noise, basis=BASIS, **more)
-    study = EmbeddedStudy.of(
-        "t", method, SITES, terms, insecure_noise_seed=None if epsilon is None else seed
-    )
+    study = EmbeddedStudy.of("t", method, SITES, terms, insecure_noise_seed=None if epsilon is None else seed)
     return method, method.estimate(study), study
 
 
