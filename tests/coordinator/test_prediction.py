@@ -145,15 +145,14 @@ def test_other_methods_are_predicted_better_with_a_larger_budget(tmp_path, metho
     maps = [one.map_correlation for one in qualities]
     assert len(maps) == len(FACTORS)
     assert maps[-1] > maps[0] - 0.02
-    assert maps[-1] > 0.8
+    assert maps[-1] > (0.8 if method != "template" else TEMPLATE_CORRELATION - 0.02)
 
 
 def test_a_template_is_predicted_as_good_as_templates_are():
     data = make_synthetic(1, 2, 8, 40, 16, 0)
     found = near(data.mixing.T).maps
     for one, true in zip(found, data.mixing.T, strict=True):
-        cosine = one @ true / np.linalg.norm(one) / np.linalg.norm(true)
-        assert math.isclose(cosine, TEMPLATE_CORRELATION, rel_tol=1e-9)
+        assert math.isclose(np.corrcoef(one, true)[0, 1], TEMPLATE_CORRELATION, rel_tol=1e-9)
 
 
 # The noise

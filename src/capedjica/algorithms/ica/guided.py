@@ -16,9 +16,11 @@ what differs is what is asked, where the search begins and how means are used.
    is the part of E that is signal (James and Stein 1961). From `TAKEN` on the subspace of the data takes the
    place of the template's, and networks without support are replaced by the most concentrated maps of what
    the others leave (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
-3. *Whitening* in the frame of the template's own time courses: the log-covariance, its diagonal and the rest
-   shrunk apart, each by its known noise; where the subspace is paid a second time, after the first.
-4. *Rotations* from the identity, which is the template. While the template's subspace is kept every mean is
+3. *Whitening.* With A the template's maps in the subspace and A = QH, Q orthogonal and H symmetric, the
+   log-covariance is measured after Q. Were the template right and its networks of equal power, it would be
+   2 log H; of the difference from that the diagonal and the rest are shrunk apart, each by its known noise.
+   Where the subspace is paid the log-covariance is measured a second time, after the first whitening.
+4. *Rotations*, from where the template is in white data. While the template's subspace is kept every mean is
    shrunk by (1), so that without anything to be found nothing moves.
 
 Where even rotations would be noise (`AUDIBLE`) the whole budget is for the support, and the networks are
@@ -66,7 +68,7 @@ from capedjica.algorithms.ica.subject_level import (
     step_length,
 )
 from capedjica.algorithms.ica.template import Template
-from capedjica.algorithms.ica.varimax_start import varimax
+from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.parallel import InParallel, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack
@@ -93,6 +95,8 @@ LEAST_SUPPORT: Final = 0.11
 MOST_ROTATIONS: Final = 16
 # How many rotations suit the noise of one that had all of their budget.
 ROTATIONS_PER_NOISE: Final = 0.015
+# What a mean is divided by for a turn: above half of how it responds to an angle on synthetic data, 0.35.
+STIFFNESS: Final = 0.2
 # Maps that are nearly sums of others in the subspace: their time courses count as at most this strong.
 WORST_FRAME: Final = 30.0
 # Subjects may differ more in some networks than in others: sampling noise counts so many times its mean.
@@ -188,10 +192,6 @@ class GuidedMethod:
         noise = self.noise * rotation_clip(self.n_components, self.scan_length) / self.plan[ROTATION] ** 0.5
         return max(1, round(min(ROTATIONS_PER_NOISE / noise, MOST_ROTATIONS))) if noise else QUIET_ROTATIONS
 
-    @property
-    def _stiffness(self) -> float:
-        return 0.12 + 0.06 / self.n_rotations
-
     def stages(self) -> tuple[Stage, ...]:
         """Return everything the method asks."""
         return tuple(
@@ -227,15 +227,15 @@ class GuidedMethod:
                 return self._unmoved(support)
             outside = self._outside(asked.mean(SUBSPACE)) if SUBSPACE in self.plan else None
             V = self._template_subspace if outside is None else outside.subspace
-            frame = self._frame(V, support.value, taken=outside is not None and outside.taken)
-            before, sphering = self._whitening(asked, V, frame)
+            inside = self._inside(V, support.value, taken=outside is not None and outside.taken)
+            before, sphering = self._whitening(asked, V, inside)
             means.publish(pack(V=V, sphering=sphering))
-            turned = _Turned(np.eye(self.n_components))
-            for turned in self._rotations(asked, shrunk=outside is None or not outside.taken):
+            turned = _Turned(start(inside, sphering))
+            for turned in self._rotations(asked, turned, shrunk=outside is None or not outside.taken):
                 if progress is not None:
                     progress(self._unmixing(V, sphering, turned.W), len(turned.turns))
             unmixing = self._unmixing(V, sphering, turned.W)
-            draws = list(self._draws(asked.released, V, before, sphering, turned, outside))
+            draws = list(self._draws(asked.released, V, inside, before, turned, outside))
             movements = self._movements(unmixing, draws, support, turned, outside)
         return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.turns))
 
@@ -265,8 +265,8 @@ class GuidedMethod:
         subspace = leading_subspace(released.value, self.n_components) if taken else own
         return _Outside(subspace, taken, np.sum(leading_out**2, axis=0), noise, released.n_people)
 
-    def _frame(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
-        """Return the (R, R) matrix from the subspace to the time courses of the template's networks.
+    def _inside(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
+        """Return the template's maps in a subspace, as the columns of an (R, R) matrix that can be inverted.
 
         In a subspace of the data networks without support give way to concentrated maps of what is left.
         """
@@ -277,36 +277,40 @@ class GuidedMethod:
             rest = np.linalg.qr(inside[:, ~lost], mode="complete")[0][:, n_known:]
             inside[:, lost] = rest @ varimax(self._in_features(V @ rest)).T
         left, singular, right = np.linalg.svd(inside)
-        courses: FloatArray = (left / np.maximum(singular, singular[0] / WORST_FRAME)) @ right
-        return courses
+        guarded: FloatArray = (left * np.maximum(singular, singular[0] / WORST_FRAME)) @ right
+        return guarded
 
-    def _whitening(self, asked: _Asked, V: FloatArray, frame: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _whitening(self, asked: _Asked, V: FloatArray, inside: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the spherings before and after the last whitening."""
-        before = sphering = frame
+        before = sphering = nearest_rotation(inside)
         for kind in (COARSE, FINE):
             if kind in self.plan:
                 asked.publish(pack(V=V, sphering=sphering))
-                before, sphering = sphering, self._whitened(sphering, asked.mean(kind), kind)
+                before, sphering = sphering, self._whitened(sphering, asked.mean(kind), kind, inside)
         return before, sphering
 
-    def _whitened(self, sphering: FloatArray, released: ReleasedMean, kind: int) -> FloatArray:
-        """Return what whitens data of a log-covariance, as near to their frame as can be."""
-        measured = unsvec(released.value)
-        known = shrunk_apart(measured, released.noise) if kind == COARSE else measured
+    def _whitened(
+        self, sphering: FloatArray, released: ReleasedMean, kind: int, inside: FloatArray
+    ) -> FloatArray:
+        """Return what whitens data of a log-covariance, as near to what they were before as can be."""
+        known = unsvec(released.value)
+        if kind == COARSE:
+            expected = template_log_covariance(inside)
+            known = expected + shrunk_apart(known - expected, released.noise)
         values, vectors = np.linalg.eigh(known)
         most = -math.log(FLOOR if self.noise > 0 else QUIET_FLOOR)
         factors = np.exp(-np.clip(values, -most, most) / 2)
         white: FloatArray = sphering @ (vectors * factors) @ vectors.T
         return white
 
-    def _rotations(self, asked: _Asked, *, shrunk: bool) -> Iterator[_Turned]:
+    def _rotations(self, asked: _Asked, turned: _Turned, *, shrunk: bool) -> Iterator[_Turned]:
         """Yield W after each rotation; without noise, end when it has come to rest."""
-        turned, stiffness = _Turned(np.eye(self.n_components)), self._stiffness
+        stiffness = STIFFNESS
         for iteration in range(1, self.n_rotations + 1):
             released = asked.mean(ROTATION, pack(W=turned.W))
             mean = released.value
-            if self.noise == 0 and turned.means and np.sum(mean * turned.means[-1].value) < 0:
-                stiffness *= 2  # overshot
+            if turned.means and overshot(turned.means[-1], released):
+                stiffness *= 2
             kept = signal_part(float(np.sum(mean**2)), mean.size, released.noise) if shrunk else 1.0
             turn = kept * step_length(iteration, self.n_rotations) / stiffness
             turned = _Turned(rotate(turned.W, turn * mean), (*turned.turns, turn), (*turned.means, released))
@@ -325,8 +329,8 @@ class GuidedMethod:
         self,
         released: dict[int, ReleasedMean],
         V: FloatArray,
+        inside: FloatArray,
         before: FloatArray,
-        sphering: FloatArray,
         turned: _Turned,
         outside: _Outside | None,
     ) -> Iterator[FloatArray]:
@@ -341,7 +345,7 @@ class GuidedMethod:
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
             again = replace(released[last], value=redrawn(released[last], rng))
-            other = self._whitened(before, again, last)
+            other = self._whitened(before, again, last, inside)
             angles = spread * rng.standard_normal(self.n_components * (self.n_components - 1) // 2)
             mixing = V @ np.linalg.inv(other).T @ rotate(turned.W, angles).T
             if outside is not None and outside.taken:
@@ -407,6 +411,20 @@ class GuidedMethod:
         return chi + outside.energies / max(outside.noise**2 + sampling, np.finfo(float).tiny), r - 1 + n_out
 
 
+def template_log_covariance(inside: FloatArray) -> FloatArray:
+    """Return 2 log H, without its trace, for the template's maps as columns in the subspace."""
+    _, singular, right = np.linalg.svd(inside)
+    logarithms = 2 * np.log(singular)
+    expected: FloatArray = (right.T * (logarithms - logarithms.mean())) @ right
+    return expected
+
+
+def start(inside: FloatArray, sphering: FloatArray) -> FloatArray:
+    """Return the rotation of white data that is nearest to the template's time courses."""
+    rows = np.linalg.inv(inside) @ np.linalg.inv(sphering).T
+    return nearest_rotation(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
 def _sampling(clip: float, n_numbers: int, n_people: int) -> float:
     return UNEVEN * clip**2 / (n_numbers * n_people) if n_people else 0.0
 
@@ -423,6 +441,12 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
     if noise == 0 or n_numbers <= 2:
         return 1.0
     return max(0.0, 1 - (n_numbers - 2) * noise**2 / energy) if energy > 0 else 0.0
+
+
+def overshot(before: ReleasedMean, now: ReleasedMean) -> bool:
+    """Tell whether a mean has turned round, by more than two standard deviations of what noise would do."""
+    by_noise = before.noise * now.noise * math.sqrt(now.value.size)
+    return float(np.sum(before.value * now.value)) < -2 * by_noise
 
 
 def shrunk_apart(log_covariance: FloatArray, noise: float) -> FloatArray:

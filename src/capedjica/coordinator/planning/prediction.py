@@ -157,13 +157,12 @@ class Simulated:
 
 
 def near(maps: FloatArray) -> Template:
-    """Return a template of maps, each with as much of the next two as makes it correlate less with itself.
-
-    The others are turned upside down first, in a way of public numbers, so that they are smooth but no
-    networks.
-    """
-    unit = maps / np.linalg.norm(maps, axis=1, keepdims=True)
-    other = np.roll(unit[:, ::-1], 1, axis=0) + np.roll(unit[:, ::-1], 2, axis=0)
+    """Return a template of maps (R, side x side), each with so much of a smooth map of public numbers."""
+    side = math.isqrt(maps.shape[1])
+    basis = low_pass((side, side))[1:]
+    centred = maps - maps.mean(axis=1, keepdims=True)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    other = np.random.default_rng(0).standard_normal((len(maps), len(basis))) @ basis
     other -= np.sum(other * unit, axis=1, keepdims=True) * unit
     other /= np.linalg.norm(other, axis=1, keepdims=True)
     part = math.sqrt(1 / TEMPLATE_CORRELATION**2 - 1)
