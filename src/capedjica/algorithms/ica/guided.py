@@ -16,10 +16,11 @@ what differs is what is asked, where the search begins and how means are used.
    is the part of E that is signal (James and Stein 1961). From `TAKEN` on the subspace of the data takes the
    place of the template's, and networks without support are replaced by the most concentrated maps of what
    the others leave (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
-3. *Whitening.* With A the template's maps in the subspace and A = QH, Q orthogonal and H symmetric, the
-   log-covariance is measured after Q. Were the template right and its networks of equal power, it would be
-   2 log H; of the difference from that the diagonal and the rest are shrunk apart, each by its known noise.
-   Where the subspace is paid the log-covariance is measured a second time, after the first whitening.
+3. *Whitening.* In the template's subspace the log-covariance is that of the template's own time courses,
+   which is 0 if they are independent and of equal power: its diagonal and the rest are shrunk apart, each by
+   its known noise. In the subspace of the data time courses of a template that is wrong may be nearly the
+   same; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured after
+   Q, and compared with 2 log H. Where the subspace is paid it is measured again after the first whitening.
 4. *Rotations*, from where the template is in white data. While the template's subspace is kept every mean is
    shrunk by (1), so that without anything to be found nothing moves.
 
@@ -227,11 +228,13 @@ class GuidedMethod:
                 return self._unmoved(support)
             outside = self._outside(asked.mean(SUBSPACE)) if SUBSPACE in self.plan else None
             V = self._template_subspace if outside is None else outside.subspace
-            inside = self._inside(V, support.value, taken=outside is not None and outside.taken)
-            before, sphering = self._whitening(asked, V, inside)
+            taken = outside is not None and outside.taken
+            inside = self._inside(V, support.value, taken=taken)
+            frame = nearest_rotation(inside) if taken else np.linalg.inv(inside).T
+            before, sphering = self._whitening(asked, V, frame, inside)
             means.publish(pack(V=V, sphering=sphering))
-            turned = _Turned(start(inside, sphering))
-            for turned in self._rotations(asked, turned, shrunk=outside is None or not outside.taken):
+            turned = _Turned(start(inside, sphering) if taken else np.eye(self.n_components))
+            for turned in self._rotations(asked, turned, shrunk=not taken):
                 if progress is not None:
                     progress(self._unmixing(V, sphering, turned.W), len(turned.turns))
             unmixing = self._unmixing(V, sphering, turned.W)
@@ -280,9 +283,11 @@ class GuidedMethod:
         guarded: FloatArray = (left * np.maximum(singular, singular[0] / WORST_FRAME)) @ right
         return guarded
 
-    def _whitening(self, asked: _Asked, V: FloatArray, inside: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _whitening(
+        self, asked: _Asked, V: FloatArray, frame: FloatArray, inside: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Return the spherings before and after the last whitening."""
-        before = sphering = nearest_rotation(inside)
+        before = sphering = frame
         for kind in (COARSE, FINE):
             if kind in self.plan:
                 asked.publish(pack(V=V, sphering=sphering))
@@ -295,7 +300,7 @@ class GuidedMethod:
         """Return what whitens data of a log-covariance, as near to what they were before as can be."""
         known = unsvec(released.value)
         if kind == COARSE:
-            expected = template_log_covariance(inside)
+            expected = template_log_covariance(sphering.T @ inside)
             known = expected + shrunk_apart(known - expected, released.noise)
         values, vectors = np.linalg.eigh(known)
         most = -math.log(FLOOR if self.noise > 0 else QUIET_FLOOR)
@@ -412,7 +417,7 @@ class GuidedMethod:
 
 
 def template_log_covariance(inside: FloatArray) -> FloatArray:
-    """Return 2 log H, without its trace, for the template's maps as columns in the subspace."""
+    """Return log A'A, without its trace, for maps A = QH as columns: 2 log H after Q, 0 of time courses."""
     _, singular, right = np.linalg.svd(inside)
     logarithms = 2 * np.log(singular)
     expected: FloatArray = (right.T * (logarithms - logarithms.mean())) @ right
