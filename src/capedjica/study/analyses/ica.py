@@ -76,6 +76,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         "rotation": "in which way to turn the networks so that they become more independent of each other",
         "second moments (PCA)": "how strongly the features vary, and which vary together",
         "gradients of W and b": "in which way to change the networks so that they become more independent",
+        "support of the template": "how much of each known network lies in the directions of a person's scan",
         LABEL: "how people's own networks differ from those of the template, on average",
     }
     comments: ClassVar[Words] = {
