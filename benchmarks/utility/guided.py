@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +39,7 @@ from capedjica.algorithms.ica.subject_level import SUBSPACE
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.template_method import TemplateMethod
 from capedjica.engines.embedded import EmbeddedStudy, in_process
-from capedjica.mechanisms.contract import MechanismName
+from capedjica.mechanisms.contract import MechanismName, Statistics
 from capedjica.mechanisms.terms import Terms
 
 TITLE: Final = "Guided by a template: ABIDE with some sites public, 20 components"
@@ -108,6 +108,7 @@ class Guided:
     template: Template
     _sites: dict[tuple[tuple[int, ...], bool], dict[str, KeptSupport]] = field(default_factory=dict)
     _support: dict[tuple[str, bool], list[FloatArray]] = field(default_factory=dict)
+    _differences: dict[str, list[FloatArray]] = field(default_factory=dict)
 
     def analyse(self, terms: Terms, kind: type[GuidedMethod] = GuidedMethod) -> Networks:
         """Run the guided method, or a kind of it, on the real protocol."""
@@ -147,8 +148,18 @@ class Guided:
         sizes = self.problem.sizes
         noise = terms.mean_noise(list(sizes.values()))
         method = TemplateMethod(self.inside, self.problem.scan_length, noise)
-        study = EmbeddedStudy.of("utility", method, self.problem.features, terms)
+        study = EmbeddedStudy("utility", sizes, self._regressed(method), method.stages(), terms)
         return method.estimate(study)
+
+    def _regressed(self, method: TemplateMethod) -> dict[str, Statistics]:
+        if not self._differences:
+            for name, scans in self.problem.features.items():
+                self._differences[name] = list(method.site(scans)(0, b"", b""))
+        return {name: partial(_kept, rows) for name, rows in self._differences.items()}
+
+
+def _kept(rows: Sequence[FloatArray], stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+    return iter(rows)
 
 
 def terms_of(epsilon: float | None, mechanism: MechanismName = "cape") -> Terms:
@@ -225,35 +236,42 @@ def group_maps_of(name: str) -> str:
     return f"{name}: group maps"
 
 
-def guided_rows(
-    asked: Asked,
-    name: str,
-    template: Template,
-    cells: Sequence[tuple[MechanismName, float | None, int]],
-) -> list[Row]:
-    """Compare a template, and what it guides to for every mechanism, epsilon and number of draws."""
-    guided = Guided(asked.problem, template)
-    rows = asked.template(name, template)
-    for mechanism, epsilon, draws in cells:
-        for draw in range(draws):
-            found = guided.analyse(terms_of(epsilon, mechanism))
-            rows += asked.rows(guided_by(name), found, mechanism, epsilon, draw)
-    return rows
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Guided analyses by one template.
 
+    Parameters
+    ----------
+    asked : Asked
+        What their rows are of.
+    name : str
+        Of the template.
+    template : Template
+        The template.
+    """
 
-def group_rows(
-    asked: Asked, name: str, template: Template, epsilons: Sequence[float], draws: int
-) -> list[Row]:
-    """Move a template by the mean difference of all people alone."""
-    guided = Guided(asked.problem, template)
-    return [
-        row
-        for epsilon in epsilons
-        for draw in range(draws)
-        for row in asked.rows(
-            group_maps_of(name), guided.group_maps(terms_of(epsilon)), "cape", epsilon, draw
-        )
-    ]
+    asked: Asked
+    name: str
+    template: Template
+
+    @cached_property
+    def guided(self) -> Guided:
+        """What makes them."""
+        return Guided(self.asked.problem, self.template)
+
+    def alone(self) -> list[Row]:
+        """Compare the template as it is."""
+        return self.asked.template(self.name, self.template)
+
+    def rows(self, mechanism: MechanismName, epsilon: float | None, draw: int) -> list[Row]:
+        """Run the guided method once."""
+        found = self.guided.analyse(terms_of(epsilon, mechanism))
+        return self.asked.rows(guided_by(self.name), found, mechanism, epsilon, draw)
+
+    def group_maps(self, epsilon: float, draw: int) -> list[Row]:
+        """Move the template by the mean difference of all people, once."""
+        found = self.guided.group_maps(terms_of(epsilon))
+        return self.asked.rows(group_maps_of(self.name), found, "cape", epsilon, draw)
 
 
 def apart(sites: Sites, public: Sequence[str]) -> tuple[Sites, Sites]:
@@ -324,35 +342,40 @@ def rows_of(
     draws: int,
 ) -> list[Row]:
     """Analyse private people: guided by each template, by the exact ones, and unguided."""
-    fewer = min(draws, FEWER)
     own = problem.analyse(None, "none")[0]
     asked = Asked(setting, problem, {TANH: problem.mixing})
-    exact = Asked(setting, problem, {TANH: problem.mixing, OWN: pseudo_inverse(own)})
-    private: list[tuple[MechanismName, float | None, int]] = [
-        ("cape", epsilon, draws) for epsilon in epsilons
+    besides = replace(asked, references={TANH: problem.mixing, OWN: pseudo_inverse(own)})
+    public = [Series(asked, name, template) for name, template in templates.items()]
+    exact = [
+        Series(besides, EXACT_OWN, as_template(own)),
+        Series(asked, EXACT_TANH, Template.of(problem.mixing.T)),
     ]
-    curator: list[tuple[MechanismName, float | None, int]] = [
-        ("pooled", epsilon, fewer) for epsilon in epsilons
-    ]
-    rows = compared(
-        setting,
-        len(problem.scans),
-        UNGUIDED,
-        "none",
-        None,
-        0,
-        partial(_known, own, 0),
-        {TANH: problem.mixing},
-    )
+    rows = asked.rows(UNGUIDED, Networks(own), "none", None, 0)
+    for series in (*public, *exact):
+        rows += series.alone()
+    for draw in range(draws):
+        rows += _draw(asked, public, exact, epsilons, draw)
+    for series in (*public, *exact):
+        rows += series.rows("none", None, 0)
+    return rows
+
+
+def _draw(
+    asked: Asked, public: Sequence[Series], exact: Sequence[Series], epsilons: Sequence[float], draw: int
+) -> list[Row]:
+    """Run everything once."""
+    rows = []
     for epsilon in epsilons:
-        for draw in range(fewer):
-            rows += asked.unguided(epsilon, draw)
-    for name, template in templates.items():
-        rows += guided_rows(asked, name, template, [*private, *curator, ("none", None, 1)])
-        chosen = [epsilon for epsilon in epsilons if epsilon in (*GROUP_EPSILONS, *QUICK_EPSILONS)]
-        rows += group_rows(asked, name, template, chosen, fewer)
-    rows += guided_rows(exact, EXACT_OWN, as_template(own), [*private, ("none", None, 1)])
-    rows += guided_rows(asked, EXACT_TANH, Template.of(problem.mixing.T), [*private, ("none", None, 1)])
+        for series in (*public, *exact):
+            rows += series.rows("cape", epsilon, draw)
+    if draw >= FEWER:
+        return rows
+    for epsilon in epsilons:
+        rows += asked.unguided(epsilon, draw)
+        for series in public:
+            rows += series.rows("pooled", epsilon, draw)
+            if epsilon in (*GROUP_EPSILONS, *QUICK_EPSILONS):
+                rows += series.group_maps(epsilon, draw)
     return rows
 
 
@@ -475,6 +498,14 @@ def difference_table(cells: Sequence[Cell], pairs: Sequence[tuple[str, str, str]
     return markdown([headings, ["---"] * len(headings), *lines])
 
 
+def _counts(cells: Sequence[Cell]) -> str:
+    """Say how many draws of the noise means are of."""
+    guided = {cell.n_rows for cell in cells if cell.mechanism == "cape" and cell.method.endswith(": guided")}
+    others = {cell.n_rows for cell in pick(cells, method=UNGUIDED, mechanism="cape")}
+    most, fewer = max(guided), max(others)
+    return f"{most} draws of the noise" + (f" ({fewer} of what it is compared with)" if fewer < most else "")
+
+
 def tables(cells: Sequence[Cell]) -> str:
     """Return for each split what was reached, and how it differs from the template and from no guidance."""
     parts = []
@@ -497,8 +528,8 @@ def tables(cells: Sequence[Cell]) -> str:
             pairs.append((guided_by(name), UNGUIDED, TANH))
         parts.append(
             f"## {_sentence(setting)}\n\n{own[0].n_subjects} private people. Correlation of matched maps "
-            f"(1 is perfect) / gain index (0 is perfect), mean ± standard error:\n\n{score_table(own, series)}\n\n"
-            f"Differences of both, and the upper 95% bound of that of the gain index:\n\n"
+            f"(1 is perfect) / gain index (0 is perfect), mean ± standard error of {_counts(own)}:\n\n"
+            f"{score_table(own, series)}\n\nDifferences of both, and the upper 95% bound of that of the gain index:\n\n"
             f"{difference_table(own, pairs)}"
         )
     return "\n\n".join(parts)

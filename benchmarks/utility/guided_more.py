@@ -21,6 +21,7 @@ from benchmarks.utility.guided import (
     UNGUIDED,
     Asked,
     Guided,
+    Series,
     apart,
     as_template,
     both,
@@ -29,9 +30,7 @@ from benchmarks.utility.guided import (
     difference_table,
     epsilons_of,
     group_maps_of,
-    group_rows,
     guided_by,
-    guided_rows,
     names_of,
     pick,
     problem_of,
@@ -48,8 +47,6 @@ from capedjica.algorithms.ica.subject_level import ROTATION
 from capedjica.algorithms.ica.template import Template
 from capedjica.mechanisms.contract import MechanismName, Query
 from capedjica.mechanisms.terms import Terms
-
-Cells = list[tuple[MechanismName, float | None, int]]
 
 BAD_TITLE: Final = "Guided by a bad template: ABIDE, 20 components"
 BAD_EPSILONS: Final = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -104,14 +101,18 @@ def bad_rows(
     _, private = apart(everybody(folder), public)
     problem = problem_of(private, n_components)
     asked = Asked("bad templates", problem, {TANH: problem.mixing})
-    cells: Cells = [("cape", epsilon, draws) for epsilon in epsilons]
-    rows = []
     templates = bad_templates(folder, public, n_components)
-    for name, template in templates.items():
-        rows += guided_rows(asked, name, template, [*cells, ("none", None, 1)])
-    template = templates[AT_RANDOM]
-    itself = replace(asked, references={THE_TEMPLATE: template.maps.T})
-    rows += group_rows(itself, AT_RANDOM, template, [GROUP_EPSILON], draws)
+    series = [Series(asked, name, template) for name, template in templates.items()]
+    at_random = templates[AT_RANDOM]
+    itself = Series(replace(asked, references={THE_TEMPLATE: at_random.maps.T}), AT_RANDOM, at_random)
+    rows = [row for one in series for row in one.alone()]
+    for draw in range(draws):
+        for epsilon in epsilons:
+            for one in series:
+                rows += one.rows("cape", epsilon, draw)
+        rows += itself.group_maps(GROUP_EPSILON, draw)
+    for one in series:
+        rows += one.rows("none", None, 0)
     return rows
 
 
@@ -273,8 +274,8 @@ def ablation_rows(
                 (ONE_COLLUDING, replace(cape, n_colluding=1), GuidedMethod),
                 (AS_IS, curator, GuidedMethod),
             ]
-        for name, terms, kind in fits:
-            for draw in range(draws):
+        for draw in range(draws):
+            for name, terms, kind in fits:
                 rows += asked.rows(name, guided.analyse(terms, kind), terms.mechanism, epsilon, draw)
     return rows
 
@@ -388,10 +389,10 @@ def synthetic_rows(size: Size, seed: int, epsilons: Sequence[float]) -> list[Row
             (PERTURBED, perturbed(problem, seed)),
             (TRUE, Template.of(true_maps(problem))),
         ):
-            found = guided_rows(
-                asked, name, template, [*(("cape", epsilon, 1) for epsilon in epsilons), ("none", None, 1)]
-            )
-            rows += [replace(row, seed=seed) for row in found]
+            series = Series(asked, name, template)
+            rows += [replace(row, seed=seed) for row in series.alone()]
+            rows += [row for epsilon in epsilons for row in series.rows("cape", epsilon, seed)]
+            rows += series.rows("none", None, seed)
         for epsilon in (None, *epsilons):
             mechanism: MechanismName = "none" if epsilon is None else "cape"
             fit = partial(_analysed, problem, epsilon, mechanism)
