@@ -527,9 +527,10 @@ def tables(cells: Sequence[Cell]) -> str:
                 series.append((group_maps_of(name), "cape", TANH))
             pairs.append((guided_by(name), UNGUIDED, TANH))
         parts.append(
-            f"## {_sentence(setting)}\n\n{own[0].n_subjects} private people. Correlation of matched maps "
-            f"(1 is perfect) / gain index (0 is perfect), mean ± standard error of {_counts(own)}:\n\n"
-            f"{score_table(own, series)}\n\nDifferences of both, and the upper 95% bound of that of the gain index:\n\n"
+            f"## {_sentence(setting)}\n\n{own[0].n_subjects} private people. Correlation of matched "
+            f"maps (1 is perfect) / gain index (0 is perfect), mean ± standard error of "
+            f"{_counts(own)}:\n\n{score_table(own, series)}\n\nDifferences of both, and the upper 95% "
+            "bound of that of the gain index (Welch against what has noise of its own):\n\n"
             f"{difference_table(own, pairs)}"
         )
     return "\n\n".join(parts)
