@@ -19,12 +19,13 @@ from benchmarks.utility.runs import Options, Row, averaged, run_all
 from benchmarks.utility.spatial import SPATIAL
 from benchmarks.utility.speed import NONPRIVATE, TIME
 from benchmarks.utility.start import START
-from benchmarks.utility.synthetic import COMPONENTS, NO_BASIS, NOISE, SYNTHETIC
+from benchmarks.utility.synthetic import COMPONENTS, NO_BASIS, NOISE, SCATTERED, SYNTHETIC
 from capedjica.errors import InputError
 
 CLAIMS: Final[dict[str, Claim]] = {
     "synthetic": SYNTHETIC,
     "noise": NOISE,
+    "scattered": SCATTERED,
     "components": COMPONENTS,
     "no-basis": NO_BASIS,
     "start": START,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod, SubjectSite
-from capedjica.data.simulated.synthetic import SyntheticModel
+from capedjica.data.simulated.synthetic import MapKind, SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName
 
@@ -140,12 +140,19 @@ class Size:
     with_basis: bool = True
     n_sites: int = 4
     condition: float | None = None
+    maps: MapKind = "compact"
 
 
 def synthetic(seed: int, size: Size) -> Problem:
     """Simulate a study (:func:`capedjica.data.make_synthetic`), subject by subject."""
     model = SyntheticModel.draw(
-        size.n_subjects, size.n_components, size.n_timepoints, size.image_side, seed, noise=size.noise
+        size.n_subjects,
+        size.n_components,
+        size.n_timepoints,
+        size.image_side,
+        seed,
+        noise=size.noise,
+        maps=size.maps,
     )
     if size.condition is not None:
         model = model.conditioned(size.condition)

@@ -16,6 +16,7 @@ from benchmarks.utility.report import Claim
 from benchmarks.utility.runs import Cell, Options, Row, Task, compared, subject_rows
 from benchmarks.utility.synthetic import QUICK_EPSILONS, find
 from capedjica.algorithms.ica.basis import low_pass_within
+from capedjica.algorithms.ica.networks import pseudo_inverse
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.data.simulated.brain import Brain, BrainModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
@@ -83,7 +84,7 @@ def canica(brain: Brain, scans: Sequence[Scan], n_components: int, standardize: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit([brain.image(scan) for scan in scans])
-    return np.linalg.pinv(np.asarray(model.components_, dtype=np.float64).T)
+    return pseudo_inverse(np.asarray(model.components_, dtype=np.float64).T)
 
 
 def spatial(problem: Problem, mechanism: MechanismName, epsilon: float | None) -> tuple[FloatArray, int]:

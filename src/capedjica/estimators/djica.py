@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
@@ -154,6 +155,9 @@ class CapeDJICA(Transformer):
     movements_ : tuple of Movement
         How far each network is from the template, where that was measured
         (:mod:`capedjica.algorithms.ica.moved`).
+    recoverable_ : array of shape (n_components,)
+        Whether each map can be told from what was published; False where clipping has buried a component
+        that is far weaker than others. Such maps have a stability of 0.
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.
     n_iter_ : int
@@ -222,6 +226,7 @@ class CapeDJICA(Transformer):
     names_: tuple[str, ...] = ()
     movements_: tuple[Movement, ...] = ()
     stability_: FloatArray | None = None
+    recoverable_: NDArray[np.bool_]
     n_iter_: int
 
     def fit(self, X: Sites, y: Any = None) -> Self:
@@ -470,6 +475,7 @@ class CapeDJICA(Transformer):
         self.mixing_, self.components_ = found.mixing, found.maps
         self.unmixing_ = pseudo_inverse(self.mixing_)
         self.stability_, self.n_iter_ = found.stability, found.n_iter
+        self.recoverable_ = found.recoverable
         self.names_, self.movements_ = found.names, found.movements
         beyond = () if self._extractor is None else self._extractor.not_covered
         if self._given is not None:

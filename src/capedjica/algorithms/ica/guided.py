@@ -16,9 +16,12 @@ what differs is what is asked, where the search begins and how means are used.
    is the part of E that is signal (James and Stein 1961). From `TAKEN` on the subspace of the data takes the
    place of the template's, and networks without support are replaced by the most concentrated maps of what
    the others leave (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
-3. *Whitening* in the frame of the template's own time courses: the log-covariance, its diagonal and the rest
-   shrunk apart, each by its known noise; where the subspace is paid a second time, after the first.
-4. *Rotations* from the identity, which is the template. While the template's subspace is kept every mean is
+3. *Whitening.* In the template's subspace the log-covariance is that of the template's own time courses,
+   which is 0 if they are independent and of equal power: its diagonal and the rest are shrunk apart, each by
+   its known noise. In the subspace of the data time courses of a template that is wrong may be nearly the
+   same; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured after
+   Q, and compared with 2 log H. Where the subspace is paid it is measured again after the first whitening.
+4. *Rotations*, from where the template is in white data. While the template's subspace is kept every mean is
    shrunk by (1), so that without anything to be found nothing moves.
 
 Where even rotations would be noise (`AUDIBLE`) the whole budget is for the support, and the networks are
@@ -31,7 +34,7 @@ USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -66,7 +69,7 @@ from capedjica.algorithms.ica.subject_level import (
     step_length,
 )
 from capedjica.algorithms.ica.template import Template
-from capedjica.algorithms.ica.varimax_start import varimax
+from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
 from capedjica.algorithms.parallel import InParallel, one_thread
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
 from capedjica.algorithms.state import pack
@@ -76,8 +79,8 @@ from capedjica.mechanisms.contract import Query, Stage
 from capedjica.tools.arrays import FloatArray, Scan
 
 SUPPORT: Final = 4
-# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace is,
-# and where neither is.
+# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace
+# is, and where neither is.
 DEAF_PLAN: Final = {SUPPORT: 1.0}
 LOUD_PLAN: Final = {SUPPORT: 0.08, COARSE: 0.12, ROTATION: 0.80}
 QUIET_PLAN: Final = {SUPPORT: 0.08, SUBSPACE: 0.30, COARSE: 0.12, FINE: 0.08, ROTATION: 0.42}
@@ -93,6 +96,8 @@ LEAST_SUPPORT: Final = 0.11
 MOST_ROTATIONS: Final = 16
 # How many rotations suit the noise of one that had all of their budget.
 ROTATIONS_PER_NOISE: Final = 0.015
+# What a mean is divided by for a turn: above half of how it responds to an angle on synthetic data, 0.35.
+STIFFNESS: Final = 0.2
 # Maps that are nearly sums of others in the subspace: their time courses count as at most this strong.
 WORST_FRAME: Final = 30.0
 # Subjects may differ more in some networks than in others: sampling noise counts so many times its mean.
@@ -121,6 +126,8 @@ class GuidedMethod:
         J, the number of iterations; by default what suits the noise.
     basis : array (K, D), optional
         A public basis with orthonormal rows; afterwards K numbers stand for the features.
+    asked : dict, optional
+        What is asked, with its part of the budget; by default what suits the noise.
     """
 
     template: Template
@@ -128,6 +135,7 @@ class GuidedMethod:
     noise: float = 0.0
     max_rotations: int | None = None
     basis: FloatArray | None = None
+    asked: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
         if check_scan_length(self.scan_length) < self.n_components:
@@ -135,8 +143,7 @@ class GuidedMethod:
                 f"the template has {self.n_components} networks, more than the {self.scan_length} time "
                 "points of a scan: their time courses could not be told apart"
             )
-        if self.basis is not None:
-            Template.of(self.template.maps @ self.basis.T, self.template.names, "the template, in the basis,")
+        self.template.check_kept(self.basis)
 
     @property
     def n_features(self) -> int:
@@ -154,8 +161,10 @@ class GuidedMethod:
         return self.n_features if self.basis is None else len(self.basis)
 
     @cached_property
-    def plan(self) -> dict[int, float]:
+    def plan(self) -> Mapping[int, float]:
         """What is asked, with its part of the budget (of mu^2)."""
+        if self.asked is not None:
+            return self.asked
         r = self.n_components
         if self.noise * math.sqrt(r * (r - 1) / 2 / LOUD_PLAN[ROTATION]) > AUDIBLE:
             return DEAF_PLAN
@@ -183,10 +192,6 @@ class GuidedMethod:
             return self.max_rotations
         noise = self.noise * rotation_clip(self.n_components, self.scan_length) / self.plan[ROTATION] ** 0.5
         return max(1, round(min(ROTATIONS_PER_NOISE / noise, MOST_ROTATIONS))) if noise else QUIET_ROTATIONS
-
-    @property
-    def _stiffness(self) -> float:
-        return 0.12 + 0.06 / self.n_rotations
 
     def stages(self) -> tuple[Stage, ...]:
         """Return everything the method asks."""
@@ -223,15 +228,17 @@ class GuidedMethod:
                 return self._unmoved(support)
             outside = self._outside(asked.mean(SUBSPACE)) if SUBSPACE in self.plan else None
             V = self._template_subspace if outside is None else outside.subspace
-            frame = self._frame(V, support.value, taken=outside is not None and outside.taken)
-            before, sphering = self._whitening(asked, V, frame)
+            taken = outside is not None and outside.taken
+            inside = self._inside(V, support.value, taken=taken)
+            frame = nearest_rotation(inside) if taken else np.linalg.inv(inside).T
+            before, sphering = self._whitening(asked, V, frame, inside)
             means.publish(pack(V=V, sphering=sphering))
-            turned = _Turned(np.eye(self.n_components))
-            for turned in self._rotations(asked, shrunk=outside is None or not outside.taken):
+            turned = _Turned(start(inside, sphering) if taken else np.eye(self.n_components))
+            for turned in self._rotations(asked, turned, shrunk=not taken):
                 if progress is not None:
                     progress(self._unmixing(V, sphering, turned.W), len(turned.turns))
             unmixing = self._unmixing(V, sphering, turned.W)
-            draws = list(self._draws(asked.released, V, before, sphering, turned, outside))
+            draws = list(self._draws(asked.released, V, inside, before, turned, outside))
             movements = self._movements(unmixing, draws, support, turned, outside)
         return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.turns))
 
@@ -239,7 +246,7 @@ class GuidedMethod:
         """Return the template's own networks, and their support."""
         maps = self.template.maps.T
         movements = tuple(
-            Movement(name, 0.0, 0.0, None, False, float(shown), support.noise, self.least_support)
+            Movement(name, 0.0, 0.0, 1.0, False, float(shown), support.noise, self.least_support)
             for name, shown in zip(self.template.names, support.value, strict=True)
         )
         return Networks(pseudo_inverse(maps), lambda: iter([maps]), self.template, movements, n_iter=0)
@@ -261,8 +268,8 @@ class GuidedMethod:
         subspace = leading_subspace(released.value, self.n_components) if taken else own
         return _Outside(subspace, taken, np.sum(leading_out**2, axis=0), noise, released.n_people)
 
-    def _frame(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
-        """Return the (R, R) matrix from the subspace to the time courses of the template's networks.
+    def _inside(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
+        """Return the template's maps in a subspace, as the columns of an (R, R) matrix that can be inverted.
 
         In a subspace of the data networks without support give way to concentrated maps of what is left.
         """
@@ -273,36 +280,42 @@ class GuidedMethod:
             rest = np.linalg.qr(inside[:, ~lost], mode="complete")[0][:, n_known:]
             inside[:, lost] = rest @ varimax(self._in_features(V @ rest)).T
         left, singular, right = np.linalg.svd(inside)
-        courses: FloatArray = (left / np.maximum(singular, singular[0] / WORST_FRAME)) @ right
-        return courses
+        guarded: FloatArray = (left * np.maximum(singular, singular[0] / WORST_FRAME)) @ right
+        return guarded
 
-    def _whitening(self, asked: _Asked, V: FloatArray, frame: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _whitening(
+        self, asked: _Asked, V: FloatArray, frame: FloatArray, inside: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """Return the spherings before and after the last whitening."""
         before = sphering = frame
         for kind in (COARSE, FINE):
             if kind in self.plan:
                 asked.publish(pack(V=V, sphering=sphering))
-                before, sphering = sphering, self._whitened(sphering, asked.mean(kind), kind)
+                before, sphering = sphering, self._whitened(sphering, asked.mean(kind), kind, inside)
         return before, sphering
 
-    def _whitened(self, sphering: FloatArray, released: ReleasedMean, kind: int) -> FloatArray:
-        """Return what whitens data of a log-covariance, as near to their frame as can be."""
-        measured = unsvec(released.value)
-        known = shrunk_apart(measured, released.noise) if kind == COARSE else measured
+    def _whitened(
+        self, sphering: FloatArray, released: ReleasedMean, kind: int, inside: FloatArray
+    ) -> FloatArray:
+        """Return what whitens data of a log-covariance, as near to what they were before as can be."""
+        known = unsvec(released.value)
+        if kind == COARSE:
+            expected = template_log_covariance(sphering.T @ inside)
+            known = expected + shrunk_apart(known - expected, released.noise)
         values, vectors = np.linalg.eigh(known)
         most = -math.log(FLOOR if self.noise > 0 else QUIET_FLOOR)
         factors = np.exp(-np.clip(values, -most, most) / 2)
         white: FloatArray = sphering @ (vectors * factors) @ vectors.T
         return white
 
-    def _rotations(self, asked: _Asked, *, shrunk: bool) -> Iterator[_Turned]:
+    def _rotations(self, asked: _Asked, turned: _Turned, *, shrunk: bool) -> Iterator[_Turned]:
         """Yield W after each rotation; without noise, end when it has come to rest."""
-        turned, stiffness = _Turned(np.eye(self.n_components)), self._stiffness
+        stiffness = STIFFNESS
         for iteration in range(1, self.n_rotations + 1):
             released = asked.mean(ROTATION, pack(W=turned.W))
             mean = released.value
-            if self.noise == 0 and turned.means and np.sum(mean * turned.means[-1].value) < 0:
-                stiffness *= 2  # overshot
+            if turned.means and overshot(turned.means[-1], released):
+                stiffness *= 2
             kept = signal_part(float(np.sum(mean**2)), mean.size, released.noise) if shrunk else 1.0
             turn = kept * step_length(iteration, self.n_rotations) / stiffness
             turned = _Turned(rotate(turned.W, turn * mean), (*turned.turns, turn), (*turned.means, released))
@@ -321,8 +334,8 @@ class GuidedMethod:
         self,
         released: dict[int, ReleasedMean],
         V: FloatArray,
+        inside: FloatArray,
         before: FloatArray,
-        sphering: FloatArray,
         turned: _Turned,
         outside: _Outside | None,
     ) -> Iterator[FloatArray]:
@@ -337,7 +350,7 @@ class GuidedMethod:
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
             again = replace(released[last], value=redrawn(released[last], rng))
-            other = self._whitened(before, again, last)
+            other = self._whitened(before, again, last, inside)
             angles = spread * rng.standard_normal(self.n_components * (self.n_components - 1) // 2)
             mixing = V @ np.linalg.inv(other).T @ rotate(turned.W, angles).T
             if outside is not None and outside.taken:
@@ -368,7 +381,7 @@ class GuidedMethod:
                 name,
                 float(distance),
                 float(noise),
-                None,
+                1.0,
                 bool(far),
                 float(shown),
                 support.noise,
@@ -403,6 +416,20 @@ class GuidedMethod:
         return chi + outside.energies / max(outside.noise**2 + sampling, np.finfo(float).tiny), r - 1 + n_out
 
 
+def template_log_covariance(inside: FloatArray) -> FloatArray:
+    """Return log A'A, without its trace, for maps A = QH as columns: 2 log H after Q, 0 of time courses."""
+    _, singular, right = np.linalg.svd(inside)
+    logarithms = 2 * np.log(singular)
+    expected: FloatArray = (right.T * (logarithms - logarithms.mean())) @ right
+    return expected
+
+
+def start(inside: FloatArray, sphering: FloatArray) -> FloatArray:
+    """Return the rotation of white data that is nearest to the template's time courses."""
+    rows = np.linalg.inv(inside) @ np.linalg.inv(sphering).T
+    return nearest_rotation(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
 def _sampling(clip: float, n_numbers: int, n_people: int) -> float:
     return UNEVEN * clip**2 / (n_numbers * n_people) if n_people else 0.0
 
@@ -419,6 +446,12 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
     if noise == 0 or n_numbers <= 2:
         return 1.0
     return max(0.0, 1 - (n_numbers - 2) * noise**2 / energy) if energy > 0 else 0.0
+
+
+def overshot(before: ReleasedMean, now: ReleasedMean) -> bool:
+    """Tell whether a mean has turned round, by more than two standard deviations of what noise would do."""
+    by_noise = before.noise * now.noise * math.sqrt(now.value.size)
+    return float(np.sum(before.value * now.value)) < -2 * by_noise
 
 
 def shrunk_apart(log_covariance: FloatArray, noise: float) -> FloatArray:

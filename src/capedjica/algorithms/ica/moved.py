@@ -43,9 +43,8 @@ class Movement:
         Length of what is not along the template, in units of the template's map, noise included.
     noise : float
         The distance that the noise alone would give.
-    shrinkage : float, optional
-        Part of the difference that is kept in the map, from 0 (the template's own) to 1; None where there is
-        no single one.
+    shrinkage : float
+        Part of the difference that is kept in the map, from 0 (the template's own) to 1.
     moved : bool
         Whether the noise does not explain the distance.
     support : float, optional
@@ -59,7 +58,7 @@ class Movement:
     name: str
     distance: float
     noise: float
-    shrinkage: float | None
+    shrinkage: float
     moved: bool
     support: float | None = None
     support_noise: float = 0.0

@@ -19,6 +19,8 @@ from capedjica.tools.arrays import FloatArray
 # Maps whose matrix, each map of unit length, is worse conditioned than this cannot be told apart in a scan.
 WORST_CONDITION: Final = 1e3
 LONGEST_NAME: Final = 80
+# Part of the energy of each map that a basis must keep.
+LEAST_KEPT: Final = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +66,22 @@ class Template:
     def n_features(self) -> int:
         """D."""
         return int(self.maps.shape[1])
+
+    def check_kept(self, basis: FloatArray | None) -> None:
+        """Refuse a basis (K, D) of orthonormal rows in which a network is lost, or not told from others."""
+        if basis is None:
+            return
+        unit = self.maps / np.linalg.norm(self.maps, axis=1, keepdims=True)
+        inside = unit @ basis.T
+        kept = np.sum(inside**2, axis=1)
+        if kept.min() < LEAST_KEPT:
+            name = self.names[int(kept.argmin())]
+            raise InputError(
+                f"the smooth maps of the basis keep {kept.min():.0%} of the template's network {name!r}, at "
+                f"least {LEAST_KEPT:.0%} are needed: it is of finer grain than what is analysed"
+            )
+        _check_maps(inside, "the template, in the basis,")
+        _check_collinear(inside, self.names, "the template, in the basis,")
 
 
 def _numbered(count: int) -> tuple[str, ...]:

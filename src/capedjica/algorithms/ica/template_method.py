@@ -62,8 +62,6 @@ from capedjica.tools.arrays import FloatArray, Scan
 LABEL: Final = "difference from the template"
 # Where people show less of a network than this, its map in them is not known, and no difference is scaled up.
 LEAST_SHOWN: Final = 0.1
-# Part of the energy of each map that a basis must keep.
-LEAST_KEPT: Final = 0.1
 
 
 def difference_clip(n_networks: int, scan_length: int) -> float:
@@ -103,15 +101,7 @@ class TemplateMethod:
                 f"the template has {self.template.n_networks} networks, more than the {self.scan_length} "
                 "time points of a scan: their time courses could not be told apart"
             )
-        if self.basis is None:
-            return
-        kept = np.einsum("rk,rk->r", self._poles, self._poles)
-        if kept.min() < LEAST_KEPT:
-            name = self.template.names[int(kept.argmin())]
-            raise InputError(
-                f"the smooth maps of the basis keep {kept.min():.0%} of the template's network {name!r}, at "
-                f"least {LEAST_KEPT:.0%} are needed: it is of finer grain than what is analysed"
-            )
+        self.template.check_kept(self.basis)
 
     @cached_property
     def _unit(self) -> FloatArray:
