@@ -117,7 +117,7 @@ class Guided:
         method = kind(self.inside, self.problem.scan_length, noise)
         study = EmbeddedStudy("utility", sizes, self._statistics(method), method.stages(), terms)
         found = method.estimate(study)
-        if terms.epsilon is not None:
+        if isinstance(terms.epsilon, float):
             assert study.privacy.epsilon <= terms.epsilon * (1 + 1e-9)
         return found
 
@@ -154,7 +154,7 @@ class Guided:
     def _regressed(self, method: TemplateMethod) -> dict[str, Statistics]:
         if not self._differences:
             for name, scans in self.problem.features.items():
-                self._differences[name] = list(method.site(scans)(0, b"", b""))
+                self._differences[name] = [row.astype(np.float64) for row in method.site(scans)(0, b"", b"")]
         return {name: partial(_kept, rows) for name, rows in self._differences.items()}
 
 
@@ -385,10 +385,10 @@ def tasks(options: Options) -> list[Task]:
     assert folder is not None
     if options.quick:
         names = list(everybody(folder))
-        chosen = (4, QUICK_EPSILONS, options.seeds)
+        quick = (4, QUICK_EPSILONS, options.seeds)
         return [
-            Task(split_rows, (folder, TUNED_SETTING, names[:1], *chosen)),
-            Task(split_rows, (folder, UNSEEN_SETTING, names[-1:], *chosen)),
+            Task(split_rows, (folder, TUNED_SETTING, names[:1], *quick)),
+            Task(split_rows, (folder, UNSEEN_SETTING, names[-1:], *quick)),
         ]
     chosen = (N_COMPONENTS, EPSILONS, options.seeds)
     found = [
