@@ -230,11 +230,11 @@ class GuidedMethod:
             V = self._template_subspace if outside is None else outside.subspace
             taken = outside is not None and outside.taken
             inside = self._inside(V, support.value, taken=taken)
-            frame = nearest_rotation(inside) if taken else np.linalg.inv(inside).T
+            frame = nearest_rotation(inside) if taken else pseudo_inverse(inside).T
             before, sphering = self._whitening(asked, V, frame, inside)
             means.publish(pack(V=V, sphering=sphering))
-            turned = _Turned(start(inside, sphering) if taken else np.eye(self.n_components))
-            for turned in self._rotations(asked, turned, shrunk=not taken):
+            turned = begun = _Turned(start(inside, sphering) if taken else np.eye(self.n_components))
+            for turned in self._rotations(asked, begun, shrunk=not taken):
                 if progress is not None:
                     progress(self._unmixing(V, sphering, turned.W), len(turned.turns))
             unmixing = self._unmixing(V, sphering, turned.W)
@@ -369,7 +369,8 @@ class GuidedMethod:
         outside: _Outside | None,
     ) -> tuple[Movement, ...]:
         """Return how far each network is from the template, and whether noise explains that."""
-        maps = self.template.maps.T
+        # What a basis does not keep of the template is no distance.
+        maps = self._in_features(self._poles.T)
         distances = across(pseudo_inverse(unmixing), maps)
         # Draws have the noise of what was published once more.
         squares = np.mean([across(draw, maps) ** 2 for draw in draws], axis=0)

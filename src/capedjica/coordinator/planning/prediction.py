@@ -104,6 +104,7 @@ class Prediction:
 
     In each of ``repetitions``, ``simulated_subjects`` stood for the ``subjects`` that take part, images of
     ``image_side`` x ``image_side`` pixels for the features; ``subspace_noise_factor`` made up for their size.
+    ``template_correlation`` is how good the template was, for methods that begin at one.
     """
 
     qualities: list[PredictedQuality]
@@ -112,6 +113,7 @@ class Prediction:
     image_side: int
     subspace_noise_factor: float
     repetitions: int
+    template_correlation: float | None = None
 
     @property
     def planned(self) -> PredictedQuality:
@@ -396,6 +398,7 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
         setup.image_side,
         subspace_noise_factor(_predictable(study), simulated[0].method),
         REPETITIONS,
+        TEMPLATE_CORRELATION if isinstance(simulated[0].method, GuidedMethod | TemplateMethod) else None,
     )
 
 
