@@ -274,8 +274,10 @@ class GuidedMethod:
         In a subspace of the data networks without support give way to concentrated maps of what is left.
         """
         inside = V.T @ self._poles.T
+        if not taken:
+            return inside
         lost = support < self.least_support
-        if taken and lost.any():
+        if lost.any():
             n_known = int(np.sum(~lost))
             rest = np.linalg.qr(inside[:, ~lost], mode="complete")[0][:, n_known:]
             inside[:, lost] = rest @ varimax(self._in_features(V @ rest)).T
