@@ -610,7 +610,7 @@ def figure(cells: Sequence[Cell]) -> Figure:
     """Draw both scores over epsilon for each split; what a template scores alone is a line across."""
     settings = settings_of(cells)
     drawing = Figure(figsize=(4.6 * len(settings), 7.0), layout="constrained")
-    drawing.suptitle(TITLE, fontsize=11, color=INK)
+    drawing.suptitle(f"{TITLE}\ndotted: the template alone; bars: targets", fontsize=10, color=INK)
     axes = drawing.subplots(2, len(settings), squeeze=False, sharey="row")
     for number, setting in enumerate(settings):
         own = pick(cells, setting=setting, reference=TANH)
@@ -629,7 +629,6 @@ def figure(cells: Sequence[Cell]) -> Figure:
     axes[1, 0].set_ylabel("normalized gain index (0 is perfect)")
     handles = axes[0, 0].get_legend_handles_labels()[0]
     drawing.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    drawing.text(0.5, 0.945, "dotted: the template alone; bars: targets", ha="center", fontsize=8, color=INK)
     return drawing
 
 
