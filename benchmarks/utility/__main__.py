@@ -10,24 +10,35 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks.utility.abide import ABIDE
+from benchmarks.utility.condition import CONDITION
+from benchmarks.utility.guided import GUIDED
+from benchmarks.utility.guided_more import GUIDED_ABLATION, GUIDED_BAD, GUIDED_SYNTHETIC
 from benchmarks.utility.methods import METHODS
 from benchmarks.utility.report import RESULTS, Claim, read_csv, write_csv, write_figure, write_markdown
 from benchmarks.utility.runs import Options, Row, averaged, run_all
+from benchmarks.utility.spatial import SPATIAL
 from benchmarks.utility.speed import NONPRIVATE, TIME
 from benchmarks.utility.start import START
-from benchmarks.utility.synthetic import COMPONENTS, NO_BASIS, NOISE, SYNTHETIC
+from benchmarks.utility.synthetic import COMPONENTS, NO_BASIS, NOISE, SCATTERED, SYNTHETIC
 from capedjica.errors import InputError
 
 CLAIMS: Final[dict[str, Claim]] = {
     "synthetic": SYNTHETIC,
     "noise": NOISE,
+    "scattered": SCATTERED,
     "components": COMPONENTS,
     "no-basis": NO_BASIS,
     "start": START,
     "methods": METHODS,
+    "condition": CONDITION,
+    "spatial": SPATIAL,
     "nonprivate": NONPRIVATE,
     "time": TIME,
     "abide": ABIDE,
+    "guided": GUIDED,
+    "guided-bad": GUIDED_BAD,
+    "guided-ablation": GUIDED_ABLATION,
+    "guided-synthetic": GUIDED_SYNTHETIC,
 }
 
 
@@ -41,7 +52,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=claim.title, description=claim.title)
         if claim.needs_folder:
             command.add_argument("folder", type=Path, help="with timeseries.npz and participants.tsv")
-        command.add_argument("--seeds", type=int, default=5, help="how many data sets, or repetitions [5]")
+        said = f"how many data sets, or repetitions [{claim.seeds}]"
+        command.add_argument("--seeds", type=int, default=claim.seeds, help=said)
         command.add_argument("--quick", action="store_true", help="a tiny version, in seconds")
         command.add_argument("--redraw", action="store_true", help="tables and figure anew, from the CSV")
         command.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")

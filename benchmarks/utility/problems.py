@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod, SubjectSite
-from capedjica.data.simulated.synthetic import SyntheticModel
+from capedjica.data.simulated.synthetic import MapKind, SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName
 
@@ -63,7 +63,15 @@ class Problem:
     @cached_property
     def sites(self) -> dict[str, KeptSite]:
         """What the sites compute."""
-        return {name: KeptSite(scans, self.n_components) for name, scans in self.features.items()}
+        return self._sites(exact=False)
+
+    @cached_property
+    def exact_sites(self) -> dict[str, KeptSite]:
+        """What the sites compute without noise."""
+        return self._sites(exact=True)
+
+    def _sites(self, exact: bool) -> dict[str, KeptSite]:
+        return {name: KeptSite(scans, self.n_components, exact) for name, scans in self.features.items()}
 
     def pixels(self, unmixing: FloatArray) -> FloatArray:
         """Return an unmixing matrix (R, K) of the features as one (R, D) of the scans."""
@@ -92,7 +100,7 @@ class Problem:
         study = EmbeddedStudy(
             "utility",
             self.sizes,
-            self.sites,
+            self.sites if method.noise > 0 else self.exact_sites,
             method.stages(),
             in_process(epsilon=epsilon, delta=DELTA, mechanism=mechanism),
         )
@@ -105,8 +113,8 @@ class Problem:
 class KeptSite(SubjectSite):
     """A site that keeps the vectors of the first stage, which depend on nothing that was published."""
 
-    def __init__(self, subjects: Sequence[Scan], n_components: int) -> None:
-        super().__init__(subjects, n_components)
+    def __init__(self, subjects: Sequence[Scan], n_components: int, exact: bool = False) -> None:
+        super().__init__(subjects, n_components, exact=exact)
         self._scans = subjects
         self._rows: list[FloatArray] | None = None
 
@@ -131,13 +139,23 @@ class Size:
     noise: float = 0.0
     with_basis: bool = True
     n_sites: int = 4
+    condition: float | None = None
+    maps: MapKind = "compact"
 
 
 def synthetic(seed: int, size: Size) -> Problem:
     """Simulate a study (:func:`capedjica.data.make_synthetic`), subject by subject."""
     model = SyntheticModel.draw(
-        size.n_subjects, size.n_components, size.n_timepoints, size.image_side, seed, noise=size.noise
+        size.n_subjects,
+        size.n_components,
+        size.n_timepoints,
+        size.image_side,
+        seed,
+        noise=size.noise,
+        maps=size.maps,
     )
+    if size.condition is not None:
+        model = model.conditioned(size.condition)
     basis = low_pass((size.image_side, size.image_side)) if size.with_basis else None
     features = [_in_basis(scan, basis) for scan in model.subjects()]
     bounds = np.linspace(0, len(features), size.n_sites + 1).astype(int)

@@ -43,6 +43,10 @@ class Claim:
         Whether it is about time: then nothing runs beside it, and the table shows seconds.
     needs_folder : bool
         Whether it reads data from a folder.
+    tables : callable, optional
+        The tables, from the means, where they are not one of gain indices and one of correlations.
+    seeds : int
+        Data sets, or repetitions, unless the command line says otherwise.
     """
 
     title: str
@@ -52,6 +56,8 @@ class Claim:
     label: Label
     timed: bool = False
     needs_folder: bool = False
+    tables: Callable[[Sequence[Cell]], str] | None = None
+    seeds: int = 5
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -80,7 +86,7 @@ def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str
     facts = machine()
     load = f", load {facts['load']}" if claim.timed else ""
     made_by = f"`{command}`, capedjica {version('capedjica')}, {facts['cpu']}, {facts['cores']} cores{load}"
-    tables = _timing_table(claim, cells) if claim.timed else _tables(claim, cells)
+    tables = _all_tables(claim, cells)
     files = f"[Figure]({path.stem}.svg), [every run]({path.stem}.csv)."
     path.write_text(
         f"# {claim.title}\n\n{claim.summary(cells)}\n\n{files}\n\n{tables}\n\nMade by {made_by}. δ = 1e-5; "
@@ -91,9 +97,15 @@ def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str
     )
 
 
+def _all_tables(claim: Claim, cells: Sequence[Cell]) -> str:
+    if claim.tables is not None:
+        return claim.tables(cells)
+    return _timing_table(claim, cells) if claim.timed else _tables(claim, cells)
+
+
 def _tables(claim: Claim, cells: Sequence[Cell]) -> str:
-    gains = _table(claim.label, cells, lambda cell: _plus_minus(cell.gain_index, cell.gain_error, 4))
-    maps = _table(claim.label, cells, lambda cell: _plus_minus(cell.map_correlation, cell.map_error, 3))
+    gains = _table(claim.label, cells, lambda cell: plus_minus(cell.gain_index, cell.gain_error, 4))
+    maps = _table(claim.label, cells, lambda cell: plus_minus(cell.map_correlation, cell.map_error, 3))
     count = {cell.n_rows for cell in cells}
     runs = f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
     return (
@@ -114,7 +126,7 @@ def _table(label: Label, cells: Sequence[Cell], shown: Callable[[Cell], str]) ->
         [name, *(values.get((name, epsilon), "") for epsilon in columns)]
         for name in dict.fromkeys(map(label, cells))
     ]
-    return _markdown([headings, ["---"] * len(headings), *lines])
+    return markdown([headings, ["---"] * len(headings), *lines])
 
 
 def _timing_table(claim: Claim, cells: Sequence[Cell]) -> str:
@@ -129,14 +141,16 @@ def _timing_table(claim: Claim, cells: Sequence[Cell]) -> str:
         ]
         for cell in cells
     ]
-    return _markdown([headings, ["---"] * len(headings), *lines])
+    return markdown([headings, ["---"] * len(headings), *lines])
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of a table, the first its headings."""
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _plus_minus(value: float, error: float, digits: int) -> str:
+def plus_minus(value: float, error: float, digits: int) -> str:
+    """Write a value with its standard error, if there is one."""
     return f"{value:.{digits}f}" + ("" if math.isnan(error) else f" ± {error:.{digits}f}")
 
 

@@ -47,6 +47,9 @@ class Row:
         Iterations made.
     seconds : float
         Wall clock, on one of two busy cores unless the benchmark is about time.
+    moved, unsupported, untold : int, optional
+        Guided by a template: how many networks moved, how many the data do not support, and of how many that
+        cannot be told.
     """
 
     setting: str
@@ -60,6 +63,9 @@ class Row:
     map_correlation: float
     n_iter: int
     seconds: float
+    moved: int | None = None
+    unsupported: int | None = None
+    untold: int | None = None
 
 
 Fit = Callable[[], tuple[FloatArray, int]]
@@ -189,6 +195,9 @@ class Cell:
     n_iter: float
     seconds: float
     n_rows: int
+    moved: float | None = None
+    unsupported: float | None = None
+    untold: float | None = None
 
 
 def averaged(rows: Iterable[Row]) -> list[Cell]:
@@ -211,7 +220,13 @@ def _cell(key: tuple[str, int, str, str, float | None, str], group: list[Row]) -
         fmean(row.n_iter for row in group),
         float(np.median([row.seconds for row in group])),
         len(group),
+        *(_mean_count([getattr(row, name) for row in group]) for name in ("moved", "unsupported", "untold")),
     )
+
+
+def _mean_count(counts: Sequence[int | None]) -> float | None:
+    known = [count for count in counts if count is not None]
+    return fmean(known) if known else None
 
 
 def standard_error(values: Sequence[float]) -> float:

@@ -444,3 +444,82 @@ def test_on_a_terminal_nothing_is_asked_that_was_given(tmp_path):
     terminal.expect("Next: capedjica study show study.toml")
     assert "?" not in terminal.text
     assert terminal.close() == 0
+
+
+# Templates
+
+
+@pytest.fixture
+def known(tmp_path_factory, atlas):
+    """Maps of three networks with their names, in the space of the atlas, somewhere else."""
+    folder = tmp_path_factory.mktemp("known")
+    maps = np.zeros((10, 10, 9, 3), dtype=np.float32)
+    maps[1:4, 1:9, 1:9, 0], maps[3:7, 1:9, 1:9, 1], maps[6:9, 1:9, 1:9, 2] = 3, 2, -5
+    nibabel.save(nibabel.Nifti1Image(maps, np.diag([20.0, 20, 20, 1])), folder / "networks.nii.gz")
+    (folder / "networks.txt").write_text("visual\nmotor\ndefault\n")
+    return folder / "networks.nii.gz"
+
+
+WITHOUT_COMPONENTS = [*NUMBERS[:2], *NUMBERS[6:]]
+VOUCHED = ["--method", "template", "--template-origin", "public"]
+
+
+def test_new_with_a_template_makes_its_file_and_counts_its_networks(tmp_path, run, atlas, known):
+    flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED]
+    made = run("study", "new", "deep/study.toml", *WITHOUT_COMPONENTS, *SITES, *flags)
+    assert made.returncode == 0, made.stderr
+    assert "It needs deep/template.npy: hand both on together." in made.stdout
+    study = Study.load(tmp_path / "deep")
+    (table,) = study.content.analyses
+    assert (table.method, table.n_components, table.template_source) == ("template", 3, "networks.nii.gz")
+    assert table.template_names == ("visual", "motor", "default")
+    maps = np.load(tmp_path / "deep" / "template.npy")
+    assert maps.dtype == np.float64
+    np.testing.assert_allclose(maps[2], [0, 0, 0, 0, 0, -1, -1, -1])
+    shown = " ".join(run("study", "show", "deep").stdout.split())
+    for fact in ("those of a template", "Its networks: visual, motor, default.", "vouches that"):
+        assert fact in shown
+    assert "difference from the template" in run("plan", "deep/study.toml").stdout
+    refused = run("plan", "deep/study.toml", "--predict")
+    assert "only method 'subject' alone can be predicted, the plan has 'template'" in refused.stderr
+
+
+def test_new_with_an_array_needs_no_features(tmp_path, run):
+    np.save("known.npy", np.eye(3, 12) + 0.1)
+    made = run("study", "new", *WITHOUT_COMPONENTS, *SITES, "--template", "known.npy", *VOUCHED)
+    assert made.returncode == 0, made.stderr
+    assert Study.load(tmp_path).content.features.n_features == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--template", "{known}"], "--template needs --method template or guided; got no --method"),
+        (["--template", "{known}", "--method", "spatial"], "got --method spatial"),
+        (["--method", "template"], "--method template needs --template"),
+        (["--method", "best"], "--method must be one of subject, paper, template, guided, spatial"),
+        (["--template-origin", "public"], "--template-origin is given, but no --template"),
+        (["--template", "{known}", *VOUCHED[:2]], "--template-origin must say where the template comes from"),
+        (["--template", "{known}", *VOUCHED[:3], "mine"], "--template-origin must be one of public"),
+        (["--template", "{known}", *VOUCHED, "--components", "4"], "the template has 3 networks"),
+        (["--template", "{known}", *VOUCHED, "--template-names", "none.tsv"], "none.tsv cannot be read"),
+        (["--template", "none.nii", *VOUCHED], "template none.nii does not exist"),
+        (["--template", "{known}", *VOUCHED, "--epsilon", "-1"], "epsilon"),
+    ],
+)
+def test_templates_that_cannot_be_are_refused_and_nothing_is_left(
+    tmp_path, run, atlas, known, flags, message
+):
+    given = [flag.format(known=known) for flag in flags]
+    made = run("study", "new", *WITHOUT_COMPONENTS, *SITES, "--atlas", str(atlas), *given)
+    assert made.returncode == 2
+    assert message in made.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_template_never_goes_over_another_file(tmp_path, run, atlas, known):
+    (tmp_path / "template.npy").write_bytes(b"mine")
+    flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED]
+    made = run("study", "new", *WITHOUT_COMPONENTS, *SITES, *flags)
+    assert "is another, and is not overwritten" in made.stderr
+    assert os.listdir(tmp_path) == ["template.npy"]

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -18,10 +19,12 @@ from capedjica.coordinator.planning.plan import plan_study, sketch
 from capedjica.coordinator.planning.plan_text import show_prediction
 from capedjica.coordinator.planning.prediction import (
     FACTORS,
+    TEMPLATE_CORRELATION,
     NoisyMeans,
     Setup,
     SimulatedSubjects,
     as_with_more_subjects,
+    near,
     predict,
     subspace_noise_factor,
     with_budget,
@@ -31,7 +34,8 @@ from capedjica.errors import InputError
 from capedjica.estimators import CapeDJICA
 from capedjica.metrics import matched_map_correlation, normalized_gain_index
 from capedjica.study.analyses import IcaTable
-from capedjica.study.study_file import PrivacyTable
+from capedjica.study.public_files import hash_of
+from capedjica.study.study_file import PrivacyTable, Study
 from tests.support.drafts import apart
 
 SMALL = {"n_components": 8, "n_features": 256, "scan_length": 120, "image_shape": (16, 16)}
@@ -122,6 +126,35 @@ def test_full_size_predictions_are_borne_out(shape):
     assert all(predicted[factor].gain_index < 0.06 for factor in (1.0, 2.0, 4.0))
 
 
+def with_method(method, folder, **privacy):
+    """A study of a method, beside its template where it has one."""
+    study = sketched(**privacy)
+    (table,) = study.content.analyses
+    changes = {"method": method}
+    if method != "spatial":
+        np.save(folder / "template.npy", make_synthetic(1, 2, 8, 40, 16, 0).mixing.T)
+        name = {"template": "template.npy", "template_origin": "public"}
+        changes |= name | {"template_sha256": hash_of(folder / "template.npy")}
+    content = msgspec.structs.replace(study.content, analyses=(msgspec.structs.replace(table, **changes),))
+    return Study(content, folder)
+
+
+@pytest.mark.parametrize("method", ["spatial", "template", "guided"])
+def test_other_methods_are_predicted_better_with_a_larger_budget(tmp_path, method):
+    qualities = predict(with_method(method, tmp_path, epsilon=4.0)).qualities
+    maps = [one.map_correlation for one in qualities]
+    assert len(maps) == len(FACTORS)
+    assert maps[-1] > maps[0] - 0.02
+    assert maps[-1] > (0.8 if method != "template" else TEMPLATE_CORRELATION - 0.02)
+
+
+def test_a_template_is_predicted_as_good_as_templates_are():
+    data = make_synthetic(1, 2, 8, 40, 16, 0)
+    found = near(data.mixing.T).maps
+    for one, true in zip(found, data.mixing.T, strict=True):
+        assert math.isclose(np.corrcoef(one, true)[0, 1], TEMPLATE_CORRELATION, rel_tol=1e-9)
+
+
 # The noise
 
 
@@ -148,8 +181,8 @@ def test_the_noise_on_the_means_is_that_of_the_plan():
     """The standard deviation of 780 numbers is off by 15% with odds below 1e-8."""
     study = sketched(subjects=(10,) * 4)
     simulated = Setup.of(study).simulated(study)
-    subjects = SimulatedSubjects(Setup.of(study).data(0), simulated.method)
-    noise = NoisyMeans(subjects, simulated.noise, 0).mean(0) - subjects.mean(0, b"", b"")
+    mean = SimulatedSubjects(Setup.of(study).data(0)).means_of(simulated.method)
+    noise = NoisyMeans(mean, simulated.noise, 0, 1).mean(0) - mean(0, b"", b"")
     assert noise.size == simulated.method.stages()[0].query.size == 39 * 40 // 2
 
     def matches(scale):
@@ -196,8 +229,7 @@ def test_without_noise_few_subjects_stand_for_many(monkeypatch):
         assert setup.n_subjects == most
         with one_thread():
             scores = [
-                SimulatedSubjects(setup.data(seed), study.analysis).score(setup.simulated(study), 0)
-                for seed in range(3)
+                SimulatedSubjects(setup.data(seed)).score(setup.simulated(study), 0) for seed in range(3)
             ]
         floor = float(np.median(scores, axis=0)[0])
         floors.append((floor, float(as_with_more_subjects(np.array(floor), floor, setup))))
@@ -226,7 +258,7 @@ def test_without_privacy_there_is_one_budget_to_predict():
 @pytest.mark.parametrize(
     ("analysis", "message"),
     [
-        ({"method": "paper", "image_shape": None}, "only method 'subject' alone can be predicted"),
+        ({"method": "paper", "image_shape": None}, "only brain networks alone"),
         (
             {"n_components": 101, "n_features": 900, "image_shape": None, "scan_length": 200},
             "at most 100, got 101",
@@ -308,4 +340,4 @@ def test_the_command_refuses_what_cannot_be_predicted():
     result = capedjica(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "only method 'subject' alone can be predicted, the plan has 'paper'" in result.stderr
+    assert "only brain networks alone, the plan has 'paper'" in result.stderr

@@ -262,3 +262,31 @@ def test_the_size_of_the_paper():
 def test_bad_input_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         make_synthetic(**{**SMALL, **change})
+
+
+def test_a_mixing_matrix_of_any_condition_number():
+    model = synthetic.SyntheticModel.draw(3, 6, 40, 16, 0)
+    other = model.conditioned(1000)
+    assert np.linalg.cond(other.mixing) == pytest.approx(1000)
+    assert np.linalg.norm(other.mixing, 2) == pytest.approx(np.linalg.norm(model.mixing, 2))
+    assert other.maps.shape == model.maps.shape
+    sources, _ = model.sources(0)
+    np.testing.assert_allclose(next(other.subjects()), sources[0] @ other.mixing.T, atol=1e-5)
+    for wrong in (0.5, float("inf"), float("nan")):
+        with pytest.raises(InputError, match="condition number"):
+            model.conditioned(wrong)
+
+
+def test_scattered_maps_have_blobs_of_either_sign_and_stay_independent():
+    compact, scattered = (make_synthetic(1, 1, 20, 20, 30, 0, maps=kind) for kind in ("compact", "scattered"))
+    assert_array_equal(compact.mixing, make_synthetic(1, 1, 20, 20, 30, 0).mixing)
+    assert compact.maps.min() >= 0
+    assert np.mean(scattered.maps.min(axis=(1, 2)) < -0.3) > 0.5
+    assert np.linalg.cond(scattered.mixing) < 30
+    # The energy is spread over twice the pixels.
+    area = [
+        np.mean(np.sum(m.mixing**2, axis=0) ** 2 / np.sum(m.mixing**4, axis=0)) for m in (compact, scattered)
+    ]
+    assert area[1] > 1.5 * area[0]
+    with pytest.raises(InputError, match="maps must be one of compact, scattered, got 'round'"):
+        make_synthetic(1, 1, 4, 20, 12, 0, maps="round")

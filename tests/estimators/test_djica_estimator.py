@@ -163,7 +163,7 @@ def bad(position, value):
         (
             STUDY.sites,
             {"epsilon": 1.0, "method": "magic"},
-            "method must be one of subject, paper, djica, dp-djica",
+            "method must be one of subject, paper, template",
         ),
         (
             STUDY.sites,

@@ -104,7 +104,7 @@ def test_features_that_do_not_fit_are_refused_and_nothing_is_written(folder, con
 def test_the_hash_of_a_study_covers_its_files_and_not_where_they_are(folder, tmp_path_factory):
     write_study(folder / "study.toml", with_atlas())
     study, elsewhere = Study.load(folder), tmp_path_factory.mktemp("elsewhere")
-    copy_files(study.content.features, folder, elsewhere)
+    copy_files(study.content.with_files, folder, elsewhere)
     write_study(elsewhere / "study.toml", study.content)
     assert Study.load(elsewhere).hash == study.hash
     assert Study.load(elsewhere).contract.hash == study.contract.hash

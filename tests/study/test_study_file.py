@@ -147,9 +147,20 @@ FEATURES = {
 }
 
 
+TEMPLATE = {
+    "method": "guided",
+    "template": "known.npy",
+    "template_sha256": "c" * 64,
+    "template_origin": "public",
+    "template_source": "an article",
+    "template_names": ("a", "b"),
+}
+
+
 def full_draft():
     """A study in which everything has a value; it cannot be run."""
-    return draft(analysis={"image_shape": (3, 4), "max_iter": 7}, features=FEATURES, site_3=1.5)
+    analysis = {"image_shape": (3, 4), "max_iter": 7} | TEMPLATE
+    return draft(analysis=analysis, features=FEATURES, site_3=1.5)
 
 
 FIELDS = list(leaves(plain(full_draft())))
@@ -172,7 +183,13 @@ def other_values(draw, old):
     return changed if changed != old else old + letter
 
 
-CHOICES = {"method": "paper", "mechanism": "pooled", "masking": "paper", "n_colluding": 1}
+CHOICES = {
+    "method": "paper",
+    "mechanism": "pooled",
+    "masking": "paper",
+    "n_colluding": 1,
+    "template_origin": "other-people",
+}
 KINDS = {"features": "voxels", "analysis": "pca"}
 
 
@@ -189,7 +206,7 @@ def test_every_value_changes_the_hash(field, data):
         place[key] = {"name": "networks", "share": 1.0}[key]
     elif key == "kind":
         place[key] = KINDS[path[0]]
-        for other in ("method", "max_iter") if path[0] == "analysis" else ():
+        for other in ("max_iter", "group_maps", *TEMPLATE) if path[0] == "analysis" else ():
             del place[other]
     else:
         place[key] = CHOICES[key] if key in CHOICES else data.draw(other_values(place[key]))

@@ -88,6 +88,20 @@ ANALYSES = {
         ),
     ),
 }
+_KNOWN = {"n_components": 3, "template": "template.npy", "template_origin": "public"}
+# Methods that begin at a template, which is a file beside the study, and the one that looks for maps alone.
+PUBLIC_KNOWLEDGE = {
+    "template": (SCANS, (IcaTable(method="template", **_KNOWN),)),
+    "guided": (SCANS, (IcaTable(method="guided", max_iter=2, **_KNOWN),)),
+    "spatial": (SCANS, (IcaTable(method="spatial", n_components=3),)),
+    "template, then connectivity": (
+        SCANS,
+        (
+            IcaTable(name="known", method="template", group_maps=False, **_KNOWN),
+            MeanTable(name="connectivity", values="connectivity", networks="known", clip=2.0),
+        ),
+    ),
+}
 
 
 def every_kind():

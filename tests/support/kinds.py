@@ -9,10 +9,11 @@ import numpy as np
 
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile, write_study
-from tests.support.drafts import ANALYSES
+from tests.support.drafts import ANALYSES, PUBLIC_KNOWLEDGE
 
 SIZES = (6, 9, 7, 8)
 LENGTH = 60
+MIXING = np.random.default_rng(0).standard_normal((3, 6))
 
 
 def write_people(folder: Path, size: int, rng: np.random.Generator, rows: bool) -> None:
@@ -26,14 +27,14 @@ def write_people(folder: Path, size: int, rng: np.random.Generator, rows: bool) 
             lines.append(f"{name}\t{age:.3f}\t{volume:.3f}\t{label}")
         (folder / "participants.tsv").write_text("\n".join(lines) + "\n")
         return
-    mixing = np.random.default_rng(0).standard_normal((3, 6))
     for name in names:
-        np.save(folder / f"{name}.npy", (rng.laplace(size=(LENGTH, 3)) @ mixing).astype(np.float32))
+        np.save(folder / f"{name}.npy", (rng.laplace(size=(LENGTH, 3)) @ MIXING).astype(np.float32))
 
 
 def make_kind(folder: Path, kind: str, content: StudyFile | None = None, **privacy) -> Study:
     """Write four sites and the study of a kind into ``folder``; return it as it is read back."""
-    features, analyses = ANALYSES[kind] if content is None else (content.features, content.analyses)
+    kinds = ANALYSES | PUBLIC_KNOWLEDGE
+    features, analyses = kinds[kind] if content is None else (content.features, content.analyses)
     rows, rng, sites = features.kind == "table", np.random.default_rng(1), []
     for number, size in enumerate(SIZES, start=1):
         place, name = folder / "sites" / f"s{number}", f"s{number}"
@@ -42,6 +43,8 @@ def make_kind(folder: Path, kind: str, content: StudyFile | None = None, **priva
         )
         write_people(home.data_path, size, rng, rows)
         sites.append(SiteTable(name=name, subjects=size, card=home.card().card))
+    if any(getattr(table, "template", None) for table in analyses):
+        np.save(folder / "template.npy", MIXING + 0.3 * np.eye(3, 6))
     write_study(
         folder / "study.toml",
         StudyFile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
-from capedjica.data.features import FeatureTable, count_features
+from capedjica.data.features import FeatureTable, count_features, open_features
+from capedjica.data.templates import GivenTemplate, read_template
 from capedjica.errors import InputError
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.public_files import copy_file
 from capedjica.study.study_file import SiteTable
+from capedjica.tools.arrays import FloatArray
+from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.text import printable
 from capedjica.tools.toml import listed, problems
 
@@ -70,19 +75,68 @@ def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int
         raise InputError(listed("the study", found))
     if table.kind == "columns":
         return None
+    return count_features(_found(table, images), Path())
+
+
+def _found(table: FeatureTable, images: Mapping[str, Path | None]) -> FeatureTable:
+    """Return the table with its files where they are now."""
     where = {key: str(path.absolute()) for key, path in images.items() if path is not None}
-    return count_features(msgspec.structs.replace(table, **where), Path())
+    return msgspec.structs.replace(table, **where)
+
+
+def template_of(
+    path: Path,
+    table: FeatureTable,
+    images: Mapping[str, Path | None],
+    n_features: int | None,
+    names: Path | None,
+) -> GivenTemplate:
+    """Return a template in the features of a study, whatever it is given as.
+
+    ``n_features`` counts columns; where it is not known, the template itself does.
+    """
+    features = None if table.kind == "columns" else open_features(_found(table, images), Path(), None)
+    return read_template(path, features, n_features, names)
+
+
+def as_file(maps: FloatArray) -> bytes:
+    """Return an array as the content of a ``.npy`` file."""
+    buffer = io.BytesIO()
+    np.save(buffer, maps.astype("<f8"), allow_pickle=False)
+    return buffer.getvalue()
 
 
 @contextmanager
-def beside(folder: Path, images: Mapping[str, Path | None]) -> Iterator[None]:
-    """Copy public images into the folder of a study; take the copies away again if it is not written."""
+def beside(
+    folder: Path, images: Mapping[str, Path | None], contents: Mapping[str, bytes] | None = None
+) -> Iterator[None]:
+    """Put public files into the folder of a study; take them away again if it is not written.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the study.
+    images : dict
+        Files that are copied.
+    contents : dict
+        What files are to hold that are made, by their names.
+    """
     made = []
     try:
         for path in filter(None, images.values()):
             if not (folder / path.name).exists():
                 made.append(folder / path.name)
             copy_file(path, folder / path.name)
+        for name, content in (contents or {}).items():
+            target = folder / name
+            if target.exists():
+                if target.read_bytes() != content:
+                    raise InputError(f"{target} exists already, is another, and is not overwritten")
+                continue
+            made.append(target)
+            with writing(target):
+                folder.mkdir(parents=True, exist_ok=True)
+                write_whole(target, content, new=True)
         yield
     except BaseException:
         for copy in made:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 import numpy as np
@@ -86,6 +86,9 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
     columns : list of str
         Names of the columns, in order, for kind "table".
     """
+
+    # Keys of files beside the study.toml, each with its hash under the same name and "_sha256".
+    public_keys: ClassVar[tuple[str, ...]] = ("atlas", "mask")
 
     kind: Literal["columns", "atlas", "voxels", "table"] = "columns"
     atlas: str | None = None
@@ -240,12 +243,7 @@ def read_public(path: Path, what: str, expected: str | None = None) -> PublicIma
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
-    # defence: hash-of-public-files
-    if expected is not None and digest != expected.lower():
-        raise InputError(
-            f"{what} {path} is not the file that the study means: its SHA-256 is {digest}, "
-            f"the study says {expected}"
-        )
+    check_digest(path, what, digest, expected)
     import nibabel
 
     try:
@@ -254,6 +252,16 @@ def read_public(path: Path, what: str, expected: str | None = None) -> PublicIma
         raise
     except Exception:
         raise InputError(f"{what} {path} is not an image that can be read") from None
+
+
+def check_digest(path: Path, what: str, digest: str, expected: str | None) -> None:
+    """Refuse a public file that has another SHA-256 than is expected, if one is."""
+    # defence: hash-of-public-files
+    if expected is not None and digest != expected.lower():
+        raise InputError(
+            f"{what} {path} is not the file that the study means: its SHA-256 is {digest}, "
+            f"the study says {expected}"
+        )
 
 
 def public_image(image: Nifti1Image, what: str) -> PublicImage:

@@ -50,6 +50,8 @@ _UNIT_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_PLACES: Final = 5000
 _LOCK: Final = threading.Lock()
+# What maskers are told of maps.
+_PLAIN: Final = {"standardize": None, "reports": False}
 # Stands for the path of what is in no file.
 _MEMORY: Final = Path("image in memory")
 
@@ -102,11 +104,29 @@ class ImageFeatures(ABC):
     def _masker(self) -> Any:
         """A masker of nilearn, fitted on public images."""
 
+    def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
+        """Return what a 4-D image of maps is in the features, (R, D): each map as one volume would be.
+
+        Parameters
+        ----------
+        image : Nifti1Image
+            The maps, finite.
+        nearest : bool
+            Where maps are brought to the grid of voxels, take each voxel's nearest value: for maps of 0 and
+            1. Otherwise values in between are interpolated linearly.
+        """
+        with _one_at_a_time():
+            return self._of_maps(image, nearest).astype(np.float64)
+
+    @abstractmethod
+    def _of_maps(self, image: Nifti1Image, nearest: bool) -> FloatArray:
+        """Return the maps; neither smoothed nor cleaned, for a map has no course of time."""
+
     @abstractmethod
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
 
-    def _columns(self, extracted: FloatArray) -> FloatArray:
+    def _columns(self, extracted: FloatArray, masker: Any) -> FloatArray:
         """Return what a masker extracted with one column for each feature."""
         return extracted
 
@@ -134,7 +154,7 @@ class ImageFeatures(ABC):
         self, image: Nifti1Image, confounds: Any = None, kept: NDArray[np.int64] | None = None
     ) -> Scan:
         extracted = self._masker.transform(image, confounds=confounds, sample_mask=kept)
-        return self._columns(extracted).astype(np.float32)
+        return self._columns(extracted, self._masker).astype(np.float32)
 
     def problems(self, recording: Recording) -> list[Problem]:
         """Return why a recording cannot be used."""
@@ -258,9 +278,15 @@ class Labels(ImageFeatures):
 
         return NiftiLabelsMasker(self._atlas, resampling_target="data", **self._options).fit()
 
-    def _columns(self, extracted: FloatArray) -> FloatArray:
+    def _of_maps(self, image: Nifti1Image, nearest: bool) -> FloatArray:
+        from nilearn.maskers import NiftiLabelsMasker
+
+        masker = NiftiLabelsMasker(self._atlas, resampling_target="data", **_PLAIN).fit()
+        return self._columns(masker.transform(image), masker)
+
+    def _columns(self, extracted: FloatArray, masker: Any) -> FloatArray:
         """Return a column for each region, of zeros where a recording has no voxel of it."""
-        present = [label for name, label in self._masker.region_ids_.items() if name != "background"]
+        present = [label for name, label in masker.region_ids_.items() if name != "background"]
         columns = np.zeros((len(extracted), self.n_features))
         columns[:, np.searchsorted(self._labels, present)] = extracted
         return columns
@@ -296,6 +322,12 @@ class Maps(ImageFeatures):
 
         return NiftiMapsMasker(self._atlas, resampling_target="data", **self._options).fit()
 
+    def _of_maps(self, image: Nifti1Image, nearest: bool) -> FloatArray:
+        from nilearn.maskers import NiftiMapsMasker
+
+        masker = NiftiMapsMasker(self._atlas, resampling_target="data", **_PLAIN).fit()
+        return np.asarray(masker.transform(image))
+
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image: sums of the atlas's maps."""
         values = np.asanyarray(self._atlas.dataobj) @ maps.T
@@ -329,6 +361,14 @@ class Voxels(ImageFeatures):
         from nilearn.maskers import NiftiMasker
 
         return NiftiMasker(self._mask, **self._options).fit()
+
+    def _of_maps(self, image: Nifti1Image, nearest: bool) -> FloatArray:
+        from nilearn.image import resample_to_img
+
+        how = "nearest" if nearest else "linear"
+        there = resample_to_img(image, self._mask, interpolation=how, copy_header=True, force_resample=True)
+        values: FloatArray = np.asarray(there.dataobj, dtype=np.float64)[self._inside].T
+        return values
 
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image: each voxel has its value."""

@@ -10,17 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
+from capedjica.algorithms.ica.guided import GuidedMethod
 from capedjica.algorithms.ica.infomax import Infomax
+from capedjica.algorithms.ica.moved import Movement
 from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.one_person import analyse_subject
 from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
+from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
+from capedjica.algorithms.ica.template import Template
+from capedjica.algorithms.ica.template_method import TemplateMethod
 from capedjica.algorithms.pca import PrincipalComponents, leading_subspace
+from capedjica.data.templates import NOT_COVERED, ORIGIN_WORDS, GivenTemplate, Origin, read_template
 from capedjica.errors import InputError
 from capedjica.estimators.base import DEPRECATED, Transformer, is_given, renamed, warn_of
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
@@ -38,8 +46,10 @@ from capedjica.tools.arrays import FloatArray, Scan
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-Method = Literal["subject", "paper", "djica", "dp-djica"]
+Method = Literal["subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
+WITH_TEMPLATE = ("template", "guided")
+BASELINES = ("djica", "dp-djica")
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
@@ -51,16 +61,20 @@ class CapeDJICA(Transformer):
 
     Parameters
     ----------
-    n_components : int
-        R, the number of networks.
+    n_components : int, optional
+        R, the number of networks; with a template those it has.
     epsilon : float or dict from site to float, optional
-        Total budget for all stages together, PCA included; required unless ``mechanism="none"``.
+        Total budget for all stages together, PCA included; required unless ``mechanism="none"``. Without one
+        ``method="template"`` takes the template as it is, and releases nothing.
     delta : float
         Of the total guarantee.
-    method : {"subject", "paper", "djica", "dp-djica"}
+    method : {"subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"}
         "subject": one small vector per subject and release (:mod:`capedjica.algorithms.ica.subject_level`).
-        "paper": capePCA, then Algorithm 4. "djica": the non-private algorithm of Baker et al. 2018.
-        "dp-djica": the algorithm of Imtiaz et al. 2016, with Laplace noise and pure epsilon for the descent.
+        "paper": capePCA, then Algorithm 4. "template": the networks of a template, moved by the mean
+        difference of everybody's own maps (:mod:`capedjica.algorithms.ica.template_method`). "guided": from a
+        template to the networks of these people. "spatial": maps that are independent. "djica": the
+        non-private algorithm of Baker et al. 2018. "dp-djica": the algorithm of Imtiaz et al. 2016, with
+        Laplace noise and pure epsilon for the descent.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
         How a mean is made private.
     n_colluding : int or "third"
@@ -108,6 +122,17 @@ class CapeDJICA(Transformer):
     budget : PrivacyBudget, optional
         What this call is charged to, together with others. Without one epsilon stands for this call alone,
         and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+    template : array, image, path or Template, optional
+        Networks that are known, for methods "template" and "guided": an array (networks, features) or a
+        ``.npy`` file of it, a 4-D image of maps (``fetch_atlas_smith_2009()["rsn20"]`` of nilearn for
+        example), a 3-D image of labels, or the ``results.zip`` of an earlier study
+        (:mod:`capedjica.data.templates`).
+    template_names : list of str or path, optional
+        What its networks are called, or a table of that; by default a table beside the file.
+    template_origin : {"public", "earlier-study", "other-people"}, optional
+        What you vouch for: public knowledge that nobody of X is part of; results of an earlier private study;
+        results without privacy, of other people than those of X. By default what the template itself tells,
+        or public.
     mask, learning_rate, pca_share, clip_g, clip_h, tol
         Old names: of ``masking`` or ``mask_img``, and of what is in ``paper_options``.
 
@@ -115,7 +140,8 @@ class CapeDJICA(Transformer):
     ----------
     components_ : array of shape (n_components, n_features)
         The maps, each scaled so that its largest absolute value is 1 and positive, in the order of the
-        features at which they peak: both stay the same between runs that find the same maps.
+        features at which they peak: both stay the same between runs that find the same maps. With a template
+        they are in its order, and point its way.
     mixing_ : array of shape (n_features, n_components)
         The maps as columns.
     unmixing_ : array of shape (n_components, n_features)
@@ -123,7 +149,15 @@ class CapeDJICA(Transformer):
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
         (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
-        other than "subject".
+        that cannot tell.
+    names_ : tuple of str
+        What the template calls the networks; empty without one.
+    movements_ : tuple of Movement
+        How far each network is from the template, where that was measured
+        (:mod:`capedjica.algorithms.ica.moved`).
+    recoverable_ : array of shape (n_components,)
+        Whether each map can be told from what was published; False where clipping has buried a component
+        that is far weaker than others. Such maps have a stability of 0.
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.
     n_iter_ : int
@@ -134,7 +168,7 @@ class CapeDJICA(Transformer):
 
     def __init__(
         self,
-        n_components: int,
+        n_components: int | None = None,
         epsilon: float | Mapping[str, float] | None = None,
         delta: float = 1e-5,
         method: Method = "subject",
@@ -159,6 +193,9 @@ class CapeDJICA(Transformer):
         n_jobs: int = 1,
         scan_length: int = TYPICAL_SCAN,
         budget: PrivacyBudget | None = None,
+        template: Any = None,
+        template_names: Any = None,
+        template_origin: Origin | None = None,
         mask: Any = DEPRECATED,
         learning_rate: Any = DEPRECATED,
         pca_share: Any = DEPRECATED,
@@ -175,6 +212,7 @@ class CapeDJICA(Transformer):
         self.mask_img, self.atlas, self.masker = mask_img, atlas, masker
         self.smoothing_fwhm, self.standardize = smoothing_fwhm, standardize
         self.memory, self.n_jobs, self.scan_length, self.budget = memory, n_jobs, scan_length, budget
+        self.template, self.template_names, self.template_origin = template, template_names, template_origin
         self.mask, self.learning_rate, self.pca_share = mask, learning_rate, pca_share
         self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
 
@@ -182,8 +220,13 @@ class CapeDJICA(Transformer):
     mixing_: FloatArray
     unmixing_: FloatArray
     _extractor: Extractor | None = None
-    _record: Record
+    _record: Record | None = None
+    _given: GivenTemplate | None = None
+    _size: int
+    names_: tuple[str, ...] = ()
+    movements_: tuple[Movement, ...] = ()
     stability_: FloatArray | None = None
+    recoverable_: NDArray[np.bool_]
     n_iter_: int
 
     def fit(self, X: Sites, y: Any = None) -> Self:
@@ -203,12 +246,73 @@ class CapeDJICA(Transformer):
             self.atlas, self._mask_img(), self.masker, self.smoothing_fwhm, self.standardize, self.memory
         )
         self._extractor = images.open()
+        self._given = self._read_template()
+        self._size = self._check_size()
         series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
-        sites = read_sites(series, self.n_components, self.on_bad, self._longest)
+        sites = read_sites(series, self._size, self.on_bad, self._longest)
         n_features = next(iter(sites.values()))[0].shape[1]
-        fit = self._fit_private if self.method in ("subject", "paper") else self._fit_baseline
+        if self._known is not None and self._known.n_features != n_features:
+            raise InputError(
+                f"template has {self._known.n_features:,} features, the subjects of X have {n_features:,}"
+            )
+        if self._as_known:
+            self._keep_known(sites)
+            return self
+        fit = self._fit_baseline if self.method in BASELINES else self._fit_private
         fit(sites, n_features, options, terms)
         return self
+
+    @property
+    def _known(self) -> Template | None:
+        return None if self._given is None else self._given.template
+
+    @property
+    def _as_known(self) -> bool:
+        """Whether the template is taken as it is, and nothing is released."""
+        return self.method == "template" and self.epsilon is None and self.mechanism != "none"
+
+    def _read_template(self) -> GivenTemplate | None:
+        uses = self.method in WITH_TEMPLATE
+        if self.template is None:
+            if uses:
+                raise InputError(f"method {self.method!r} needs template, the networks that are known")
+            for name in ("template_names", "template_origin"):
+                if getattr(self, name) is not None:
+                    raise InputError(f"{name} is given, but no template")
+            return None
+        if not uses:
+            raise InputError(f"template is for methods 'template' and 'guided', got method {self.method!r}")
+        given = read_template(self.template, self._extractor, names=self.template_names)
+        given.origin(self.template_origin)
+        return given
+
+    def _check_size(self) -> int:
+        """Return R, what was said of it or what the template has; refuse what cannot be."""
+        if self._known is None:
+            size = validate.count("n_components", self.n_components, minimum=2)
+        else:
+            size = self._known.n_networks
+            if self.n_components not in (None, size):
+                raise InputError(f"n_components is {self.n_components}, the template has {size} networks")
+        if check_scan_length(self.scan_length) < size:
+            raise InputError(f"scan_length must be at least the {size} components, got {self.scan_length}")
+        return size
+
+    def _keep_known(self, sites: Mapping[str, Sequence[Scan]]) -> None:
+        """Take the template as it is: nobody is asked, so nothing is spent."""
+        assert self._known is not None
+        statement = PrivacyStatement(
+            nominal_epsilon=0.0,
+            delta=self.delta,
+            nominal_mu=0.0,
+            nominal_releases=(),
+            nominal_site_epsilon=dict.fromkeys(sites, 0.0),
+            mechanism=self.mechanism,
+            n_sites=len(sites),
+            n_colluding=validate.colluding(self.n_colluding, len(sites)),
+        )
+        self._record = None
+        self._keep(Networks(pseudo_inverse(self._known.maps.T), template=self._known), statement)
 
     @property
     def _longest(self) -> int | None:
@@ -255,9 +359,9 @@ class CapeDJICA(Transformer):
         if self.basis is None:
             return None
         basis = np.asarray(self.basis, dtype=np.float64)
-        if basis.ndim != 2 or basis.shape[1] != n_features or len(basis) < self.n_components:
+        if basis.ndim != 2 or basis.shape[1] != n_features or len(basis) < self._size:
             raise InputError(
-                f"basis must have shape (K, {n_features}), K at least {self.n_components}; got {basis.shape}"
+                f"basis must have shape (K, {n_features}), K at least {self._size}; got {basis.shape}"
             )
         return np.linalg.qr(basis.T)[0].T
 
@@ -265,16 +369,22 @@ class CapeDJICA(Transformer):
         self, subjects: Sequence[int], n_features: int, options: PaperOptions, terms: Terms
     ) -> Analysis[Networks]:
         """Return the private analysis asked for."""
-        n_components, length = self.n_components, check_scan_length(self.scan_length)
+        n_components, length = self._size, check_scan_length(self.scan_length)
         if self.method == "paper":
             max_iter = self.max_iter or DEFAULT_ITERATIONS["paper"]
             return PaperMethod(n_features, n_components, max_iter, length, **vars(options))
         noise, basis = terms.mean_noise(subjects), self._public_basis(n_features)
+        if self.method == "spatial":
+            return SpatialMethod(n_features, n_components, length, noise, basis)
+        if self._known is not None and self.method == "template":
+            return TemplateMethod(self._known, length, noise, basis=basis)
+        if self._known is not None:
+            return GuidedMethod(self._known, length, noise, self.max_iter, basis)
         return SubjectMethod(n_features, n_components, length, noise, self.max_iter, basis)
 
     @property
     def _title(self) -> str:
-        return f"{self.method} ICA with {self.n_components} components"
+        return f"{self.method} ICA with {self._size} components"
 
     def _fit_private(
         self, sites: Mapping[str, Sequence[Scan]], n_features: int, options: PaperOptions, terms: Terms
@@ -291,13 +401,10 @@ class CapeDJICA(Transformer):
     def _check_parameters(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
-        validate.count("n_components", self.n_components, minimum=2)
         if self.max_iter is not None:
             validate.count("max_iter", self.max_iter)
-        if check_scan_length(self.scan_length) < self.n_components:
-            raise InputError(
-                f"scan_length must be at least the {self.n_components} components, got {self.scan_length}"
-            )
+            if self.method in ("template", "spatial"):
+                raise InputError(f"max_iter is not for method {self.method!r}, which does not iterate")
         if not _hides(self.masking):
             raise InputError(
                 f"masking must be 'uniform' or 'paper', got {self.masking!r}; a brain mask is mask_img"
@@ -328,9 +435,9 @@ class CapeDJICA(Transformer):
             terms = replace(terms, epsilon=options.pca_share * epsilon)
             step = (1 - options.pca_share) * epsilon / max_iter
             besides = math.sqrt(max_iter) * pure_mu(step)
-        pca = PrincipalComponents(n_features, self.n_components, longest=longest)
+        pca = PrincipalComponents(n_features, self._size, longest=longest)
         study = self._study(self._title, pca, sites, terms, besides=besides)
-        V = leading_subspace(study.mean(0), self.n_components)
+        V = leading_subspace(study.mean(0), self._size)
         self._record = Record(study.contract)
         reduced = [[reduce(data, V.astype(np.float32)) for data in site] for site in sites.values()]
 
@@ -361,15 +468,27 @@ class CapeDJICA(Transformer):
 
     def _report(self, unmixing: FloatArray, iteration: int, privacy: PrivacyStatement) -> None:
         if self.callback is not None:
-            self._keep(Networks(unmixing, n_iter=iteration), privacy)
+            self._keep(Networks(unmixing, template=self._known, n_iter=iteration), privacy)
             self.callback(self, iteration)
 
     def _keep(self, found: Networks, privacy: PrivacyStatement) -> None:
         self.mixing_, self.components_ = found.mixing, found.maps
         self.unmixing_ = pseudo_inverse(self.mixing_)
         self.stability_, self.n_iter_ = found.stability, found.n_iter
+        self.recoverable_ = found.recoverable
+        self.names_, self.movements_ = found.names, found.movements
         beyond = () if self._extractor is None else self._extractor.not_covered
+        if self._given is not None:
+            beyond += (NOT_COVERED[self._given.origin(self.template_origin) or "public"],)
         self.privacy_ = replace(privacy, not_covered=privacy.not_covered + beyond)
+
+    @property
+    def template_words(self) -> tuple[str, str]:
+        """Where the template comes from, in a sentence and in few words; empty without one."""
+        if self._given is None:
+            return "", ""
+        origin = self._given.origin(self.template_origin) or "public"
+        return f"The template ({self._given.source}) is taken for {ORIGIN_WORDS[origin]}.", self._given.source
 
     @property
     def components_img_(self) -> Nifti1Image:
@@ -397,6 +516,8 @@ class CapeDJICA(Transformer):
             Shown by notebooks; ``save_as_html(path)`` writes it.
         """
         self._check_fitted("unmixing_")
+        if self._record is None:
+            raise InputError("there is nothing to report: nothing was released, the maps are the template's")
         return estimator_report(self, self._record, title)
 
     def transform(self, X: Any) -> Any:
@@ -404,13 +525,31 @@ class CapeDJICA(Transformer):
         self._check_fitted("unmixing_")
         return super().transform(X)
 
+    def subject_maps(self, X: Any) -> Any:
+        """Return the own maps (components, features) of one subject, or of each in a list or dict.
+
+        By dual regression (:mod:`capedjica.algorithms.ica.one_person`): the time courses that explain a scan
+        best given the group's maps, standardised, then the maps that explain it best given these. They are
+        about single people, and not private.
+        """
+        self._check_fitted("unmixing_")
+        if isinstance(X, Mapping):
+            return {name: self.subject_maps(site) for name, site in X.items()}
+        if isinstance(X, list | tuple):
+            return [self.subject_maps(subject) for subject in X]
+        return analyse_subject([self._series(X)], self.unmixing_).maps
+
     def _transform_one(self, subject: Any) -> Any:
+        values = self._series(subject)
+        return (values - values.mean(axis=0)) @ self.unmixing_.T
+
+    def _series(self, subject: Any) -> FloatArray:
         if is_image(subject):
             subject = series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
         values = np.asarray(subject, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
             raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
-        return (values - values.mean(axis=0)) @ self.unmixing_.T
+        return values
 
 
 def _hides(mask: Any) -> TypeGuard[MaskName]:

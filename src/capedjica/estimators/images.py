@@ -21,7 +21,7 @@ from capedjica.data.features import (
     public_image,
     read_public,
 )
-from capedjica.data.images import ImageFeatures, UnusableError
+from capedjica.data.images import ImageFeatures, Labels, Maps, UnusableError, Voxels
 from capedjica.data.people import joined
 from capedjica.data.scans import Recording
 from capedjica.errors import InputError
@@ -60,6 +60,9 @@ class Extractor(Protocol):
 
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
+
+    def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
+        """Return what a 4-D image of maps is in the features, (R, D)."""
 
 
 class FeatureExtractor:
@@ -101,6 +104,10 @@ class FeatureExtractor:
         """Return maps (R, D) as a 4-D image."""
         return self._features.image(maps)
 
+    def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
+        """Return what a 4-D image of maps is in the features, (R, D)."""
+        return self._features.of_maps(image, nearest)
+
 
 class MaskerExtractor:
     """A fitted masker of nilearn, used as it is."""
@@ -138,6 +145,28 @@ class MaskerExtractor:
         """Return maps (R, D) as a 4-D image."""
         image: Nifti1Image = self._masker.inverse_transform(maps.astype(np.float32))
         return image
+
+    def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
+        """Return what a 4-D image of maps is in the features, (R, D), without the masker's cleaning."""
+        return self._plain.of_maps(image, nearest)
+
+    @property
+    def _plain(self) -> ImageFeatures:
+        """The same features by the masker's public image alone."""
+        masker = self._masker
+        regions = {"labels_img_": Labels, "maps_img_": Maps}
+        for name, made in regions.items():
+            # A mask cuts regions, in nilearn's own way.
+            if getattr(masker, name, None) is not None and masker.mask_img is None:
+                return made(getattr(masker, name), FeatureTable(kind="atlas"), b"")
+        if getattr(masker, "mask_img_", None) is not None and not any(
+            hasattr(masker, one) for one in regions
+        ):
+            return Voxels(masker.mask_img_, FeatureTable(kind="voxels"), b"")
+        raise InputError(
+            f"what an image is to this {type(masker).__name__} cannot be told: give template as an array "
+            "(networks, features)"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from capedjica.algorithms.analysis import ReleasedMean
+from capedjica.algorithms.ica.moved import movement_table
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
 from capedjica.report.group import Findings, group_page
@@ -35,11 +36,15 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
     contract = record.contract
     people = contract.participants
     usual = f"Networks of {sum(people.values()):,} people at {counted(len(people), 'site')}"
+    words, source = estimator.template_words
     findings = Findings(
         title=title or usual,
         method=estimator.method,
         version=version("capedjica"),
         maps=_maps(estimator),
+        tables=[movement_table(estimator.movements_)] if estimator.movements_ else [],
+        template=words,
+        template_source=source,
         contract=contract,
         privacy=estimator.privacy_,
         n_iter=estimator.n_iter_,
@@ -57,4 +62,5 @@ def _maps(estimator: CapeDJICA) -> MapSet:
         image,
         estimator.image_shape,
         [] if image is None else find_peaks(image),
+        estimator.names_,
     )

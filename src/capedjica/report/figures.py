@@ -24,10 +24,16 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _INK = "#333333"
 
 
-def maps_figure(rows: Mapping[str, FloatArray], title: str, stability: FloatArray | None = None) -> Figure:
+def maps_figure(
+    rows: Mapping[str, FloatArray],
+    title: str,
+    stability: FloatArray | None = None,
+    names: Sequence[str] = (),
+) -> Figure:
     """Show maps (R, height, width) as images, one row of them for every title in ``rows``.
 
-    Where the stability of each map is given it stands above, and maps that are not stable are faded.
+    Where the stability or the name of each map is given it stands above, and maps that are not stable are
+    faded.
     """
     n_maps = len(next(iter(rows.values())))
     figure = Figure(figsize=(1.0 + 0.95 * n_maps, 0.9 + 1.05 * len(rows)), layout="constrained")
@@ -37,9 +43,13 @@ def maps_figure(rows: Mapping[str, FloatArray], title: str, stability: FloatArra
         for number, (axis, image) in enumerate(zip(line, images, strict=True)):
             faded = stability is not None and bool(stability[number] < STABLE)
             axis.imshow(square(image, faded), interpolation="nearest")
+            words = [f"{number + 1}: {one}" for one in names[number : number + 1]]
             if stability is not None:
-                words = f"{number + 1}: {stability[number]:.2f}" + (" unstable" if faded else "")
-                axis.set_title(words, fontsize=6, color="#999999" if faded else _INK, pad=3)
+                said = f"{stability[number]:.2f}" + (" unstable" if faded else "")
+                words.append(said if words else f"{number + 1}: {said}")
+            if words:
+                shown = "\n".join(words)
+                axis.set_title(shown, fontsize=6, color="#999999" if faded else _INK, pad=3)
             axis.set(xticks=[], yticks=[])
             for spine in axis.spines.values():
                 spine.set(linewidth=0.4, color="#aaaaaa")
@@ -47,7 +57,9 @@ def maps_figure(rows: Mapping[str, FloatArray], title: str, stability: FloatArra
     return figure
 
 
-def slices_figure(image: Nifti1Image, title: str, stability: FloatArray | None = None) -> Figure:
+def slices_figure(
+    image: Nifti1Image, title: str, stability: FloatArray | None = None, names: Sequence[str] = ()
+) -> Figure:
     """Show axial slices of every map of a 4-D image, one row per map, over the template.
 
     The left of the brain is on the left. Maps that are not stable are faded.
@@ -59,9 +71,9 @@ def slices_figure(image: Nifti1Image, title: str, stability: FloatArray | None =
         zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows, strict=True)
     ):
         faded = stability is not None and bool(stability[number] < STABLE)
-        caption = f"{number + 1}"
+        caption = ": ".join([f"{number + 1}", *names[number : number + 1]])
         if stability is not None:
-            caption += f": stability {stability[number]:.2f}" + " unstable" * faded
+            caption += f"{',' if names else ':'} stability {stability[number]:.2f}" + " unstable" * faded
         axis.imshow(over_brain(values, faded))
         axis.set(xticks=[], yticks=[], frame_on=False)
         axis.set_title(caption, fontsize=8, color=_INK, loc="left", pad=2)

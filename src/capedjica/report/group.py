@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from capedjica.algorithms.analysis import ReleasedMean
+from capedjica.algorithms.analysis import ReleasedMean, ResultTable
 from capedjica.algorithms.ica.networks import STABLE
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
@@ -18,11 +18,14 @@ from capedjica.report.downloads import Figure, table
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
-from capedjica.report.sections import Section
+from capedjica.report.sections import Section, shown_table
 
 _METHOD_NAMES: Final = {
     "subject": "the default method: one short vector per person and release",
     "paper": "the paper's method: capePCA, then capeDJICA",
+    "template": "the networks of a template",
+    "guided": "the guided method: from a template to the networks of these people",
+    "spatial": "the spatial method: maps as independent of each other as can be",
     "djica": "decentralized joint ICA, not private",
     "dp-djica": "DP-djICA: Laplace noise on every gradient",
 }
@@ -42,6 +45,12 @@ class Findings:
         By which networks were found; empty where there are none.
     maps : MapSet or None
         The networks.
+    tables : sequence of ResultTable
+        What else was found about the networks.
+    template : str
+        Where the template comes from that networks were known by, in words; empty without one.
+    template_source : str
+        The same in few words, for an article.
     sections : sequence of Section
         What other analyses found.
     contract : Contract
@@ -71,6 +80,9 @@ class Findings:
     n_iter: int
     method: str = ""
     maps: MapSet | None = None
+    tables: Sequence[ResultTable] = ()
+    template: str = ""
+    template_source: str = "public"
     sections: Sequence[Section] = ()
     released: Sequence[ReleasedMean] = ()
     preparation: Sequence[str] = ()
@@ -95,6 +107,7 @@ def group_page(findings: Findings) -> str:
         findings=findings,
         method=_METHOD_NAMES.get(findings.method, ""),
         components=[] if maps is None else components(maps),
+        tables=[shown_table(one) for one in findings.tables],
         threshold=STABLE,
         stability=None if maps is None else _stability(maps),
         volumes="" if maps is None else viewer_data(maps),
@@ -117,6 +130,9 @@ def _stability(maps: MapSet) -> Figure | None:
     values = [float(value) for value in maps.stability]
     stable = sum(value >= STABLE for value in values)
     numbers = [str(number) for number in range(1, len(values) + 1)]
+    named = [
+        [number, *maps.names[number - 1 : number], value] for number, value in enumerate(values, start=1)
+    ]
     return Figure(
         alt=f"Stability of each of the {len(values)} maps, from 0 to 1: "
         + ", ".join(f"map {number} {value:.2f}" for number, value in zip(numbers, values, strict=True))
@@ -124,7 +140,7 @@ def _stability(maps: MapSet) -> Figure | None:
         caption=f"{stable} of {len(values)} maps are at or above {STABLE:g} (dashed). Hollow bars may be "
         "noise.",
         drawing=charts.bars(numbers, values, "stability", STABLE),
-        numbers=table("stability.csv", ["map", "stability"], list(enumerate(values, start=1))),
+        numbers=table("stability.csv", ["map", *["name"] * bool(maps.names), "stability"], named),
     )
 
 

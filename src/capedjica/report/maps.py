@@ -41,6 +41,8 @@ class MapSet:
         Height and width where features are pixels.
     peaks : sequence of Peak
         Where the maps of an image are high.
+    names : sequence of str
+        What the networks are called; empty where they have no names.
     """
 
     values: FloatArray
@@ -48,6 +50,7 @@ class MapSet:
     image: Nifti1Image | None = None
     image_shape: tuple[int, int] | None = None
     peaks: Sequence[Peak] = ()
+    names: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.values)
@@ -59,6 +62,10 @@ class MapSet:
             return "slices"
         return "profile" if self.image_shape is None else "pixels"
 
+    def title(self, index: int) -> str:
+        """Return what a map is called: by its number, and its name where it has one."""
+        return f"Map {index + 1}: {self.names[index]}" if self.names else f"Map {index + 1}"
+
     def faded(self, index: int) -> bool:
         """Whether a map may be noise."""
         return self.stability is not None and bool(self.stability[index] < STABLE)
@@ -69,6 +76,7 @@ class Component:
     """One map as it is shown."""
 
     number: int
+    title: str
     stability: float | None
     stable: bool
     figure: Figure
@@ -81,6 +89,7 @@ def components(maps: MapSet) -> list[Component]:
     return [
         Component(
             number=number,
+            title=maps.title(number - 1),
             stability=None if maps.stability is None else float(maps.stability[number - 1]),
             stable=not maps.faded(number - 1),
             figure=figure,
@@ -109,7 +118,7 @@ def _slices(maps: MapSet, index: int, cut: FloatArray) -> Figure:
     highest = "; ".join(f"({p.x:g}, {p.y:g}, {p.z:g}) {p.region}".strip() for p in peaks[:3])
     heights = ", ".join(map(str, SLICES))
     return Figure(
-        alt=f"Map {index + 1} on {len(SLICES)} axial slices of a brain, at z = {heights} mm."
+        alt=f"{maps.title(index)} on {len(SLICES)} axial slices of a brain, at z = {heights} mm."
         + (f" It is highest at x, y, z in mm: {highest}." if peaks else ""),
         picture=png(slices.over_brain(cut, maps.faded(index))),
         marks=tuple(f"z = {height}" for height in SLICES),
@@ -126,8 +135,8 @@ def _square(maps: MapSet, index: int) -> Figure:
     values = maps.values[index].reshape(maps.image_shape)
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     return Figure(
-        alt=f"Map {index + 1} as an image of {values.shape[0]} by {values.shape[1]} pixels; it is highest "
-        f"in row {row + 1} from the top, column {column + 1} from the left.",
+        alt=f"{maps.title(index)} as an image of {values.shape[0]} by {values.shape[1]} pixels; it is "
+        f"highest in row {row + 1} from the top, column {column + 1} from the left.",
         picture=png(slices.square(values, maps.faded(index), 1.0)),
         numbers=table(
             f"map-{index + 1:02d}.csv", [str(i + 1) for i in range(values.shape[1])], values.tolist()
@@ -140,8 +149,8 @@ def _profile(maps: MapSet, index: int) -> Figure:
     highest = ", ".join(str(feature) for feature, _ in _highest(values)[:3])
     rows = [(feature + 1, float(value)) for feature, value in enumerate(values)]
     return Figure(
-        alt=f"Map {index + 1} as one number for each of {len(values):,} features; it is highest at features "
-        f"{highest}.",
+        alt=f"{maps.title(index)} as one number for each of {len(values):,} features; it is highest at "
+        f"features {highest}.",
         drawing=charts.profile(values, "feature", "value", maps.faded(index)),
         numbers=table(f"map-{index + 1:02d}.csv", ["feature", "value"], rows),
     )
@@ -151,14 +160,15 @@ def viewer_data(maps: MapSet) -> str:
     """Return what the viewer needs as JSON, empty where there is no brain."""
     if maps.image is None:
         return ""
-    names = [f"Map {number}" for number in range(1, len(maps) + 1)]
-    return json.dumps(volumes(maps.image, names), separators=(",", ":"))
+    names = [maps.title(index) for index in range(len(maps))]
+    # Part of a page: a name must not end the element that holds it.
+    return json.dumps(volumes(maps.image, names), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def maps_file(maps: MapSet) -> Download | None:
     """Return all maps in one file, if it is small enough to be part of a page."""
     if maps.image is None:
-        columns = [f"map {number}" for number in range(1, len(maps) + 1)]
+        columns = list(maps.names) or [f"map {number}" for number in range(1, len(maps) + 1)]
         found = table("maps.csv", columns, maps.values.T.tolist())
     else:
         # 16 bits per value leave an error below 2e-5.

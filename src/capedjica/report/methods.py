@@ -145,8 +145,20 @@ NILEARN: Final = Reference(
 _METHOD_WORDS: Final = {
     "subject": "each person entered every step with one short vector of bounded length",
     "paper": "the scans were reduced by capePCA and unmixed by capeDJICA ({imtiaz})",
+    "guided": "beginning from the networks of a template ({source}), each person entered every step with "
+    "one short vector of bounded length",
+    "spatial": "maps were made as independent of each other as can be, and each person entered every "
+    "step with one short vector of bounded length",
     "djica": "the scans were reduced by PCA and unmixed by decentralized joint ICA ({baker})",
     "dp-djica": "the scans were reduced by PCA and unmixed by DP-djICA, with Laplace noise on the gradients",
+}
+# What was not found by independent component analysis alone.
+_TEMPLATE_WORDS: Final = {
+    "template": "{count} networks of a template ({source}) were taken as they are known, and moved by the "
+    "mean difference between participants' own maps, by dual regression, and the template, shrunk as far as "
+    "it is noise",
+    "known": "{count} networks of a template ({source}) were taken as they are known, and nothing was "
+    "released for them",
 }
 _MECHANISM_WORDS: Final = {
     "cape": "Each site added correlated noise to its sums ({imtiaz}): random masks from a secure sum "
@@ -190,17 +202,29 @@ def _analysis(findings: Findings) -> str:
     without = f"without anybody's data leaving their site (capedjica {findings.version})"
     sentences = []
     if findings.maps is not None:
-        how = _METHOD_WORDS[findings.method].format(imtiaz=IMTIAZ.short, baker=BAKER.short)
-        sentences.append(
-            f"Brain networks were estimated from {who} by one independent component analysis with "
-            f"{counted(len(findings.maps), 'component')} over all of them, {without}: {how}."
-        )
+        sentences.append(_networks(findings, who, without))
     others = "; ".join(section.article for section in findings.sections)
     if others and sentences:
         sentences.append(f"In the same study, {others}.")
     elif others:
         sentences.append(f"From {who}, {without}, {others}.")
     return " ".join(sentences)
+
+
+def _networks(findings: Findings, who: str, without: str) -> str:
+    assert findings.maps is not None
+    count = len(findings.maps)
+    if findings.method == "template":
+        words = _TEMPLATE_WORDS["template" if findings.tables else "known"]
+        taken = words.format(count=count, source=findings.template_source)
+        return f"Of {who}, {without}, {taken}."
+    how = _METHOD_WORDS[findings.method].format(
+        imtiaz=IMTIAZ.short, baker=BAKER.short, source=findings.template_source
+    )
+    return (
+        f"Brain networks were estimated from {who} by one independent component analysis with "
+        f"{counted(count, 'component')} over all of them, {without}: {how}."
+    )
 
 
 def _noise(findings: Findings) -> str:

@@ -54,13 +54,14 @@ def section(
     name: str, summary: str, article: str, tables: Sequence[ResultTable], maps: MapSet | None
 ) -> Section:
     """Return the section of an analysis."""
-    shown = [_shown(one) for one in tables]
+    shown = [shown_table(one) for one in tables]
     if maps is None:
         return Section(name, summary, article, shown)
     return Section(name, summary, article, shown, components(maps), maps.look)
 
 
-def _shown(one: ResultTable) -> ShownTable:
+def shown_table(one: ResultTable) -> ShownTable:
+    """Return a table as a page shows it."""
     file = table(f"{one.name}.csv", one.columns, one.rows)
     rows = [[_cell(value) for value in row] for row in one.rows[:_MOST_ROWS]]
     return ShownTable(one.caption, one.columns, rows, len(one.rows) - len(rows), _chart(one, file), file)

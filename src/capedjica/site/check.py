@@ -163,7 +163,7 @@ def _finite(value: float) -> float | None:
 def show_terms(home: SiteHome, study: Study, console: Console) -> None:
     """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
     facts, name = _cost(home, study), home.settings.name
-    guarantee = study.contract.guarantee(name).as_dict()
+    guarantee = study.guarantee(name).as_dict()
     own = {"name": name, "guarantee": guarantee, "words": list(_limit_words(facts))}
     show_facts(facts["study"] | {"own": own}, console)
 

@@ -68,7 +68,7 @@ def describe(study: Study) -> dict[str, Any]:
         "analyses": [_analysis(step) for step in study.steps],
         "features": msgspec.to_builtins(features) | {"words": feature_words(features)},
         "releases": _releases(study),
-        "privacy": _privacy(contract),
+        "privacy": _privacy(study),
         "lost_sites": _lost_sites(contract),
     }
 
@@ -113,8 +113,8 @@ def _releases(study: Study) -> list[dict[str, Any]]:
     ]
 
 
-def _privacy(contract: Contract) -> dict[str, Any]:
-    guarantee = contract.guarantee()
+def _privacy(study: Study) -> dict[str, Any]:
+    contract, guarantee = study.contract, study.guarantee()
     whom, unit = guarantee.adversary, guarantee.unit
     return {
         "mechanism": contract.mechanism,

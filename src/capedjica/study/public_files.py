@@ -1,46 +1,60 @@
-"""Public files that a study names, an atlas or a mask: found beside the study.toml, known by their hash."""
+"""Public files that a study names, an atlas, a mask or a template: beside the study.toml, known by hash.
+
+A table of the study, ``[features]`` or an ``[analysis]``, says which of its keys name files (`public_keys`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
 from capedjica.tools.durable import whole_file
 
-_KEYS: Final = ("atlas", "mask")
+
+class WithFiles(Protocol):
+    """A table that may name files."""
+
+    public_keys: ClassVar[tuple[str, ...]]
 
 
-def public_files(table: FeatureTable) -> Iterator[tuple[str, str, str | None]]:
+Table = TypeVar("Table", bound=WithFiles)
+
+
+def public_files(table: WithFiles) -> Iterator[tuple[str, str, str | None]]:
     """Yield the key, the name and the SHA-256 of each file that is named."""
-    for key in _KEYS:
+    for key in table.public_keys:
         name = getattr(table, key)
         if name is not None:
             yield key, name, getattr(table, f"{key}_sha256")
 
 
-def file_problems(table: FeatureTable) -> list[str]:
+def file_names(tables: Iterable[WithFiles]) -> list[str]:
+    """Return the names of the files of a study, each once."""
+    return list(dict.fromkeys(name for table in tables for _, name, _ in public_files(table)))
+
+
+def file_problems(table: WithFiles, where: str = "features.") -> list[str]:
     """Return what is wrong with the names and the hashes; the files themselves are not looked at."""
     found = []
     for key, name, digest in public_files(table):
         if not _is_beside(name):
             found.append(
-                f"features.{key} must be a file in the folder of the study.toml, so that both can be handed "
+                f"{where}{key} must be a file in the folder of the study.toml, so that both can be handed "
                 f"on together; got {name!r}"
             )
         if digest is None or not re.fullmatch(r"[0-9a-f]{64}", digest):
             got = "nothing" if digest is None else repr(digest[:80])
-            found.append(f"features.{key}_sha256 must be the SHA-256 of {name!r}, 64 hex digits; got {got}")
+            found.append(f"{where}{key}_sha256 must be the SHA-256 of {name!r}, 64 hex digits; got {got}")
     return found + [
-        f"features.{key}_sha256 is given, but no features.{key}"
-        for key in _KEYS
+        f"{where}{key}_sha256 is given, but no {where}{key}"
+        for key in table.public_keys
         if getattr(table, key) is None and getattr(table, f"{key}_sha256") is not None
     ]
 
@@ -50,12 +64,13 @@ def _is_beside(name: str) -> bool:
     return name.isprintable() and not path.is_absolute() and path.parts != () and ".." not in path.parts
 
 
-def with_hashes(table: FeatureTable, folder: Path) -> FeatureTable:
+def with_hashes(table: Table, folder: Path) -> Table:
     """Return the table with the hashes that it lacks."""
     missing = {
         f"{key}_sha256": hash_of(folder / name) for key, name, digest in public_files(table) if digest is None
     }
-    return msgspec.structs.replace(table, **missing)
+    changed: Table = msgspec.structs.replace(table, **missing)  # type: ignore[type-var]
+    return changed
 
 
 def hash_of(path: Path) -> str:
@@ -81,7 +96,7 @@ def copy_file(source: Path, target: Path) -> None:
         raise InputError(f"{source} cannot be copied to {target}: {error.strerror}") from None
 
 
-def copy_files(table: FeatureTable, source: Path, target: Path) -> None:
+def copy_files(tables: Iterable[WithFiles], source: Path, target: Path) -> None:
     """Copy the files of a study from its folder to another."""
-    for _, name, _ in public_files(table):
+    for name in file_names(tables):
         copy_file(source / name, target / name)

@@ -13,6 +13,7 @@ import msgspec
 from capedjica.tools.toml import suggestion, toml_value
 
 if TYPE_CHECKING:
+    from capedjica.study.analyses.base import AnalysisTable
     from capedjica.study.study_file import StudyFile
 
 # What stands under [features] now and stood under [analysis] then.
@@ -58,6 +59,11 @@ def upgraded(table: dict[str, Any]) -> dict[str, Any]:
         "features": features | moved,
         **({"privacy": renamed} if privacy else {}),
     }
+
+
+def had(table: AnalysisTable) -> bool:
+    """Whether an analysis is one of that time, so that its hash tells all of it."""
+    return table.kind == "ica" and getattr(table, "method", "") in ("subject", "paper")
 
 
 def plain(content: StudyFile) -> dict[str, Any]:

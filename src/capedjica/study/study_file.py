@@ -7,7 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -24,12 +24,13 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.release import MAX_BLOCK_WORDS
 from capedjica.mechanisms.terms import DELTA, RESERVE, Terms
+from capedjica.privacy.wording import Guarantee
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study import schema_1
 from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, provider, table_class
 from capedjica.study.canonical import canonical
 from capedjica.study.planned_releases import planned_releases
-from capedjica.study.public_files import file_problems, public_files, with_hashes
+from capedjica.study.public_files import WithFiles, file_names, file_problems, with_hashes
 from capedjica.tools.durable import write_whole, writing
 from capedjica.tools.toml import check_schema, listed, parse_toml, problems, toml_value
 
@@ -58,6 +59,10 @@ _FEATURE_COMMENTS: Final = {
     "confounds": "What fMRIPrep found to be noise is taken out of every scan, by nilearn's strategies.",
     "columns": "The columns of the table that has a row per person, by their names.",
 }
+_NOTHING: Final = (
+    "analysis: nothing would be released: a template without group_maps says what is known already. Ask for "
+    "group_maps, or add an analysis of its networks, such as their mean connectivity"
+)
 # The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
 _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
 
@@ -98,6 +103,11 @@ class StudyFile(_Frame, frozen=True, kw_only=True):
     """The content of a ``study.toml``; its analyses in order, in one table or several."""
 
     analyses: tuple[AnalysisTable, ...] = msgspec.field(name="analysis")
+
+    @property
+    def with_files(self) -> tuple[WithFiles, ...]:
+        """The tables that may name public files."""
+        return (self.features, *self.analyses)
 
     @property
     def networks(self) -> IcaTable | None:
@@ -187,7 +197,7 @@ class Study:
     content : StudyFile
         The description.
     folder : Path
-        Where the public files that it names are, an atlas or a mask.
+        Where the public files that it names are, an atlas, a mask or a template.
     """
 
     content: StudyFile
@@ -223,9 +233,9 @@ class Study:
     def _analysis_problems(self) -> list[str]:
         n_analyses = len(self.content.analyses)
         return [
-            problem.replace("analysis.", _place(number, n_analyses), 1)
+            problem.replace("analysis.", _place(number, n_analyses))
             for number, (table, setting) in enumerate(self._settings, start=1)
-            for problem in table.problems(setting)
+            for problem in (*table.problems(setting), *file_problems(table, "analysis."))
         ]
 
     @cached_property
@@ -260,8 +270,9 @@ class Study:
         tables, found = self.content.analyses, []
         for number, (table, share) in enumerate(zip(tables, _shares(tables), strict=True)):
             earlier = {other.called: other for other in tables[:number]}
+            noise = self._noise(share) if table.releases else 0.0
             found.append(
-                (table, Setting(self.content.features, lambda: self.features, self._noise(share), earlier))
+                (table, Setting(self.content.features, lambda: self.features, noise, earlier, self.folder))
             )
         return found
 
@@ -293,6 +304,15 @@ class Study:
                 Step(step.name, share, step.analysis) for step, share in zip(self.steps, shares, strict=True)
             )
         )
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the guarantee does not cover or rests on because of the analyses, in sentences."""
+        return tuple(dict.fromkeys(words for table in self.content.analyses for words in table.not_covered))
+
+    def guarantee(self, site: str | None = None) -> Guarantee:
+        """Return what is guaranteed, at a site or at the one that may give most, and what it rests on."""
+        return replace(self.contract.guarantee(site), not_covered=self.not_covered)
 
     @property
     def networks(self) -> StudyStep | None:
@@ -397,7 +417,11 @@ def write_study(
     """
     file = study_path(path)
     home = file.parent if folder is None else Path(folder)
-    content = msgspec.structs.replace(content, features=with_hashes(content.features, home))
+    content = msgspec.structs.replace(
+        content,
+        features=with_hashes(content.features, home),
+        analyses=tuple(with_hashes(table, home) for table in content.analyses),
+    )
     study = Study(content, home)
     found = study.draft_problems() if draft else study.problems()
     if found:
@@ -482,9 +506,9 @@ def _feature_problems(table: FeatureTable) -> list[str]:
 def _name_problems(content: StudyFile) -> list[str]:
     """Return which analyses cannot be told apart, and shares that do not add up."""
     tables = content.analyses
-    if content.schema == 1 and (len(tables) > 1 or type(tables[0]) is not IcaTable):
+    if content.schema == 1 and not (len(tables) == 1 and schema_1.had(tables[0])):
         return ["schema 1 has one analysis, of brain networks; others need schema = 2"]
-    names = {name for _, name, _ in public_files(content.features)}
+    names = file_names(content.with_files)
     found = [
         f"analysis: its results would take the place of the file {table.called!r}: give it another name"
         for table in tables
@@ -495,6 +519,15 @@ def _name_problems(content: StudyFile) -> list[str]:
         for name, times in Counter(table.called for table in tables).items()
         if times > 1
     ]
+    found += [
+        f"analysis: {table.called!r} releases nothing, so it has no share of the budget; given is "
+        f"{table.share:g}"
+        for table in tables
+        if table.share is not None and not table.releases
+    ]
+    tables = tuple(table for table in tables if table.releases)
+    if not tables:
+        return [*found, _NOTHING]
     given = [table.share for table in tables if table.share is not None]
     total, some = math.fsum(given), len(given) < len(tables)
     if total > 1 + 1e-9 or (some and given and total > 1 - 1e-9):
@@ -507,11 +540,15 @@ def _name_problems(content: StudyFile) -> list[str]:
 
 
 def _shares(tables: Sequence[AnalysisTable]) -> list[float]:
-    """Return the part of the budget of each analysis: what is given, the rest in equal parts."""
-    given = [table.share for table in tables if table.share is not None]
-    others = len(tables) - len(given)
+    """Return the part of the budget of each analysis: what is given, the rest in equal parts.
+
+    One that releases nothing has none.
+    """
+    spending = [table for table in tables if table.releases]
+    given = [table.share for table in spending if table.share is not None]
+    others = len(spending) - len(given)
     rest = max(0.0, 1 - math.fsum(given)) / max(1, others)
-    return [rest if table.share is None else table.share for table in tables]
+    return [0.0 if not table.releases else rest if table.share is None else table.share for table in tables]
 
 
 def _check_sizes(stages: Iterable[Stage]) -> None:

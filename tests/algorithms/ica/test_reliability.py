@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.networks import STABLE, mixing_of, peak_order, pseudo_inverse, stability
+from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.networks import (
+    STABLE,
+    Networks,
+    mixing_of,
+    peak_order,
+    pseudo_inverse,
+    stability,
+)
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.data import make_synthetic
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.metrics import match_components
 
@@ -54,6 +63,39 @@ def test_flagged_maps_are_wrong_far_more_often_in_studies_of_every_size():
     assert wrong_if_flagged >= 4 * wrong_if_not
 
 
+def recovered_and_truth(condition, seed):
+    model = SyntheticModel.draw(256, 6, 120, 16, seed).conditioned(condition)
+    scans = list(model.subjects())
+    sites = {f"s{number}": scans[number * 64 : (number + 1) * 64] for number in range(4)}
+    terms = in_process(epsilon=10.0)
+    method = SubjectMethod(256, 6, 120, terms.mean_noise([64] * 4), basis=low_pass((16, 16)))
+    found = method.estimate(EmbeddedStudy.of("t", method, sites, terms, insecure_noise_seed=seed))
+    matching = match_components(found.maps, model.mixing.T)
+    truth = np.empty(6)
+    truth[matching.permutation] = matching.correlations
+    return found, truth
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_maps_that_clipping_has_buried_are_named(seed):
+    """At a condition number of 1,000: all that are wrong, and none that is right."""
+    found, truth = recovered_and_truth(1000, seed)
+    wrong, right = truth < 0.5, truth > 0.9
+    assert wrong.any()
+    assert right.any()
+    assert not (found.recoverable & (found.stability >= STABLE))[wrong].any()
+    assert (found.recoverable & (found.stability >= STABLE))[right].all()
+    (table,) = found.tables()
+    assert [row[1] == "yes" for row in table.rows] == found.recoverable.tolist()
+
+
+def test_all_maps_of_a_well_conditioned_mixing_matrix_are_recoverable():
+    found, truth = recovered_and_truth(3, 0)
+    assert truth.min() > 0.9
+    assert found.recoverable.all()
+    assert found.tables() == ()
+
+
 def test_without_noise_all_maps_are_stable():
     data = make_synthetic(2, 40, 3, 120, 10, 0)
     fitted = CapeDJICA(3, mechanism="none", image_shape=(10, 10)).fit(data.sites)
@@ -72,7 +114,8 @@ def test_stability_is_in_the_order_of_the_maps():
             draw[:, 2] = rng.standard_normal(40)
             yield draw
 
-    said = stability(unmixing, draws())
+    assert np.flatnonzero(stability(unmixing, draws()) < STABLE).tolist() == [2]
+    said = Networks(unmixing, draws).stability
     (lowest,) = np.flatnonzero(said < STABLE)
     assert peak_order(mixing)[lowest] == 2
     assert abs(np.corrcoef(mixing_of(unmixing)[:, lowest], mixing[:, 2])[0, 1]) == pytest.approx(1)

@@ -10,10 +10,13 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.svec import svec
 from capedjica.data import make_synthetic
+from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.release import plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
+from capedjica.metrics import normalized_gain_index
+from tests.algorithms.ica.mixtures import fastica
 
 R, D, T = 4, 20, 60
 STAGES = subject_level.SubjectMethod(D, R, T, max_rotations=3).stages()
@@ -127,6 +130,53 @@ def test_clips_are_the_typical_norms_they_say_they_are():
     )
     for vectors, clip in zip(norms, clips, strict=True):
         assert 0.5 < np.median(np.linalg.norm(vectors, axis=1)) / clip < 2
+
+
+def badly_conditioned(number, seed=0, n_subjects=48):
+    """Four sites of 36 numbers for each time point, and a mixing matrix of this condition number."""
+    model = SyntheticModel.draw(n_subjects, 6, 150, 6, seed).conditioned(number)
+    scans = list(model.subjects())
+    quarter = n_subjects // 4
+    return {f"s{s}": scans[s * quarter : (s + 1) * quarter] for s in range(4)}, model.mixing
+
+
+def gain_index(unmixing, mixing):
+    product = unmixing @ mixing
+    return normalized_gain_index(product / np.linalg.norm(product, axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("number", [3, 50, 1000])
+def test_without_noise_weak_components_are_found_as_by_fastica(number):
+    sites, mixing = badly_conditioned(number)
+    method = subject_level.SubjectMethod(36, 6, 150)
+    found = method.estimate(EmbeddedStudy.of("t", method, sites, in_process(epsilon=None, mechanism="none")))
+    pooled = np.concatenate([scan for site in sites.values() for scan in site]).astype(float)
+    values, vectors = np.linalg.eigh(pooled.T @ pooled / len(pooled))
+    sphering = vectors[:, -6:] / np.sqrt(values[-6:])
+    reference = fastica(pooled @ sphering) @ sphering.T
+    assert gain_index(found.estimate, mixing) < gain_index(reference, mixing) + 0.005
+    assert found.recoverable.all()
+    assert found.stability == pytest.approx(np.ones(6), abs=1e-6)
+
+
+def test_without_noise_weak_directions_are_found_in_double_precision():
+    sites, mixing = badly_conditioned(1000)
+    span = np.linalg.qr(mixing)[0]
+    scan = sites["s0"][0]
+    for exact, worst in ((False, 1e-2), (True, 1e-6)):
+        site = subject_level.ProjectorSite([scan], 6, exact=exact)
+        row = next(iter(site(subject_level.SUBSPACE, b"", b"")))[0]
+        lost = 6 - np.trace(span.T @ subject_level.unsvec(row) @ span)
+        assert lost < worst
+    assert lost < 1e-6
+
+
+def test_with_noise_floors_and_clips_are_those_that_were_measured():
+    loud, quiet = (subject_level.SubjectMethod(D, 20, 250, noise) for noise in (1e-9, 0.0))
+    assert loud.clips == pytest.approx((math.sqrt(20), math.sqrt(20), 1.878, 0.551), rel=1e-3)
+    assert (loud.floor, [stage.count for stage in loud.stages()[:3]]) == (1e-3, [1, 1, 1])
+    assert quiet.clips[subject_level.COARSE] > 20 * loud.clips[subject_level.COARSE]
+    assert quiet.floor < 1e-6
 
 
 def test_whitening_twice_is_whitening_by_both():

@@ -81,7 +81,8 @@ WIDTHS = {"another number of features": lambda scan: numbers(96, len(scan), scan
 
 # What is known to be seen from outside, by the way to run and the neighbour: the reason.
 _WIDTH = "arrays of another width are refused, also by on_bad='zero'; tables and images of studies are not"
-KNOWN = {(way, name): _WIDTH for way in ("djica-subject", "djica-paper", "pca") for name in WIDTHS}
+ESTIMATED = {f"djica-{name}": name for name in ("subject", "paper", "template", "guided", "spatial")}
+KNOWN = {(way, name): _WIDTH for way in (*ESTIMATED, "pca") for name in WIDTHS}
 KNOWN |= {("mean", "another number of features"): _WIDTH}
 _UNAPPROVED = "a site does not begin a study with other files than it approved"
 _NOBODY_LEFT = "a site does not begin a study when none of its people can be used"
@@ -152,9 +153,12 @@ def scans():
 
 def fit_djica(method, mechanism, report=False):
     def act(sites):
-        estimator = CapeDJICA(
-            R, epsilon=50.0, method=method, mechanism=mechanism, max_iter=2, on_bad="zero"
-        ).fit(sites)
+        options = {"method": method, "mechanism": mechanism, "on_bad": "zero"}
+        if method in ("template", "guided"):
+            options |= {"template": numbers(3, R, D), "template_origin": "public"}
+        if method not in ("template", "spatial"):
+            options["max_iter"] = 2
+        estimator = CapeDJICA(R, epsilon=50.0, **options).fit(sites)
         shown = {
             name: getattr(estimator, name)
             for name in ("privacy_", "components_", "mixing_", "unmixing_", "stability_", "n_iter_")
@@ -165,7 +169,6 @@ def fit_djica(method, mechanism, report=False):
     return act
 
 
-ESTIMATED = {"djica-subject": "subject", "djica-paper": "paper"}
 USUAL = ("NaN somewhere", "no time points", "much longer")
 
 
@@ -173,7 +176,8 @@ def estimator_cases():
     for way in ESTIMATED:
         for mechanism in ("cape", "conventional", "pooled", "local"):
             for name in CHANGES:
-                yield case(way, name, None if mechanism == "cape" else USUAL, way, mechanism)
+                all_of_them = mechanism == "cape" and way in ("djica-subject", "djica-paper")
+                yield case(way, name, None if all_of_them else USUAL, way, mechanism)
 
 
 CHANGES = SCANS | LENGTHS | WIDTHS

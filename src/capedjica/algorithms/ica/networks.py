@@ -7,23 +7,31 @@ is the median, over the draws, of its correlation with itself: near 1 where anot
 map, near 0 where the noise has swallowed it. In simulations it is close to the correlation with the true map
 (``python -m benchmarks.utility reliability``). It speaks of the noise only: a map can be stable and mean
 nothing.
+
+Clips and floors, which bound what one person can do, may bury components whose power is far below that of
+others (mixing matrices of condition numbers above 20 or so), and no draw of the noise shows that. Such maps
+are not *recoverable*, which is told from what was published too
+(:func:`capedjica.algorithms.ica.subject_level.whitened_enough`); their stability is 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.algorithms.analysis import Result
+from capedjica.algorithms.analysis import Result, ResultTable
+from capedjica.algorithms.ica.moved import Movement, movement_table
+from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
 
 Draws = Callable[[], Iterator[FloatArray] | None]
+Recovered = Callable[[], NDArray[np.bool_] | None]
 # Maps below this are not to be presented as networks.
 STABLE: Final = 0.8
 
@@ -47,13 +55,21 @@ def stable_maps(mixing: FloatArray) -> FloatArray:
     return np.ascontiguousarray(scaled[:, peak_order(mixing)])
 
 
-def mixing_of(unmixing: FloatArray) -> FloatArray:
-    """Return the (D, R) maps of an (R, D) unmixing matrix, stable between runs that find the same maps."""
-    return stable_maps(pseudo_inverse(unmixing))
+def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatArray:
+    """Return the (D, R) maps of an (R, D) unmixing matrix, stable between runs that find the same maps.
+
+    Those that came from a template keep its order and point its way.
+    """
+    mixing = pseudo_inverse(unmixing)
+    if template is None:
+        return stable_maps(mixing)
+    heights = np.abs(mixing).max(axis=0)
+    signs = np.where(np.einsum("rd,dr->r", template.maps, mixing) < 0, -1.0, 1.0)
+    return np.ascontiguousarray(mixing * (signs / np.where(heights == 0, 1.0, heights)))
 
 
 def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
-    """Return the stability of each map of :func:`mixing_of`, between 0 and 1.
+    """Return the stability of each component of an unmixing matrix, between 0 and 1.
 
     Parameters
     ----------
@@ -66,7 +82,7 @@ def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
         mixing = pseudo_inverse(unmixing)
         own = _unit(mixing)
         correlations = [np.abs(np.sum(own * _unit(draw), axis=0)) for draw in draws]
-    return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0)[peak_order(mixing)])
+    return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0))
 
 
 def _unit(maps: FloatArray) -> FloatArray:
@@ -86,15 +102,29 @@ class Networks(Result):
     draws : callable
         Yields (D, R) mixing matrices as they might have come out with other noise, in the order of the
         components of ``estimate``, from what was published and the known noise alone; None if not known.
+    template : Template, optional
+        What the networks were known as before; the rows of ``estimate`` are in its order.
+    movements : tuple of Movement
+        How far each is from the template, where that was measured.
+    recovered : callable
+        Returns whether each component of ``estimate`` was strong enough to be found; None if all were.
     """
 
     estimate: FloatArray
     draws: Draws = lambda: None
+    template: Template | None = None
+    movements: tuple[Movement, ...] = ()
+    recovered: Recovered = lambda: None
 
     @cached_property
     def mixing(self) -> FloatArray:
         """The maps as columns (D, R), in an order, sign and scale that stay the same between runs."""
-        return mixing_of(self.estimate)
+        return mixing_of(self.estimate, self.template)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the template calls the networks; nothing without one."""
+        return () if self.template is None else self.template.names
 
     @property
     def maps(self) -> FloatArray:
@@ -103,10 +133,44 @@ class Networks(Result):
 
     @cached_property
     def stability(self) -> FloatArray | None:
-        """How stable each map is (:func:`stability`)."""
+        """How stable each map is (:func:`stability`), in the order of the maps; 0 if not recoverable."""
         draws = self.draws()
-        return None if draws is None else stability(self.estimate, draws)
+        if draws is None:
+            return None
+        return np.where(self.recoverable, self._ordered(stability(self.estimate, draws)), 0.0)
+
+    @cached_property
+    def recoverable(self) -> NDArray[np.bool_]:
+        """Whether each map can be told from what was published, in the order of the maps.
+
+        False where the component is so weak beside others that clipping has buried it: the map shown in its
+        place is not to be used, however stable it is. More people or a larger epsilon do not help; scaling
+        features to equal power before the analysis, or fewer components, may.
+        """
+        recovered = self.recovered()
+        if recovered is None:
+            return np.ones(len(self.estimate), dtype=bool)
+        return self._ordered(recovered)
+
+    def _ordered(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return one value for each component of ``estimate`` in the order of the maps."""
+        return values if self.template else values[peak_order(pseudo_inverse(self.estimate))]
 
     def arrays(self) -> Mapping[str, FloatArray]:
         """Return the maps as columns, and the matrix that unmixes a centred scan."""
         return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return how far networks are from the template and which are not recoverable, where known."""
+        moved = (movement_table(self.movements),) if self.movements else ()
+        return (*moved, *self._not_recoverable())
+
+    def _not_recoverable(self) -> Sequence[ResultTable]:
+        if self.recoverable.all():
+            return ()
+        names = self.names or [f"map {number}" for number in range(1, len(self.estimate) + 1)]
+        rows = [(name, "yes" if kept else "no") for name, kept in zip(names, self.recoverable, strict=True)]
+        caption = (
+            "Maps that are not recoverable are too weak beside others to be found, and must not be used."
+        )
+        return (ResultTable("recoverable", caption, ("map", "recoverable"), rows),)

@@ -74,6 +74,16 @@ RESPONSE: Final = 0.2
 DRAWS: Final = 20
 # Eigenvalues of a subject's covariance (their mean is 1) count as at least this much.
 FLOOR: Final = 1e-3
+# Without noise a floor protects against rounding only, and clips may be as wide as it allows: mixing matrices
+# of condition numbers up to 1,000 have eigenvalues down to 1e-6 of the largest.
+QUIET_FLOOR: Final = 1e-9
+# Without noise the second whitening is repeated until it finds no more than this.
+QUIET_WHITENINGS: Final = 20
+WHITE: Final = 1e-3
+# The correlation of a map with itself below which clipping has changed it (docs/research-notes.md), and the
+# part of the clip's square above which it does not tell by how much.
+UNCHANGED: Final = 0.98
+MOST_CLIPPED: Final = 0.998
 # Subspace iteration: columns beyond R, and steps.
 OVERSAMPLED: Final = 12
 POWER_STEPS: Final = 2
@@ -84,6 +94,8 @@ _SMALLEST: Final = -1000
 # Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
 # in double precision.
 _RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
+# Directions with less than this part are not found to three digits in single precision.
+_WEAK: Final = 1e-3
 
 
 def coarse_clip(n_components: int) -> float:
@@ -177,12 +189,22 @@ class SubjectMethod:
     def clips(self) -> tuple[float, ...]:
         """Clips of the four stages."""
         r, length = self.n_components, self.scan_length
-        return math.sqrt(r), coarse_clip(r), fine_clip(r, length), rotation_clip(r, length)
+        coarse = coarse_clip(r) if self.noise > 0 else -math.log(QUIET_FLOOR) * math.sqrt(r)
+        return math.sqrt(r), coarse, fine_clip(r, length), rotation_clip(r, length)
+
+    @property
+    def floor(self) -> float:
+        """The least that eigenvalues of a covariance count as, relative to their mean."""
+        return FLOOR if self.noise > 0 else QUIET_FLOOR
 
     @cached_property
     def n_rotations(self) -> int:
         """J."""
         return self.max_rotations or suitable_rotations(self._noise_of(ROTATION))
+
+    @property
+    def _n_whitenings(self) -> int:
+        return 1 if self.noise > 0 else QUIET_WHITENINGS
 
     @property
     def _stiffness(self) -> float:
@@ -201,25 +223,32 @@ class SubjectMethod:
             Query("log-covariance, whitened", svec_size(r), clips[FINE]),
             Query("rotation", r * (r - 1) // 2, clips[ROTATION]),
         )
-        counts = (1, 1, 1, self.n_rotations)
+        counts = (1, 1, self._n_whitenings, self.n_rotations)
         return tuple(Stage(*stage) for stage in zip(queries, counts, self.shares, strict=True))
 
     def site(self, subjects: Sequence[Scan]) -> SubjectSite:
         """Return what a site computes."""
-        return SubjectSite(subjects, self.n_components, self.basis, longest_scan(self.scan_length))
+        longest = longest_scan(self.scan_length)
+        return SubjectSite(subjects, self.n_components, self.basis, longest, exact=self.noise == 0)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
         """Run the method; ``progress(unmixing, iteration)`` is called after each rotation."""
         with one_thread():
-            V, sphering = self._whitening(means)
+            V, _, sphering = self._whitening(means)
             means.publish(pack(V=V, sphering=sphering))
             maps = self._in_features(V @ sphering)
+            start = W = varimax(maps)
             unmixing, iteration = maps.T, 0
-            for iteration, W in enumerate(self._rotations(means, varimax(maps)), start=1):
+            for iteration, W in enumerate(self._rotations(means, start), start=1):
                 unmixing = W @ maps.T
                 if progress is not None:
                     progress(unmixing, iteration)
-        return Networks(unmixing, lambda: self.draws(means.released), n_iter=iteration)
+        return Networks(
+            unmixing,
+            lambda: self.draws(means.released),
+            recovered=lambda: self._recovered(means.released, W),
+            n_iter=iteration,
+        )
 
     def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
         r"""Return (D, R) mixing matrices as they might have come out with other noise.
@@ -232,20 +261,21 @@ class SubjectMethod:
         curvature and h how the mean responds to an angle (`RESPONSE`).
         """
         replay = Replay(released)
-        V, sphering = self._whitening(replay)
+        V, before, sphering = self._whitening(replay)
         inside = self._in_features(V @ sphering)
         start = W = varimax(inside)
         for W in self._rotations(replay, start):  # noqa: B007 (the last one counts)
             pass
-        first = self._first_sphering(released[COARSE].value)
-        noise = [release.noise for release in released[ROTATION:]]
-        kept, spread = angle_errors(noise, self.n_rotations, self._stiffness)
+        *_, last = (release for release in released if release.stage == FINE)
+        noise = [release.noise for release in released if release.stage == ROTATION]
+        turns = [step_length(i, self.n_rotations) / self._stiffness for i in range(1, len(noise) + 1)]
+        kept, spread = angle_errors(noise, turns)
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
-            subspace, fine = (_redrawn(released[stage], rng) for stage in (SUBSPACE, FINE))
+            subspace, fine = (redrawn(release, rng) for release in (released[SUBSPACE], last))
             other = leading_subspace(subspace, self.n_components)
-            further = whitened_further(first, unsvec(fine))
+            further = whitened_further(before, unsvec(fine), self.floor)
             elsewhere = self._in_features(other @ further)
             angles = kept * angles_between(start, alike(varimax(elsewhere) @ (elsewhere.T @ inside), start))
             angles += spread * rng.standard_normal(angles.shape)
@@ -254,22 +284,34 @@ class SubjectMethod:
 
         return InParallel(draw, range(DRAWS))
 
+    def _recovered(self, released: Sequence[ReleasedMean], W: FloatArray) -> NDArray[np.bool_] | None:
+        """Tell for each row of W whether clipping has left its map as it is; None where nothing was lost."""
+        if self.noise == 0:
+            return None
+        _, before, _ = self._whitening(Replay(released))
+        return whitened_enough(before, released[FINE], self.clips[FINE], W)
+
     def _in_features(self, inside: FloatArray) -> FloatArray:
         """Return columns of K numbers as columns of D features."""
         return inside if self.basis is None else self.basis.T @ inside
 
-    def _whitening(self, means: Means) -> tuple[FloatArray, FloatArray]:
-        """Return the subspace, and the sphering from both whitenings."""
+    def _whitening(self, means: Means) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the subspace, and the spherings before and after the last whitening."""
         V = leading_subspace(means.mean(SUBSPACE), self.n_components)
         means.publish(pack(V=V, sphering=np.eye(self.n_components)))
-        sphering = self._first_sphering(means.mean(COARSE))
-        means.publish(pack(V=V, sphering=sphering))
-        return V, whitened_further(sphering, unsvec(means.mean(FINE)))
+        before = sphering = self._first_sphering(means.mean(COARSE))
+        for _ in range(self._n_whitenings):
+            means.publish(pack(V=V, sphering=sphering))
+            mean = unsvec(means.mean(FINE))
+            before, sphering = sphering, whitened_further(sphering, mean, self.floor)
+            if np.abs(mean).max() < WHITE:
+                break
+        return V, before, sphering
 
     def _first_sphering(self, mean: FloatArray) -> FloatArray:
         coarse = unsvec(mean)
         factor = shrinkage(coarse, self._noise_of(COARSE))
-        return whitened_further(np.eye(self.n_components), factor * coarse)
+        return whitened_further(np.eye(self.n_components), factor * coarse, self.floor)
 
     def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
         """Yield W after each rotation; without noise, end when it has come to rest."""
@@ -292,11 +334,13 @@ def step_length(iteration: int, n_rotations: int) -> float:
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
-def angle_errors(noise: Sequence[float], n_rotations: int, stiffness: float) -> tuple[float, float]:
-    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds."""
+def angle_errors(noise: Sequence[float], turns: Sequence[float]) -> tuple[float, float]:
+    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds.
+
+    ``turns`` are the angles for each unit of a mean.
+    """
     kept, variance = 1.0, 0.0
-    for iteration, one in enumerate(noise, start=1):
-        turn = step_length(iteration, n_rotations) / stiffness
+    for one, turn in zip(noise, turns, strict=True):
         left = 1 - min(1.0, turn * RESPONSE)
         kept, variance = left * kept, left**2 * variance + (turn * one) ** 2
     return kept, math.sqrt(variance)
@@ -318,7 +362,8 @@ def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
     return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
 
 
-def _redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
+def redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
+    """Return a mean with its noise drawn once more."""
     again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
     return again
 
@@ -338,19 +383,53 @@ def shrinkage(matrix: FloatArray, noise: float) -> float:
     return max(0.1, 1 - svec_size(len(matrix)) * noise**2 / energy) if energy > 0 else 1.0
 
 
-def whitened_further(sphering: FloatArray, log_covariance: FloatArray) -> FloatArray:
+def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: float = FLOOR) -> FloatArray:
     r"""Return what whitens :math:`S^{-1} \exp(L) S^{-1}`, where L was measured after the sphering S."""
     back = np.linalg.inv(sphering)
     values, vectors = np.linalg.eigh(log_covariance)
     # No subject says more; noise may, and two such factors would leave no number that can be inverted.
-    root = back @ (vectors * np.exp(np.clip(values, math.log(FLOOR), -math.log(FLOOR)) / 2))
+    root = back @ (vectors * np.exp(np.clip(values, math.log(floor), -math.log(floor)) / 2))
     left, singular, _ = np.linalg.svd(root)
     further: FloatArray = (left / singular) @ left.T
     return further
 
 
-class SubjectSite:
-    """What a site computes for the method, from subjects that are read one at a time, twice in all.
+def whitened_enough(
+    sphering: FloatArray, released: ReleasedMean, clip: float, W: FloatArray
+) -> NDArray[np.bool_]:
+    r"""Tell for each row of W whether its map would be the same if nothing had been clipped.
+
+    Subjects' log-covariances after the sphering are what they have in common, C, and what is their own, of a
+    norm of about k, the clip (:func:`fine_clip`). Clipped, their mean is about
+    :math:`m = C k / \sqrt{\|C\|^2 + k^2}`, so what was lost by clipping is told from what was published:
+    :math:`C = m / \sqrt{1 - \|m\|^2 / k^2}`. It is next to nothing where the first whitening went far
+    enough. Where the power of some components is so much below that of others that neither clip nor floor
+    lets it through, the rotation works on data that are not white, and no orthogonal W unmixes them.
+
+    Parameters
+    ----------
+    sphering : array (R, R)
+        S, after which the log-covariance was measured.
+    released : ReleasedMean
+        Its mean, m.
+    clip : float
+        k.
+    W : array (R, R)
+        The rotation.
+    """
+    energy = float(np.sum(released.value**2)) - released.value.size * released.noise**2
+    part = min(max(energy, 0.0) / clip**2, MOST_CLIPPED)
+    mean = unsvec(released.value)
+    own, other = (
+        np.linalg.inv(whitened_further(sphering, factor * mean)) @ W.T for factor in (1.0, (1 - part) ** -0.5)
+    )
+    likeness = np.sum(own * other, axis=0) / np.linalg.norm(own, axis=0) / np.linalg.norm(other, axis=0)
+    enough: NDArray[np.bool_] = likeness >= UNCHANGED
+    return enough
+
+
+class ProjectorSite:
+    """What a site computes of the subspace, from subjects that are read one at a time.
 
     Parameters
     ----------
@@ -362,6 +441,8 @@ class SubjectSite:
         A public basis; afterwards K numbers stand for the features.
     longest : int
         How many time points of a scan take part.
+    exact : bool
+        Whether weak directions count to the limits of double precision, as they do without noise.
     """
 
     def __init__(
@@ -370,9 +451,37 @@ class SubjectSite:
         n_components: int,
         basis: FloatArray | None = None,
         longest: int = longest_scan(TYPICAL_SCAN),
+        exact: bool = False,
     ) -> None:
         self._subjects, self._n_components = CutScans(subjects, longest), n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
+        self._exact = exact
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+        """Return the subjects' projectors, whatever was published."""
+        return InParallel(self._projector, self._subjects)
+
+    def _projector(self, subject: Scan) -> FloatArray:
+        with np.errstate(all="ignore"):
+            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            return svec(projector(features, self._n_components, self._exact))[np.newaxis]
+
+
+class SubjectSite(ProjectorSite):
+    """What a site computes for the method, from subjects that are read one at a time, twice in all.
+
+    The parameters are those of :class:`ProjectorSite`.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[Scan],
+        n_components: int,
+        basis: FloatArray | None = None,
+        longest: int = longest_scan(TYPICAL_SCAN),
+        exact: bool = False,
+    ) -> None:
+        super().__init__(subjects, n_components, basis, longest, exact)
         self._subspace = self._sphering = np.empty(0)
         self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
         self._reduced: PackedSubjects | None = None
@@ -382,7 +491,7 @@ class SubjectSite:
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
         """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
         if stage == SUBSPACE:
-            return InParallel(self._projector, self._subjects)
+            return super().__call__(stage, published, state)
         self._reduce(*self._read(published))
         if stage in (COARSE, FINE):
             return map(self._log_covariance, range(len(self._subjects)))
@@ -408,14 +517,10 @@ class SubjectSite:
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
 
-    def _projector(self, subject: Scan) -> FloatArray:
-        with np.errstate(all="ignore"):
-            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
-            return svec(projector(features, self._n_components))[np.newaxis]
-
     def _log_covariance(self, number: int) -> FloatArray:
         with np.errstate(all="ignore"):
-            return svec(log_covariance(self._sphered_moments(number)))[np.newaxis]
+            floor = QUIET_FLOOR if self._exact else FLOOR
+            return svec(log_covariance(self._sphered_moments(number), floor))[np.newaxis]
 
     def _whiten(self) -> PackedSubjects:
         """Whiten the subjects to unit power, once for every subspace and sphering that are published."""
@@ -499,23 +604,28 @@ def unit_power(samples: FloatArray) -> FloatArray:
     return samples * (math.sqrt(samples.shape[1]) / size) if size > 0 else samples
 
 
-def projector(features: NDArray[np.float32], n_components: int) -> FloatArray:
-    """Return the projector on the leading directions of a subject; zero where there are none to be found."""
+def projector(features: NDArray[np.float32], n_components: int, exact: bool = False) -> FloatArray:
+    """Return the projector on the leading directions of a subject; zero where there are none to be found.
+
+    Those that are weak are sought again in double precision if ``exact``.
+    """
     length, size = features.shape
     if not length or not np.isfinite(features).all():
         return np.zeros((size, size))
-    leading = _leading_directions(features, n_components)
+    leading = _leading_directions(features, n_components, exact)
     result: FloatArray = leading @ leading.T
     return result
 
 
-def _leading_directions(features: NDArray[np.float32], n_components: int) -> FloatArray:
+def _leading_directions(features: Scan, n_components: int, exact: bool) -> FloatArray:
     """Return orthonormal columns, at most R; from whichever of both Gram matrices is the smaller."""
     length, size = features.shape
     wide = size > length
     scaled = features.astype(np.float64) if wide else features
     gram = scaled @ scaled.T if wide else scaled.T @ scaled
     values, vectors = leading_eigenvectors(gram, n_components)
+    if exact and gram.dtype == np.float32 and values[0] < _WEAK * values[-1]:
+        return _leading_directions(features.astype(np.float64), n_components, exact)
     least = values[-1] * _RANK_TOLERANCE[gram.dtype]
     vectors = vectors[:, values > least] if values[-1] > 0 else vectors[:, :0]
     directions = scaled.T @ vectors if wide else vectors.astype(np.float64)
@@ -549,7 +659,7 @@ def _public_start(size: int, width: int) -> FloatArray:
     return np.random.default_rng(0).standard_normal((size, width))
 
 
-def log_covariance(moments: FloatArray) -> FloatArray:
+def log_covariance(moments: FloatArray, floor: float = FLOOR) -> FloatArray:
     """Return the logarithm of a subject's covariance without its trace, NaN where it cannot be had.
 
     The covariance is given as sums of x x', and scaled to a mean eigenvalue of 1; eigenvalues are floored.
@@ -560,6 +670,6 @@ def log_covariance(moments: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(moments)
     if not values.sum() > 0:
         return np.full((size, size), np.nan)
-    logarithms = np.log(np.maximum(values * (size / values.sum()), FLOOR))
+    logarithms = np.log(np.maximum(values * (size / values.sum()), floor))
     result: FloatArray = (vectors * (logarithms - logarithms.mean())) @ vectors.T
     return result

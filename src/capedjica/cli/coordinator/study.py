@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import msgspec
 import typer
@@ -18,8 +18,12 @@ from capedjica.errors import InputError
 
 if TYPE_CHECKING:
     from capedjica.data.features import FeatureTable
+    from capedjica.data.templates import GivenTemplate
+    from capedjica.study.analyses.ica import IcaTable, MethodName
     from capedjica.study.study_file import SiteTable
 
+# What a template is called beside a study.
+TEMPLATE: Final = "template.npy"
 app = typer.Typer(help="A study: what all parties agree on, in one study.toml.", no_args_is_help=True)
 
 
@@ -43,7 +47,29 @@ def show(
 def new(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")] = Path("study.toml"),
     title: Annotated[str | None, typer.Option(help="What the study is about.")] = None,
-    components: Annotated[int | None, typer.Option(help="Networks to find, R.")] = None,
+    components: Annotated[
+        int | None, typer.Option(help="Networks to find, R; with --template those it has.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="subject (the default), template, guided, spatial or paper.")
+    ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            help="Known networks: maps (4-D image), labels (3-D), an array (.npy) or an earlier results.zip; "
+            "made into template.npy beside the study."
+        ),
+    ] = None,
+    template_names: Annotated[
+        Path | None, typer.Option(help="A table of their names; by default one beside the template.")
+    ] = None,
+    template_origin: Annotated[
+        str | None,
+        typer.Option(
+            help="What you vouch for: public (nobody who takes part is in it), earlier-study (private "
+            "results), other-people (results without privacy, of nobody who takes part)."
+        ),
+    ] = None,
     features: Annotated[
         int | None, typer.Option(help="Numbers in one image, D; not needed with --image-shape.")
     ] = None,
@@ -91,9 +117,9 @@ def new(
 
     Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
     """
-    from capedjica.coordinator.new_study import beside, n_features_of, read_site_file, read_sites
+    from capedjica.coordinator.new_study import as_file, beside, n_features_of, read_site_file, read_sites
+    from capedjica.coordinator.new_study import template_of as read
     from capedjica.one_machine.local_run import site_of_folder
-    from capedjica.study.analyses import IcaTable
     from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
@@ -117,10 +143,14 @@ def new(
     )
     if features is None:
         features = math.prod(shape) if shape else n_features_of(table, images)
+    _check_template_options(method, template, template_names, template_origin)
+    known = None if template is None else read(template, table, images, features, template_names)
+    if known is not None:
+        features = known.template.n_features
     answers = _complete(
         {
             "--title": title,
-            "--components": components,
+            "--components": _n_networks(components, known),
             "--features": features,
             "--timepoints": timepoints,
             "--epsilon": epsilon,
@@ -129,7 +159,7 @@ def new(
     )
     content = StudyFile(
         title=answers["--title"],
-        analyses=(IcaTable(n_components=answers["--components"]),),
+        analyses=(_analysis(answers["--components"], method, known, template_origin),),
         features=msgspec.structs.replace(
             table,
             n_features=answers["--features"],
@@ -140,11 +170,12 @@ def new(
         sites=tuple(sites),
     )
     draft = len(sites) < 2
-    with beside(file.parent, images):
+    made = {} if known is None else {TEMPLATE: as_file(known.template.maps)}
+    with beside(file.parent, images, made):
         write_study(file, content, draft=draft)
     typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
-    for path in filter(None, images.values()):
-        typer.echo(f"It needs {file.parent / path.name}: hand both on together.")
+    for name in [*(path.name for path in images.values() if path), *made]:
+        typer.echo(f"It needs {file.parent / name}: hand both on together.")
     if draft:
         typer.echo(f"It is a draft: it has {len(sites)} sites and needs at least 2.")
         typer.echo(f"Next: capedjica study add-site CARD --subjects N --study {file}")
@@ -179,6 +210,60 @@ def add_site(
         typer.echo(listed("Not ready yet", found))
     else:
         typer.echo(f"The study's hash is now:\n  {grown.hash.hex()}")
+
+
+def _check_template_options(
+    method: str | None, template: Path | None, names: Path | None, origin: str | None
+) -> None:
+    from capedjica.study.analyses.ica import METHODS, WITH_TEMPLATE
+
+    if method is not None and method not in METHODS:
+        raise InputError(f"--method must be one of {', '.join(METHODS)}; got {method!r}")
+    wants = method in WITH_TEMPLATE
+    if template is None:
+        if wants:
+            raise InputError(f"--method {method} needs --template, the networks that are known")
+        for flag, value in (("--template-names", names), ("--template-origin", origin)):
+            if value is not None:
+                raise InputError(f"{flag} is given, but no --template")
+    elif not wants:
+        got = f"--method {method}" if method else "no --method"
+        raise InputError(f"--template needs --method template or guided; got {got}")
+
+
+def _n_networks(components: int | None, known: GivenTemplate | None) -> int | None:
+    if known is None:
+        return components
+    count = known.template.n_networks
+    if components not in (None, count):
+        raise InputError(f"--components is {components}, the template has {count} networks")
+    return count
+
+
+def _analysis(
+    n_components: int, method: str | None, known: GivenTemplate | None, said: str | None
+) -> IcaTable:
+    """Return the analysis, with what is to be said of its template."""
+    from capedjica.data.templates import ORIGINS
+    from capedjica.study.analyses.ica import IcaTable
+
+    chosen = cast("MethodName", method or "subject")
+    if known is None:
+        return IcaTable(n_components=n_components, method=chosen)
+    origin = known.origin(said, "--template-origin")
+    if origin is None:
+        raise InputError(
+            f"--template-origin must say where the template comes from, and you vouch for it: "
+            f"{', '.join(ORIGINS)}"
+        )
+    return IcaTable(
+        n_components=n_components,
+        method=chosen,
+        template=TEMPLATE,
+        template_origin=origin,
+        template_source=known.source,
+        template_names=known.template.own_names,
+    )
 
 
 def _feature_table(images: dict[str, Path | None], **options: Any) -> FeatureTable:

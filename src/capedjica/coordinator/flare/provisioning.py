@@ -232,7 +232,7 @@ def _reduce(kit: Path) -> None:
 def _add_study(study: Study, kit: Path) -> None:
     folder = kit / "study"
     folder.mkdir()
-    copy_files(study.content.features, study.folder, folder)
+    copy_files(study.content.with_files, study.folder, folder)
     # defence: identities-stay-at-sites
     write_study(folder / "study.toml", study.content)
 

@@ -57,7 +57,7 @@ def _show_setting(plan: Plan, console: Console) -> None:
         return
     masks = f", {contract.masking} masks" if contract.mechanism == "cape" else ""
     console.print(f"Mechanism: {contract.mechanism}{masks}.")
-    guarantee = contract.guarantee()
+    guarantee = plan.study.guarantee()
     console.print(Text(guarantee.protected, style="bold"))
     for words in (*guarantee.summary[1:], *guarantee.caveats):
         console.print(Text(words))
@@ -222,4 +222,7 @@ def _how(prediction: Prediction) -> str:
             f"; images of {prediction.image_side} x {prediction.image_side} pixels, the noise of the "
             f"subspace times {prediction.subspace_noise_factor:.3g} to make up for their size"
         )
+    if prediction.template_correlation is not None:
+        known = f"{prediction.template_correlation:g}"
+        text += f"; they begin at a template whose maps correlate with the true ones by {known}"
     return f"{text}."

@@ -22,6 +22,9 @@ numbers of variance :math:`\sigma^2/2`. What is lost inside is :math:`1 - E'E/2`
 :math:`\sqrt{(K - R)/(K' - R)}` for K' numbers in place of K.
 
 **Few repetitions**, each with maps and subjects of its own: the median is shown, and the range.
+
+Methods that begin at a template are given one that is as good as public templates are: the true maps, each
+with so much of other smooth maps that both correlate by `TEMPLATE_CORRELATION`.
 """
 
 from __future__ import annotations
@@ -29,16 +32,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.guided import GuidedMethod
 from capedjica.algorithms.ica.networks import pseudo_inverse
-from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
+from capedjica.algorithms.ica.spatial import SpatialMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod
+from capedjica.algorithms.ica.template import Template
+from capedjica.algorithms.ica.template_method import LABEL as DIFFERENCE
+from capedjica.algorithms.ica.template_method import TemplateMethod
 from capedjica.algorithms.parallel import one_thread
 from capedjica.data.simulated.synthetic import SyntheticStudy, make_synthetic
 from capedjica.errors import InputError
@@ -69,6 +76,10 @@ FEWEST_PIXELS: Final = 2
 FEWEST_PIXELS_IN_BASIS: Final = 3
 ENOUGH_PIXELS: Final = 6
 MOST_COMPONENTS: Final = 100
+# With the true maps; templates from other people of ABIDE correlate with a study's networks by 0.7 to 0.8.
+TEMPLATE_CORRELATION: Final = 0.75
+# Statistics whose noise grows with the features.
+_OF_FEATURES: Final = ("subspace", DIFFERENCE)
 LONGEST_SIMULATED: Final = 4096
 
 
@@ -93,6 +104,7 @@ class Prediction:
 
     In each of ``repetitions``, ``simulated_subjects`` stood for the ``subjects`` that take part, images of
     ``image_side`` x ``image_side`` pixels for the features; ``subspace_noise_factor`` made up for their size.
+    ``template_correlation`` is how good the template was, for methods that begin at one.
     """
 
     qualities: list[PredictedQuality]
@@ -101,6 +113,7 @@ class Prediction:
     image_side: int
     subspace_noise_factor: float
     repetitions: int
+    template_correlation: float | None = None
 
     @property
     def planned(self) -> PredictedQuality:
@@ -118,17 +131,44 @@ class Prediction:
 # What is simulated
 
 
+Predictable = SubjectMethod | GuidedMethod | TemplateMethod | SpatialMethod
+
+
 @dataclass(frozen=True, eq=False)
 class Simulated:
     """A study as it is simulated: the method, and the noise of each stage's means."""
 
-    method: SubjectMethod
+    method: Predictable
     noise: tuple[float, ...]
 
     @property
     def without_noise(self) -> Simulated:
         """The same method without noise."""
-        return Simulated(replace(self.method, noise=0.0, max_rotations=None), (0.0,) * len(self.noise))
+        method = replace(self.method, noise=0.0)
+        if isinstance(method, SubjectMethod | GuidedMethod):
+            method = replace(method, max_rotations=None)
+        if isinstance(method, GuidedMethod):
+            method = replace(method, asked=None)
+        return Simulated(method, (0.0,) * len(method.stages()))
+
+    def on(self, data: SyntheticStudy) -> Simulated:
+        """Return the same with a template near the true maps, where the method begins at one."""
+        if not isinstance(self.method, GuidedMethod | TemplateMethod):
+            return self
+        return replace(self, method=replace(self.method, template=near(data.mixing.T)))
+
+
+def near(maps: FloatArray) -> Template:
+    """Return a template of maps (R, side x side), each with so much of a smooth map of public numbers."""
+    side = math.isqrt(maps.shape[1])
+    basis = low_pass((side, side))[1:]
+    centred = maps - maps.mean(axis=1, keepdims=True)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    other = np.random.default_rng(0).standard_normal((len(maps), len(basis))) @ basis
+    other -= np.sum(other * unit, axis=1, keepdims=True) * unit
+    other /= np.linalg.norm(other, axis=1, keepdims=True)
+    part = math.sqrt(1 / TEMPLATE_CORRELATION**2 - 1)
+    return Template.of(unit + part * other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,15 +184,19 @@ class Setup:
     @classmethod
     def of(cls, study: Study) -> Setup:
         """Choose the numbers for a study; refuse one whose simulation would take too long."""
-        method = _subject_method(study)
-        for key, most in {"n_components": MOST_COMPONENTS, "scan_length": LONGEST_SIMULATED}.items():
-            if getattr(method, key) > most:
-                raise InputError(f"a prediction is for {key} of at most {most}, got {getattr(method, key)}")
+        method = _predictable(study)
+        n_components = _size_of(method)[2]
+        for key, given, most in (
+            ("n_components", n_components, MOST_COMPONENTS),
+            ("scan_length", method.scan_length, LONGEST_SIMULATED),
+        ):
+            if given > most:
+                raise InputError(f"a prediction is for {key} of at most {most}, got {given}")
         side = image_side(method)
         n_planned = sum(study.contract.participants.values())
         affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * method.scan_length))
         n_subjects = min(n_planned, MOST_SUBJECTS, affordable)
-        return cls(n_subjects, method.n_components, method.scan_length, side, n_planned)
+        return cls(n_subjects, n_components, method.scan_length, side, n_planned)
 
     def data(self, seed: int) -> SyntheticStudy:
         """Make maps and subjects."""
@@ -160,37 +204,63 @@ class Setup:
 
     def simulated(self, study: Study) -> Simulated:
         """Return a study as it is simulated on images of this size."""
-        planned, side = _subject_method(study), self.image_side
-        method = replace(
-            planned,
-            n_features=side**2,
-            max_rotations=planned.n_rotations,
-            basis=None if planned.basis is None else low_pass((side, side)),
+        planned, side = _predictable(study), self.image_side
+        method = _of_size(planned, side)
+        factor = subspace_noise_factor(planned, method)
+        noise = tuple(
+            release.output_std * (factor if stage.query.label in _OF_FEATURES else 1.0)
+            for release, stage in zip(planned_releases(study.contract), method.stages(), strict=True)
         )
-        noise = [release.output_std for release in planned_releases(study.contract)]
-        noise[SUBSPACE] *= subspace_noise_factor(planned, method)
-        return Simulated(method, tuple(noise))
+        return Simulated(method, noise)
 
 
-def _subject_method(study: Study) -> SubjectMethod:
-    if not isinstance(study.analysis, SubjectMethod):
-        kinds = ", ".join(getattr(step.table, "method", step.table.kind) for step in study.steps)
-        raise InputError(f"only method 'subject' alone can be predicted, the plan has '{kinds}'")
-    return study.analysis
+def _of_size(planned: Predictable, side: int) -> Predictable:
+    """Return a method for images of ``side`` x ``side`` pixels that asks what the planned one asks."""
+    basis = None if planned.basis is None else low_pass((side, side))
+    if isinstance(planned, SubjectMethod):
+        return replace(planned, n_features=side**2, max_rotations=planned.n_rotations, basis=basis)
+    if isinstance(planned, SpatialMethod):
+        return replace(planned, n_features=side**2, basis=basis)
+    # In place of the one that is near the true maps of each simulation.
+    maps = np.eye(side**2) if basis is None else basis
+    template = Template.of(maps[: planned.template.n_networks])
+    if isinstance(planned, TemplateMethod):
+        return replace(planned, template=template, basis=basis)
+    rotations = planned.n_rotations or None
+    return replace(planned, template=template, max_rotations=rotations, basis=basis, asked=planned.plan)
 
 
-def image_side(method: SubjectMethod) -> int:
+def _predictable(study: Study) -> Predictable:
+    if isinstance(study.analysis, Predictable) and study.analysis.stages():
+        return study.analysis
+    kinds = ", ".join(getattr(step.table, "method", step.table.kind) for step in study.steps)
+    raise InputError(
+        "only brain networks alone, by method 'subject', 'guided', 'template' or 'spatial', can be "
+        f"predicted; the plan has '{kinds}'"
+    )
+
+
+def _size_of(method: Predictable) -> tuple[int, int, int]:
+    """Return D, K and R."""
+    if isinstance(method, TemplateMethod):
+        networks, features = method.template.maps.shape
+        return features, features if method.basis is None else len(method.basis), networks
+    return method.n_features, method.n_kept, method.n_components
+
+
+def image_side(method: Predictable) -> int:
     """Return the side of a square image of about the features, within what is of use and quick."""
-    along, in_basis = math.ceil(math.sqrt(method.n_components)), method.basis is not None
+    n_features, _, n_components = _size_of(method)
+    along, in_basis = math.ceil(math.sqrt(n_components)), method.basis is not None
     fewest = along * (FEWEST_PIXELS_IN_BASIS if in_basis else FEWEST_PIXELS)
     most = max(LARGEST_SIDE, along * ENOUGH_PIXELS) if in_basis else LARGEST_SIDE
-    return min(max(round(math.sqrt(method.n_features)), fewest), most)
+    return min(max(round(math.sqrt(n_features)), fewest), most)
 
 
-def subspace_noise_factor(planned: SubjectMethod, simulated: SubjectMethod) -> float:
-    """Return by what the noise of the subspace makes up for the numbers that are left out."""
-    r = planned.n_components
-    return math.sqrt((planned.n_kept - r) / (simulated.n_kept - r))
+def subspace_noise_factor(planned: Predictable, simulated: Predictable) -> float:
+    """Return by what the noise of statistics of all features makes up for the numbers that are left out."""
+    (_, kept, r), (_, kept_simulated, _) = _size_of(planned), _size_of(simulated)
+    return math.sqrt((kept - r) / (kept_simulated - r))
 
 
 def with_budget(study: Study, factor: float) -> Study:
@@ -221,27 +291,37 @@ def clipped_mean(batches: Iterable[FloatArray], clip: float) -> FloatArray:
 class SimulatedSubjects:
     """Simulated subjects of known truth, analysed as often as wanted."""
 
-    def __init__(self, data: SyntheticStudy, method: SubjectMethod) -> None:
-        self.data, self._stages = data, method.stages()
-        self._site = method.site(data.sites[0])
+    def __init__(self, data: SyntheticStudy) -> None:
+        self.data = data
+        self._subspace: FloatArray | None = None
 
-    @cached_property
-    def _subspace(self) -> FloatArray:
-        """The mean of the first stage, which depends on nothing that was published."""
-        return self._mean(SUBSPACE, b"", b"")
+    def means_of(self, method: Predictable) -> Callable[[int, bytes, bytes], FloatArray]:
+        """Return what gives the mean of a stage's vectors, without noise."""
+        site, stages = method.site(self.data.sites[0]), method.stages()
 
-    def mean(self, stage: int, published: bytes, state: bytes) -> FloatArray:
-        """Return the mean of a stage's vectors, without noise."""
-        return self._subspace if stage == SUBSPACE else self._mean(stage, published, state)
+        def mean(stage: int, published: bytes, state: bytes) -> FloatArray:
+            query = stages[stage].query
+            # The same whatever was published, and for every analysis.
+            known = self._subspace if query.label == "subspace" else None
+            vectors = cast(Iterable[FloatArray], site(stage, published, state))
+            value = clipped_mean(vectors, query.clip) if known is None else known
+            if query.label == "subspace":
+                self._subspace = value
+            return value
 
-    def _mean(self, stage: int, published: bytes, state: bytes) -> FloatArray:
-        return clipped_mean(self._site(stage, published, state), self._stages[stage].query.clip)
+        return mean
+
+    @property
+    def n_subjects(self) -> int:
+        """How many there are."""
+        return len(self.data.sites[0])
 
     def score(self, simulated: Simulated, seed: int) -> tuple[float, float]:
         """Return gain index and map correlation of one analysis; the worst if noise makes it break down."""
         try:
             with np.errstate(divide="raise", over="raise", invalid="raise"):
-                found = simulated.method.estimate(NoisyMeans(self, simulated.noise, seed))
+                means = NoisyMeans(self.means_of(simulated.method), simulated.noise, seed, self.n_subjects)
+                found = simulated.method.estimate(means)
         except (FloatingPointError, np.linalg.LinAlgError):
             return NOTHING_FOUND
         mixing, truth = found.mixing, self.data.mixing
@@ -252,15 +332,22 @@ class SimulatedSubjects:
 class NoisyMeans:
     """Means over simulated subjects with the noise of the planned releases; it protects nobody real."""
 
-    def __init__(self, subjects: SimulatedSubjects, noise: tuple[float, ...], seed: int) -> None:
-        self._subjects, self._noise = subjects, noise
+    def __init__(
+        self,
+        mean: Callable[[int, bytes, bytes], FloatArray],
+        noise: tuple[float, ...],
+        seed: int,
+        n_people: int,
+    ) -> None:
+        self._mean, self._noise, self._n_people = mean, noise, n_people
         self._rng, self._published = np.random.default_rng(seed), b""
         self.released: list[ReleasedMean] = []
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the noisy mean of a stage's query."""
-        value = self._subjects.mean(stage, self._published, state)
+        value = self._mean(stage, self._published, state)
         noisy: FloatArray = value + self._noise[stage] * self._rng.standard_normal(value.shape)
+        self.released.append(ReleasedMean(stage, noisy, self._noise[stage], self._n_people))
         return noisy
 
     def publish(self, data: bytes) -> None:
@@ -292,9 +379,9 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
         runs = []
         for number in range(seed, seed + REPETITIONS):
             # The same subjects with the same noise, scaled, for each analysis.
-            subjects, scores = SimulatedSubjects(setup.data(number), analyses[0].method), []
+            subjects, scores = SimulatedSubjects(setup.data(number)), []
             for analysis in analyses:
-                scores.append(subjects.score(analysis, number))
+                scores.append(subjects.score(analysis.on(subjects.data), number))
                 if progress is not None:
                     progress(total)
             runs.append(scores)
@@ -309,8 +396,9 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
         setup.n_planned,
         setup.n_subjects,
         setup.image_side,
-        subspace_noise_factor(_subject_method(study), simulated[0].method),
+        subspace_noise_factor(_predictable(study), simulated[0].method),
         REPETITIONS,
+        TEMPLATE_CORRELATION if isinstance(simulated[0].method, GuidedMethod | TemplateMethod) else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 
 from capedjica.coordinator.run.journal import Journal, JournaledMeans
 from capedjica.coordinator.run.results import SiteFacts, write_results
@@ -85,7 +86,8 @@ def _estimate(
         found = study.analysis.estimate(JournaledMeans(journal, aggregator, report))
     except BudgetExceededError as error:
         raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
-    privacy = privacy_statement(contract, aggregator.releases, aggregator.charged())
+    spent = privacy_statement(contract, aggregator.releases, aggregator.charged())
+    privacy = replace(spent, not_covered=study.not_covered)
     sites = SiteFacts(_left_out(aggregator, privacy), aggregator.standing.carriers)
     write_results(folder, study, found, privacy, state, sites)
     folder.finish(state)

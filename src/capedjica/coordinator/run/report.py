@@ -132,6 +132,9 @@ def run_findings(run: Path) -> Findings:
         title=study.content.title,
         version=provenance.capedjica,
         method="" if table is None else table.method,
+        tables=[] if networks is None else _tables(folder, study, networks),
+        template="" if table is None else table.template_words,
+        template_source="" if table is None else table.template_source or table.template_origin or "",
         maps=None if networks is None else _maps(folder, study, networks),
         sections=[_section(folder, study, step) for step in study.steps if step is not networks],
         contract=study.contract,
@@ -156,18 +159,22 @@ def _first_file(study: Study, step: StudyStep) -> str:
 
 def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
     place = Path(study.results_folder(step))
-    tables: list[ResultTable] = []
-    if folder.holds([str(place / "tables.json")]):
-        found = folder.read_json(str(place / "tables.json"), list[TableFile])
-        tables = [ResultTable(one.name, one.caption, one.columns, one.rows, one.chart) for one in found]
     shown = folder.holds([str(place / "maps.npy")])
     return section(
         step.name,
         step.table.summary(step.setting),
         step.table.article(step.setting),
-        tables,
+        _tables(folder, study, step),
         _maps(folder, study, step) if shown else None,
     )
+
+
+def _tables(folder: RunFolder, study: Study, step: StudyStep) -> list[ResultTable]:
+    name = str(Path(study.results_folder(step)) / "tables.json")
+    if not folder.holds([name]):
+        return []
+    found = folder.read_json(name, list[TableFile])
+    return [ResultTable(one.name, one.caption, one.columns, one.rows, one.chart) for one in found]
 
 
 def _known(value: float | None) -> float:
@@ -190,6 +197,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
         study.features.image(values),
         features.image_shape,
         _peaks(folder.path / place / "peaks.csv"),
+        getattr(step.table, "template_names", ()),
     )
 
 

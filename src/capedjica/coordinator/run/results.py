@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import Result
-from capedjica.algorithms.ica.networks import STABLE
+from capedjica.algorithms.ica.networks import STABLE, Networks
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
@@ -24,7 +24,7 @@ from capedjica.privacy.wording import NOT_PRIVATE
 from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
 from capedjica.report.downloads import csv_text
 from capedjica.report.figures import draw, maps_figure, slices_figure
-from capedjica.study.public_files import public_files
+from capedjica.study.public_files import file_names
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 SCALE: Final = "largest absolute value 1, positive; in the order of the features at which they peak"
+TEMPLATE_SCALE: Final = "largest absolute value 1; in the order of the template, and with its signs"
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec", "nibabel", "nilearn")
 BUNDLE: Final = "results.zip"
 
@@ -134,13 +135,19 @@ def write_results(
             "study": {"hash": study.hash.hex(), **msgspec.to_builtins(study.content)},
             "contract": study.contract.hash.hex(),
             "n_iter": found.n_iter,
-            "maps": SCALE,
+            "maps": scale(study),
             "started": state.started,
             "resumed": state.resumed,
             "files": {name: folder.hash_of(name) for name in files},
         },
     )
     folder.produce(BUNDLE, lambda file: _write_bundle(file, folder, study, files))
+
+
+def scale(study: Study) -> str:
+    """Return in which order and scale the maps of a study are."""
+    table = study.content.networks
+    return SCALE if table is None or table.template is None else TEMPLATE_SCALE
 
 
 def _write_result(folder: RunFolder, study: Study, place: str, found: Result, title: str) -> list[str]:
@@ -159,11 +166,17 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
     if found.maps is None:
         return names
     folder.write_array(f"{where}maps.npy", found.maps)
-    columns = [f"map {number}" for number in range(1, len(found.maps) + 1)]
+    columns = _names(found) or [f"map {number}" for number in range(1, len(found.maps) + 1)]
     _write_table(folder, f"{where}maps.csv", columns, found.maps.T)
     names += [f"{where}maps.npy", f"{where}maps.csv", *_write_pictures(folder, study, where, found, title)]
-    folder.write_json(f"{where}reliability.json", reliability_json(found.stability))
+    folder.write_json(f"{where}reliability.json", reliability_json(found.stability, _names(found)))
     return [*names, f"{where}reliability.json"]
+
+
+def _names(found: Result) -> list[str]:
+    """Return what the maps are called; nothing where they have no names."""
+    template = found.template if isinstance(found, Networks) else None
+    return [] if template is None else list(template.own_names)
 
 
 def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, title: str) -> list[str]:
@@ -173,12 +186,12 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
     shape, image = study.content.features.image_shape, study.features.image(maps)
     names = [f"{where}maps.png"]
     if shape is not None:
-        figure = maps_figure({"": maps.reshape(-1, *shape)}, title, stability)
+        figure = maps_figure({"": maps.reshape(-1, *shape)}, title, stability, _names(found))
     elif image is not None:
         folder.write(f"{where}maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
         peaks = find_peaks(image, _regions(study))
         folder.write(f"{where}peaks.csv", peaks_csv(peaks))
-        figure = slices_figure(image, title, stability)
+        figure = slices_figure(image, title, stability, _names(found))
         names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
     else:
         return []
@@ -200,7 +213,7 @@ def _regions(study: Study) -> RegionsAt | None:
 
 def _write_bundle(file: IO[bytes], folder: RunFolder, study: Study, files: Sequence[str]) -> None:
     """Write one file with all that is to be handed on: the results and the study, public files included."""
-    public = [name for _, name, _ in public_files(study.content.features)]
+    public = file_names(study.content.with_files)
     names = [*files, "privacy.json", "provenance.json", "study.toml", *public]
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
@@ -215,12 +228,13 @@ def _write_table(
     folder.write(name, csv_text(columns, rows).encode())
 
 
-def reliability_json(stability: FloatArray | None) -> dict[str, Any]:
-    """Return how stable each map is, and what that means."""
+def reliability_json(stability: FloatArray | None, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how stable each map is, and what that means; with their names, where they have some."""
+    named = {"names": list(names)} if names else {}
     if stability is None:
         statement = "This method cannot tell how stable its maps are."
-        return {"statement": statement, "threshold": STABLE, "stability": None, "stable": None}
-    return {
+        return named | {"statement": statement, "threshold": STABLE, "stability": None, "stable": None}
+    return named | {
         "statement": RELIABILITY,
         "threshold": STABLE,
         "stability": np.round(stability, 4).tolist(),

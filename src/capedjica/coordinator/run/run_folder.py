@@ -146,7 +146,7 @@ class RunFolder:
             )
         # First of all, so that a folder with anything in it is known as that of this run.
         self.write("run.json", _json(state))
-        copy_files(study.content.features, study.folder, self.path)
+        copy_files(study.content.with_files, study.folder, self.path)
         if not (self.path / "study.toml").exists():
             write_study(self.path / "study.toml", study.content)
         return state

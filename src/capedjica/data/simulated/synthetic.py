@@ -17,7 +17,9 @@ over the subject's own time points, the sources have an excess kurtosis of about
 **Maps.** In the style of SimTB (Erhardt et al. 2012) component r is a Gaussian blob, elongated and turned at
 random, near a point of a jittered lattice that covers the image; about every second one of the left half is
 bilateral, with a mirror image in the right half. Neighbours overlap. Only the left half owns pairs, so no two
-components share both places, and the maps stay linearly independent.
+components share both places, and the maps stay linearly independent. Networks that are not compact are
+another kind of maps, ``"scattered"``: each has three blobs anywhere in the image, each of the last two as
+often negative as positive, and every fourth with a mirror image.
 
 **Observations.** :math:`x_t = A s_t + \text{noise}`, with the maps as columns of A.
 """
@@ -27,9 +29,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,8 @@ from capedjica.tools.arrays import FloatArray
 
 Float32Array = NDArray[np.float32]
 
+MapKind = Literal["compact", "scattered"]
+MAP_KINDS: Final[tuple[str, ...]] = get_args(MapKind)
 MAX_ORDER: Final = 10
 MAX_ROOT: Final = 0.95
 GARCH_ALPHA: Final = 0.22
@@ -116,6 +120,7 @@ class SyntheticModel:
         random_state: int | np.random.Generator | None = None,
         *,
         noise: float = 0.0,
+        maps: MapKind = "compact",
     ) -> SyntheticModel:
         """Draw the maps and the lengths of the scans; parameters as for :func:`make_synthetic`."""
         n_subjects = validate.count("n_subjects", n_subjects)
@@ -124,11 +129,25 @@ class SyntheticModel:
         if math.isinf(validate.nonnegative("noise", noise)):
             raise InputError("noise must be finite, got inf")
         rng = _generator(random_state)
-        maps = _spatial_maps(n_components, validate.count("image_side", image_side), rng)
+        if maps not in MAP_KINDS:
+            raise InputError(f"maps must be one of {', '.join(MAP_KINDS)}, got {maps!r}")
+        side = validate.count("image_side", image_side)
+        images = (_spatial_maps if maps == "compact" else _scattered_maps)(n_components, side, rng)
         lengths = rng.integers(shortest, longest, size=n_subjects, endpoint=True)
         root = np.random.SeedSequence(rng.integers(2**32, size=4).tolist())
-        signal = math.sqrt(np.sum(maps**2) / maps[0].size)
-        return cls(maps, lengths, noise * signal, root.spawn(math.ceil(n_subjects / BATCH)))
+        signal = math.sqrt(np.sum(images**2) / images[0].size)
+        return cls(images, lengths, noise * signal, root.spawn(math.ceil(n_subjects / BATCH)))
+
+    def conditioned(self, number: float) -> SyntheticModel:
+        """Return the same model with a mixing matrix of this condition number.
+
+        Singular vectors and the largest singular value stay; the others fall from it in equal ratios.
+        """
+        if not 1 <= number < math.inf:
+            raise InputError(f"a condition number is at least 1 and finite, got {number:g}")
+        left, singular, right = np.linalg.svd(self.mixing, full_matrices=False)
+        mixing = (left * (singular[0] * np.geomspace(1, 1 / number, len(singular)))) @ right
+        return replace(self, maps=np.ascontiguousarray(mixing.T).reshape(self.maps.shape))
 
     @cached_property
     def mixing(self) -> FloatArray:
@@ -173,6 +192,7 @@ def make_synthetic(
     *,
     noise: float = 0.0,
     site_sizes: Sequence[int] | None = None,
+    maps: MapKind = "compact",
 ) -> SyntheticStudy:
     """Simulate a study in memory; the default is the size of the paper's (0.9 GB of images).
 
@@ -193,6 +213,8 @@ def make_synthetic(
         Standard deviation of white noise in every pixel, relative to the root mean square of the signal.
     site_sizes : sequence of int, optional
         Subjects of each site, adding up to ``n_subjects``; as equal as possible when not given.
+    maps : {"compact", "scattered"}
+        One blob for each component (or two that mirror each other), or three of either sign.
 
     Examples
     --------
@@ -200,7 +222,9 @@ def make_synthetic(
     SyntheticStudy(site_sizes=[3, 3], n_components=3, image_shape=(12, 12))
     """
     sizes = _site_sizes(n_sites, n_subjects, site_sizes)
-    model = SyntheticModel.draw(sum(sizes), n_components, n_timepoints, image_side, random_state, noise=noise)
+    model = SyntheticModel.draw(
+        sum(sizes), n_components, n_timepoints, image_side, random_state, noise=noise, maps=maps
+    )
     images, sources = _make_all(model)
     edges = np.cumsum([0, *sizes])
     sites = [images[first:last] for first, last in itertools.pairwise(edges)]
@@ -358,8 +382,7 @@ def _spatial_maps(n_components: int, side: int, rng: np.random.Generator) -> Flo
             f"image_side must be at least {math.ceil(_MIN_SPACING * columns)} for n_components = "
             f"{n_components}, got {side}"
         )
-    axis = np.arange(side) - (side - 1) / 2
-    grid = np.stack(np.meshgrid(axis, axis), axis=-1)
+    grid = _grid(side)
     maps = np.empty((n_components, side, side))
     for r, centre in enumerate(_centres(n_components, side, rng)):
         widths, angle = spacing * rng.uniform(0.4, 0.6, size=2), rng.uniform(0, math.pi)
@@ -367,3 +390,23 @@ def _spatial_maps(n_components: int, side: int, rng: np.random.Generator) -> Flo
         if centre[0] < -spacing / 2 and rng.random() < 0.5:
             maps[r] += _blob(grid, centre * (-1, 1), widths, -angle)
     return maps * rng.uniform(0.7, 1.3, size=(n_components, 1, 1))
+
+
+def _scattered_maps(n_components: int, side: int, rng: np.random.Generator) -> FloatArray:
+    """Return maps (R, side, side) of three blobs of either sign anywhere in the image, some mirrored."""
+    spacing, grid = side / math.ceil(math.sqrt(n_components)), _grid(side)
+    maps = np.zeros((n_components, side, side))
+    for r in range(n_components):
+        for height in (1.0, *(rng.uniform(0.5, 1.0, size=2) * rng.choice([-1, 1], size=2))):
+            centre = rng.uniform(-0.45, 0.45, size=2) * side
+            widths, angle = spacing * rng.uniform(0.4, 0.6, size=2), rng.uniform(0, math.pi)
+            maps[r] += height * _blob(grid, centre, widths, angle)
+            if rng.random() < 0.25:
+                maps[r] += height * _blob(grid, centre * (-1, 1), widths, -angle)
+    return maps * rng.uniform(0.7, 1.3, size=(n_components, 1, 1))
+
+
+def _grid(side: int) -> FloatArray:
+    """Return the (x, y) of every pixel, from the middle."""
+    axis = np.arange(side) - (side - 1) / 2
+    return np.stack(np.meshgrid(axis, axis), axis=-1)

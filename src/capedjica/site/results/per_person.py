@@ -181,7 +181,10 @@ def _files(
     """Yield names and contents of a person's files."""
     found = analyse_subject(runs, unmixing)
     columns = [f"component-{number:02d}" for number in range(1, len(unmixing) + 1)]
-    origin = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    origin: dict[str, Any] = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    networks = study.content.networks
+    if networks is not None and networks.template_names:
+        origin["Names"] = dict(zip(columns, networks.template_names, strict=True))
     for number, (recording, courses) in enumerate(
         zip(person.recordings, found.courses, strict=True), start=1
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -37,12 +38,15 @@ class Setting:
         analysis' share of the budget went into one release; 0 without privacy.
     earlier : dict
         The analyses before this one, by name.
+    folder : Path
+        Where the public files that it names are.
     """
 
     features: FeatureTable
     open_features: Callable[[], Features]
     noise: float = 0.0
     earlier: Mapping[str, AnalysisTable] = field(default_factory=dict)
+    folder: Path = Path()
 
     @property
     def n_features(self) -> int:
@@ -84,11 +88,23 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     # What each release holds, by the label of its query, and what each key means.
     meanings: ClassVar[Words] = {}
     comments: ClassVar[Words] = {}
+    # Keys of files beside the study.toml, each with its hash under the same name and "_sha256".
+    public_keys: ClassVar[tuple[str, ...]] = ()
 
     @property
     def called(self) -> str:
         """Its name."""
         return self.name or self.kind
+
+    @property
+    def releases(self) -> bool:
+        """Whether anything is released; what releases nothing has no part of the budget."""
+        return True
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the guarantee does not cover or rests on because of it, in sentences."""
+        return ()
 
     def problems(self, setting: Setting) -> list[str]:
         """Return what is wrong with it in a study, in words; public files are not opened."""

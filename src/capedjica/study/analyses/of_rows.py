@@ -93,9 +93,8 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
 
     def vector_names(self, setting: Setting) -> tuple[str, ...]:
         """Return what the numbers of the vector are called."""
-        courses = setting.names
-        if self.networks is not None:
-            courses = [f"network {number}" for number in range(1, self._n_courses(setting) + 1)]
+        earlier = setting.earlier.get(self.networks or "")
+        courses = earlier.network_names if isinstance(earlier, IcaTable) else setting.names
         return self.vector(setting).names(courses)
 
     def on_scans(self, rows: Analysis[Any], setting: Setting) -> Analysis[Any]:

@@ -1,0 +1,547 @@
+r"""Joint ICA that begins at a template and moves away from it only as far as the data pay for.
+
+The statistics are those of the default method (:mod:`capedjica.algorithms.ica.subject_level`) and one more;
+what differs is what is asked, where the search begins and how means are used.
+
+1. *Support*, always: how much of each network of the template lies in the subject's own R leading directions,
+   :math:`t' P_i t` for the unit map t and the projector :math:`P_i`, less 1/2; R numbers of at most 1/2 each.
+   A direction drawn at random has R/K, networks of real templates 0.4 to 0.95 on ABIDE. It costs little, and
+   tells at any epsilon which networks the data do not support.
+2. *Subspace*, only where its noise is below `QUIET` (K and R and the budget tell, all public). With E the
+   part of the mean projector that leads out of the template's subspace and :math:`\nu` the noise on each of
+   its numbers,
+
+   .. math:: f = \Bigl(1 - \frac{(n_E - 2)\,\nu^2}{\lVert E \rVert^2}\Bigr)_+                             (1)
+
+   is the part of E that is signal (James and Stein 1961). From `TAKEN` on the subspace of the data takes the
+   place of the template's, and networks without support are replaced by the most concentrated maps of what
+   the others leave (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
+3. *Whitening.* In the template's subspace the log-covariance is that of the template's own time courses,
+   which is 0 if they are independent and of equal power: its diagonal and the rest are shrunk apart, each by
+   its known noise. In the subspace of the data time courses of a template that is wrong may be nearly the
+   same; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured after
+   Q, and compared with 2 log H. Where the subspace is paid it is measured again after the first whitening.
+4. *Rotations*, from where the template is in white data. While the template's subspace is kept every mean is
+   shrunk by (1), so that without anything to be found nothing moves.
+
+Where even rotations would be noise (`AUDIBLE`) the whole budget is for the support, and the networks are
+those of the template.
+
+Shares, clips, `QUIET`, `TAKEN` and the number of rotations were chosen by looking at ABIDE with the sites
+USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
+from capedjica.algorithms.ica.moved import LEVEL, Movement
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
+from capedjica.algorithms.ica.subject_level import (
+    COARSE,
+    DRAWS,
+    FINE,
+    FLOOR,
+    QUIET_FLOOR,
+    QUIET_ROTATIONS,
+    ROTATION,
+    SMALLEST_ANGLE,
+    SUBSPACE,
+    SubjectSite,
+    angle_errors,
+    centred,
+    coarse_clip,
+    fine_clip,
+    projector,
+    redrawn,
+    rotate,
+    rotation_clip,
+    step_length,
+)
+from capedjica.algorithms.ica.template import Template
+from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
+from capedjica.algorithms.parallel import InParallel, one_thread
+from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
+from capedjica.algorithms.state import pack
+from capedjica.algorithms.svec import svec_size, unsvec
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import Query, Stage
+from capedjica.tools.arrays import FloatArray, Scan
+
+SUPPORT: Final = 4
+# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace
+# is, and where neither is.
+DEAF_PLAN: Final = {SUPPORT: 1.0}
+LOUD_PLAN: Final = {SUPPORT: 0.08, COARSE: 0.12, ROTATION: 0.80}
+QUIET_PLAN: Final = {SUPPORT: 0.08, SUBSPACE: 0.30, COARSE: 0.12, FINE: 0.08, ROTATION: 0.42}
+# The norm of the noise on a rotation, in units of its clip, up to which rotations are asked for: on ABIDE the
+# mean of a good template has 0.11.
+AUDIBLE: Final = 0.25
+# The largest eigenvalue of the noise on the mean projector up to which it is asked for.
+QUIET: Final = 0.11
+# The part of what leads out of the template's subspace that must be signal for it to be left.
+TAKEN: Final = 0.25
+# Between a direction drawn at random (0) and one that everybody has (1): below, a network has no support.
+LEAST_SUPPORT: Final = 0.11
+MOST_ROTATIONS: Final = 16
+# How many rotations suit the noise of one that had all of their budget.
+ROTATIONS_PER_NOISE: Final = 0.015
+# What a mean is divided by for a turn: above half of how it responds to an angle on synthetic data, 0.35.
+STIFFNESS: Final = 0.2
+# Maps that are nearly sums of others in the subspace: their time courses count as at most this strong.
+WORST_FRAME: Final = 30.0
+# Subjects may differ more in some networks than in others: sampling noise counts so many times its mean.
+UNEVEN: Final = 2.0
+
+
+def support_clip(n_networks: int) -> float:
+    """Clip of a subject's support: 0.8 of the most there can be."""
+    return 0.4 * math.sqrt(n_networks)
+
+
+@dataclass(frozen=True, eq=False)
+class GuidedMethod:
+    """The method with its parameters, all of them public.
+
+    Parameters
+    ----------
+    template : Template
+        Where it begins.
+    scan_length : int
+        Time points of a typical scan, as planned.
+    noise : float
+        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
+        budget went into one release; 0 without noise.
+    max_rotations : int, optional
+        J, the number of iterations; by default what suits the noise.
+    basis : array (K, D), optional
+        A public basis with orthonormal rows; afterwards K numbers stand for the features.
+    asked : dict, optional
+        What is asked, with its part of the budget; by default what suits the noise.
+    """
+
+    template: Template
+    scan_length: int
+    noise: float = 0.0
+    max_rotations: int | None = None
+    basis: FloatArray | None = None
+    asked: Mapping[int, float] | None = None
+
+    def __post_init__(self) -> None:
+        if check_scan_length(self.scan_length) < self.n_components:
+            raise InputError(
+                f"the template has {self.n_components} networks, more than the {self.scan_length} time "
+                "points of a scan: their time courses could not be told apart"
+            )
+        self.template.check_kept(self.basis)
+
+    @property
+    def n_features(self) -> int:
+        """D."""
+        return self.template.n_features
+
+    @property
+    def n_components(self) -> int:
+        """R."""
+        return self.template.n_networks
+
+    @property
+    def n_kept(self) -> int:
+        """K, the numbers that stand for the features."""
+        return self.n_features if self.basis is None else len(self.basis)
+
+    @cached_property
+    def plan(self) -> Mapping[int, float]:
+        """What is asked, with its part of the budget (of mu^2)."""
+        if self.asked is not None:
+            return self.asked
+        r = self.n_components
+        if self.noise * math.sqrt(r * (r - 1) / 2 / LOUD_PLAN[ROTATION]) > AUDIBLE:
+            return DEAF_PLAN
+        eigenvalue = self.noise * math.sqrt(r * self.n_kept / QUIET_PLAN[SUBSPACE]) / 2
+        return QUIET_PLAN if eigenvalue <= QUIET else LOUD_PLAN
+
+    @cached_property
+    def _queries(self) -> dict[int, Query]:
+        r, length = self.n_components, self.scan_length
+        coarse = coarse_clip(r) if self.noise > 0 else -math.log(QUIET_FLOOR) * math.sqrt(r)
+        return {
+            SUPPORT: Query("support of the template", r, support_clip(r)),
+            SUBSPACE: Query("subspace", svec_size(self.n_kept), math.sqrt(r), PSD_SPREAD),
+            COARSE: Query("log-covariance", svec_size(r), coarse),
+            FINE: Query("log-covariance, whitened", svec_size(r), fine_clip(r, length)),
+            ROTATION: Query("rotation", r * (r - 1) // 2, rotation_clip(r, length)),
+        }
+
+    @cached_property
+    def n_rotations(self) -> int:
+        """J."""
+        if ROTATION not in self.plan:
+            return 0
+        if self.max_rotations is not None:
+            return self.max_rotations
+        noise = self.noise * rotation_clip(self.n_components, self.scan_length) / self.plan[ROTATION] ** 0.5
+        return max(1, round(min(ROTATIONS_PER_NOISE / noise, MOST_ROTATIONS))) if noise else QUIET_ROTATIONS
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return everything the method asks."""
+        return tuple(
+            Stage(self._queries[kind], self.n_rotations if kind == ROTATION else 1, share)
+            for kind, share in self.plan.items()
+        )
+
+    def site(self, subjects: Sequence[Scan]) -> GuidedSite:
+        """Return what a site computes."""
+        longest = longest_scan(self.scan_length)
+        return GuidedSite(subjects, tuple(self.plan), self._poles, self.basis, longest, self.noise == 0)
+
+    @cached_property
+    def _poles(self) -> FloatArray:
+        """The maps of the template in the numbers that stand for the features (R, K), of unit length."""
+        maps = self.template.maps if self.basis is None else self.template.maps @ self.basis.T
+        unit: FloatArray = maps / np.linalg.norm(maps, axis=1, keepdims=True)
+        return unit
+
+    @property
+    def least_support(self) -> float:
+        """The support below which a network is not one of these data."""
+        at_random = self.n_components / self.n_kept
+        return at_random + LEAST_SUPPORT * (1 - at_random)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
+        """Run the method; ``progress(unmixing, iteration)`` is called after each rotation."""
+        asked = _Asked(means, tuple(self.plan))
+        with one_thread():
+            support = asked.mean(SUPPORT)
+            support = replace(support, value=support.value + 0.5)
+            if ROTATION not in self.plan:
+                return self._unmoved(support)
+            outside = self._outside(asked.mean(SUBSPACE)) if SUBSPACE in self.plan else None
+            V = self._template_subspace if outside is None else outside.subspace
+            taken = outside is not None and outside.taken
+            inside = self._inside(V, support.value, taken=taken)
+            frame = nearest_rotation(inside) if taken else pseudo_inverse(inside).T
+            before, sphering = self._whitening(asked, V, frame, inside)
+            means.publish(pack(V=V, sphering=sphering))
+            turned = begun = _Turned(start(inside, sphering) if taken else np.eye(self.n_components))
+            for turned in self._rotations(asked, begun, shrunk=not taken):
+                if progress is not None:
+                    progress(self._unmixing(V, sphering, turned.W), len(turned.turns))
+            unmixing = self._unmixing(V, sphering, turned.W)
+            draws = list(self._draws(asked.released, V, inside, before, turned, outside))
+            movements = self._movements(unmixing, draws, support, turned, outside)
+        return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.turns))
+
+    def _unmoved(self, support: ReleasedMean) -> Networks:
+        """Return the template's own networks, and their support."""
+        maps = self.template.maps.T
+        movements = tuple(
+            Movement(name, 0.0, 0.0, 1.0, False, float(shown), support.noise, self.least_support)
+            for name, shown in zip(self.template.names, support.value, strict=True)
+        )
+        return Networks(pseudo_inverse(maps), lambda: iter([maps]), self.template, movements, n_iter=0)
+
+    @cached_property
+    def _template_subspace(self) -> FloatArray:
+        return np.linalg.qr(self._poles.T)[0]
+
+    def _outside(self, released: ReleasedMean) -> _Outside:
+        """Decide whether the subspace of the data takes the place of the template's, by equation (1)."""
+        own = self._template_subspace
+        mean, noise = unsvec(released.value), released.noise / math.sqrt(2)
+        leading_out = mean @ self._poles.T
+        leading_out -= own @ (own.T @ leading_out)
+        block = mean @ own - own @ (own.T @ mean @ own)
+        n_out = (self.n_kept - self.n_components) * self.n_components
+        signal = signal_part(float(np.sum(block**2)), n_out, noise)
+        taken = signal >= TAKEN
+        subspace = leading_subspace(released.value, self.n_components) if taken else own
+        return _Outside(subspace, taken, np.sum(leading_out**2, axis=0), noise, released.n_people)
+
+    def _inside(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
+        """Return the template's maps in a subspace, as the columns of an (R, R) matrix that can be inverted.
+
+        In a subspace of the data networks without support give way to concentrated maps of what is left.
+        """
+        inside = V.T @ self._poles.T
+        if not taken:
+            return inside
+        lost = support < self.least_support
+        if lost.any():
+            n_known = int(np.sum(~lost))
+            rest = np.linalg.qr(inside[:, ~lost], mode="complete")[0][:, n_known:]
+            inside[:, lost] = rest @ varimax(self._in_features(V @ rest)).T
+        left, singular, right = np.linalg.svd(inside)
+        guarded: FloatArray = (left * np.maximum(singular, singular[0] / WORST_FRAME)) @ right
+        return guarded
+
+    def _whitening(
+        self, asked: _Asked, V: FloatArray, frame: FloatArray, inside: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the spherings before and after the last whitening."""
+        before = sphering = frame
+        for kind in (COARSE, FINE):
+            if kind in self.plan:
+                asked.publish(pack(V=V, sphering=sphering))
+                before, sphering = sphering, self._whitened(sphering, asked.mean(kind), kind, inside)
+        return before, sphering
+
+    def _whitened(
+        self, sphering: FloatArray, released: ReleasedMean, kind: int, inside: FloatArray
+    ) -> FloatArray:
+        """Return what whitens data of a log-covariance, as near to what they were before as can be."""
+        known = unsvec(released.value)
+        if kind == COARSE:
+            expected = template_log_covariance(sphering.T @ inside)
+            known = expected + shrunk_apart(known - expected, released.noise)
+        values, vectors = np.linalg.eigh(known)
+        most = -math.log(FLOOR if self.noise > 0 else QUIET_FLOOR)
+        factors = np.exp(-np.clip(values, -most, most) / 2)
+        white: FloatArray = sphering @ (vectors * factors) @ vectors.T
+        return white
+
+    def _rotations(self, asked: _Asked, turned: _Turned, *, shrunk: bool) -> Iterator[_Turned]:
+        """Yield W after each rotation; without noise, end when it has come to rest."""
+        stiffness = STIFFNESS
+        for iteration in range(1, self.n_rotations + 1):
+            released = asked.mean(ROTATION, pack(W=turned.W))
+            mean = released.value
+            if turned.means and overshot(turned.means[-1], released):
+                stiffness *= 2
+            kept = signal_part(float(np.sum(mean**2)), mean.size, released.noise) if shrunk else 1.0
+            turn = kept * step_length(iteration, self.n_rotations) / stiffness
+            turned = _Turned(rotate(turned.W, turn * mean), (*turned.turns, turn), (*turned.means, released))
+            yield turned
+            if self.noise == 0 and np.abs(turn * mean).max() < SMALLEST_ANGLE:
+                return
+
+    def _unmixing(self, V: FloatArray, sphering: FloatArray, W: FloatArray) -> FloatArray:
+        return W @ self._in_features(V @ sphering).T
+
+    def _in_features(self, inside: FloatArray) -> FloatArray:
+        """Return columns of K numbers as columns of D features."""
+        return inside if self.basis is None else self.basis.T @ inside
+
+    def _draws(
+        self,
+        released: dict[int, ReleasedMean],
+        V: FloatArray,
+        inside: FloatArray,
+        before: FloatArray,
+        turned: _Turned,
+        outside: _Outside | None,
+    ) -> Iterator[FloatArray]:
+        """Yield (D, R) mixing matrices as they might have come out with other noise.
+
+        As :meth:`capedjica.algorithms.ica.subject_level.SubjectMethod.draws`, from what was published; the
+        start is the template, which has no noise.
+        """
+        last = FINE if FINE in released else COARSE
+        _, spread = angle_errors([one.noise for one in turned.means], turned.turns)
+
+        def draw(number: int) -> FloatArray:
+            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            again = replace(released[last], value=redrawn(released[last], rng))
+            other = self._whitened(before, again, last, inside)
+            angles = spread * rng.standard_normal(self.n_components * (self.n_components - 1) // 2)
+            mixing = V @ np.linalg.inv(other).T @ rotate(turned.W, angles).T
+            if outside is not None and outside.taken:
+                elsewhere = leading_subspace(redrawn(released[SUBSPACE], rng), self.n_components)
+                mixing = elsewhere @ (elsewhere.T @ mixing)
+            return self._in_features(mixing)
+
+        return InParallel(draw, range(DRAWS))
+
+    def _movements(
+        self,
+        unmixing: FloatArray,
+        draws: Sequence[FloatArray],
+        support: ReleasedMean,
+        turned: _Turned,
+        outside: _Outside | None,
+    ) -> tuple[Movement, ...]:
+        """Return how far each network is from the template, and whether noise explains that."""
+        # What a basis does not keep of the template is no distance.
+        maps = self._in_features(self._poles.T)
+        distances = across(pseudo_inverse(unmixing), maps)
+        # Draws have the noise of what was published once more.
+        squares = np.mean([across(draw, maps) ** 2 for draw in draws], axis=0)
+        excess = np.sqrt(np.maximum(squares - distances**2, 0.0))
+        energy, n_numbers = self._evidence(turned, outside)
+        moved = chi2.sf(energy, n_numbers) < LEVEL / self.n_components
+        return tuple(
+            Movement(
+                name,
+                float(distance),
+                float(noise),
+                1.0,
+                bool(far),
+                float(shown),
+                support.noise,
+                self.least_support,
+            )
+            for name, distance, noise, far, shown in zip(
+                self.template.names, distances, excess, moved, support.value, strict=True
+            )
+        )
+
+    def _evidence(self, turned: _Turned, outside: _Outside | None) -> tuple[FloatArray, int]:
+        r"""Return for each network a chi-square of what would be zero at the template, and its degrees.
+
+        The mean of all rotation statistics, which shrinks as W moves, so that it does not overstate; and what
+        of the mean projector leads out of the template's subspace. Each number has the noise of privacy and
+        that of sampling: of M subjects whose vectors of n numbers are no longer than C,
+        :math:`C^2 / (n M)` on each number, and twice that, since networks differ.
+        """
+        r = self.n_components
+        mean = np.mean([one.value for one in turned.means], axis=0)
+        matrix = np.zeros((r, r))
+        matrix[np.triu_indices(r, 1)] = mean
+        energies = np.sum(matrix**2, axis=0) + np.sum(matrix**2, axis=1)
+        last = turned.means[-1]
+        privacy = float(np.mean([one.noise**2 for one in turned.means])) / len(turned.means)
+        sampling = _sampling(self._queries[ROTATION].clip, mean.size, last.n_people)
+        chi = energies / max(privacy + sampling, np.finfo(float).tiny)
+        if outside is None or self.n_kept == r:
+            return chi, r - 1
+        n_out = self.n_kept - r
+        sampling = _sampling(math.sqrt(r) / 2, n_out * r, outside.n_people)
+        return chi + outside.energies / max(outside.noise**2 + sampling, np.finfo(float).tiny), r - 1 + n_out
+
+
+def template_log_covariance(inside: FloatArray) -> FloatArray:
+    """Return log A'A, without its trace, for maps A = QH as columns: 2 log H after Q, 0 of time courses."""
+    _, singular, right = np.linalg.svd(inside)
+    logarithms = 2 * np.log(singular)
+    expected: FloatArray = (right.T * (logarithms - logarithms.mean())) @ right
+    return expected
+
+
+def start(inside: FloatArray, sphering: FloatArray) -> FloatArray:
+    """Return the rotation of white data that is nearest to the template's time courses."""
+    rows = np.linalg.inv(inside) @ np.linalg.inv(sphering).T
+    return nearest_rotation(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def _sampling(clip: float, n_numbers: int, n_people: int) -> float:
+    return UNEVEN * clip**2 / (n_numbers * n_people) if n_people else 0.0
+
+
+def across(mixing: FloatArray, maps: FloatArray) -> FloatArray:
+    """Return for each column how much of it is not along the same column of ``maps``, both of unit length."""
+    cosines = np.sum(mixing * maps, axis=0) / np.linalg.norm(mixing, axis=0) / np.linalg.norm(maps, axis=0)
+    sines: FloatArray = np.sqrt(np.maximum(1 - cosines**2, 0.0))
+    return sines
+
+
+def signal_part(energy: float, n_numbers: int, noise: float) -> float:
+    """Return the part of n numbers of a squared norm that noise does not explain, equation (1)."""
+    if noise == 0 or n_numbers <= 2:
+        return 1.0
+    return max(0.0, 1 - (n_numbers - 2) * noise**2 / energy) if energy > 0 else 0.0
+
+
+def overshot(before: ReleasedMean, now: ReleasedMean) -> bool:
+    """Tell whether a mean has turned round, by more than two standard deviations of what noise would do."""
+    by_noise = before.noise * now.noise * math.sqrt(now.value.size)
+    return float(np.sum(before.value * now.value)) < -2 * by_noise
+
+
+def shrunk_apart(log_covariance: FloatArray, noise: float) -> FloatArray:
+    """Return a log-covariance whose diagonal, less its mean, and rest are each shrunk by their noise."""
+    size = len(log_covariance)
+    diagonal = np.diag(log_covariance) - np.trace(log_covariance) / size
+    rest = log_covariance - np.diag(np.diag(log_covariance))
+    kept = signal_part(float(np.sum(diagonal**2)), size - 1, noise)
+    # Numbers off the diagonal stand in the matrix twice, each with half of the noise's variance.
+    kept_rest = signal_part(float(np.sum(rest**2)), size * (size - 1) // 2, noise)
+    shrunk: FloatArray = np.diag(kept * diagonal) + kept_rest * rest
+    return shrunk
+
+
+@dataclass(frozen=True, eq=False)
+class _Outside:
+    """What the mean projector says of the template's subspace."""
+
+    subspace: FloatArray
+    taken: bool
+    energies: FloatArray
+    noise: float
+    n_people: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Turned:
+    """W, the turn for each unit of a mean, and the means of all rotations so far."""
+
+    W: FloatArray
+    turns: tuple[float, ...] = ()
+    means: tuple[ReleasedMean, ...] = ()
+
+
+class _Asked:
+    """Means by what they are of; those that were made are kept."""
+
+    def __init__(self, means: Means, kinds: tuple[int, ...]) -> None:
+        self._means, self._kinds = means, kinds
+        self.publish = means.publish
+        self.released: dict[int, ReleasedMean] = {}
+
+    def mean(self, kind: int, state: bytes = b"") -> ReleasedMean:
+        """Return the mean of a statistic, with its noise."""
+        self._means.mean(self._kinds.index(kind), state)
+        self.released[kind] = self._means.released[-1]
+        return self.released[kind]
+
+
+class GuidedSite(SubjectSite):
+    """What a site computes: the statistics of the default method, and the support.
+
+    Parameters
+    ----------
+    subjects, basis, longest, exact
+        See :class:`capedjica.algorithms.ica.subject_level.SubjectSite`.
+    kinds : tuple of int
+        What each stage asks.
+    poles : array (R, K)
+        The maps of the template, of unit length.
+    """
+
+    def __init__(
+        self,
+        subjects: Sequence[Scan],
+        kinds: tuple[int, ...],
+        poles: FloatArray,
+        basis: FloatArray | None,
+        longest: int,
+        exact: bool,
+    ) -> None:
+        super().__init__(subjects, len(poles), basis, longest, exact)
+        self._kinds, self._poles = kinds, poles
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
+        """Return the subjects' vectors for a stage."""
+        kind = self._kinds[stage]
+        if kind == SUPPORT:
+            return InParallel(self._support, self._subjects)
+        return super().__call__(kind, published, state)
+
+    def _support(self, subject: Scan) -> FloatArray:
+        """Return how much of each map is in a subject's own directions, less 1/2; zeros if there are none."""
+        with np.errstate(all="ignore"):
+            features = centred(subject) if self._basis is None else centred(subject) @ self._basis
+            own = projector(features, self._n_components, self._exact)
+            if not own.any():
+                return np.zeros((1, self._n_components))
+            shown: NDArray[np.float64] = np.einsum("rk,rk->r", self._poles @ own, self._poles) - 0.5
+            return shown[np.newaxis]

@@ -1,0 +1,196 @@
+r"""Spatial group ICA from one private mean: the subspace of all subjects, then rotation of published maps.
+
+Group ICA as GIFT, MELODIC and CanICA have it looks for maps that are independent over *space*. All it needs
+of people is the R-dimensional subspace that they have in common; which maps within it are the most
+independent is then decided by the published subspace alone. So the whole budget goes into one release:
+
+1. *Subspace.* The mean of the projectors on every subject's own R leading directions
+   (:class:`capedjica.algorithms.ica.subject_level.ProjectorSite`), whose noise is known.
+2. *Denoising*, free (:func:`smooth_subspace`): maps are smooth, and the noise is not.
+3. *Rotation*, free (:func:`independent_rotation`): FastICA of the maps over features.
+
+Unlike joint ICA (:mod:`capedjica.algorithms.ica.subject_level`) it asks nothing of time courses, and so says
+nothing of them: maps that overlap while their time courses are independent are told apart by joint ICA only.
+How it compares with CanICA is measured by ``python -m benchmarks.utility spatial``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from scipy.ndimage import uniform_filter1d
+from scipy.optimize import linear_sum_assignment
+
+from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
+from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
+from capedjica.algorithms.ica.subject_level import DRAWS, ProjectorSite, redrawn
+from capedjica.algorithms.ica.varimax_start import nearest_rotation
+from capedjica.algorithms.parallel import InParallel, one_thread
+from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace
+from capedjica.algorithms.svec import svec, svec_size, unsvec
+from capedjica.errors import InputError
+from capedjica.mechanisms.contract import Query, Stage
+from capedjica.tools.arrays import FloatArray, Scan
+
+STARTS: Final = 4
+MAX_ITERATIONS: Final = 300
+TOLERANCE: Final = 1e-6
+# Of the numbers of a basis, those to each side over which the power of maps is averaged.
+NEIGHBOURS: Final = 1 / 8
+# E[log cosh] of a standard normal variable.
+GAUSSIAN: Final = 0.374567
+
+
+@dataclass(frozen=True, eq=False)
+class SpatialMethod:
+    """The method with its parameters, all of them public.
+
+    Parameters
+    ----------
+    n_features, n_components : int
+        D and R.
+    scan_length : int
+        Time points of a typical scan, as planned.
+    noise : float
+        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
+        budget went into one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without noise.
+    basis : array (K, D), optional
+        A public basis with orthonormal rows, the smoothest first
+        (:func:`capedjica.algorithms.ica.basis.low_pass_within`); afterwards K numbers stand for the features.
+    """
+
+    n_features: int
+    n_components: int
+    scan_length: int
+    noise: float = 0.0
+    basis: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        check_scan_length(self.scan_length)
+        if self.n_kept < self.n_components:
+            what = "there are" if self.basis is None else "the basis keeps"
+            raise InputError(f"{what} {self.n_kept} numbers, fewer than the {self.n_components} components")
+
+    @property
+    def n_kept(self) -> int:
+        """K, the numbers that stand for the features."""
+        return self.n_features if self.basis is None else len(self.basis)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one question."""
+        return (Stage(Query("subspace", svec_size(self.n_kept), math.sqrt(self.n_components), PSD_SPREAD)),)
+
+    def site(self, subjects: Sequence[Scan]) -> ProjectorSite:
+        """Return what a site computes."""
+        longest = longest_scan(self.scan_length)
+        return ProjectorSite(subjects, self.n_components, self.basis, longest, exact=self.noise == 0)
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
+        """Ask for the subspace and rotate its maps; ``progress(unmixing, 1)`` is called at the end."""
+        means.mean(0)
+        with one_thread():
+            released = means.released[-1]
+            maps = self._span(released.value, released.noise)
+            found = maps @ independent_rotation(maps).T
+            unmixing = pseudo_inverse(found)
+        if progress is not None:
+            progress(unmixing, 1)
+        return Networks(unmixing, lambda: self.draws(found, released))
+
+    def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
+        """Return (D, R) maps as they might have come out with other noise, in the order of those found.
+
+        The noise is drawn once more, on top of what was published (which has its own, so that the draws
+        differ somewhat more than runs would), and the maps are rotated anew.
+        """
+
+        def draw(number: int) -> FloatArray:
+            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            maps = self._span(redrawn(released, rng), released.noise)
+            return in_order(maps @ independent_rotation(maps).T, found)
+
+        return InParallel(draw, range(DRAWS))
+
+    def _span(self, mean: FloatArray, noise: float) -> FloatArray:
+        """Return orthonormal (D, R) maps that span the subspace."""
+        if self.basis is None:
+            return leading_subspace(mean, self.n_components)
+        span: FloatArray = self.basis.T @ smooth_subspace(mean, self.n_components, noise)
+        return span
+
+
+def smooth_subspace(mean: FloatArray, n_components: int, noise: float) -> FloatArray:
+    r"""Return the most likely (K, R) subspace of maps that are as smooth as the mean projector says.
+
+    Published is :math:`N = V V' + \sigma G` with G symmetric and normal. If the numbers of the maps in the
+    basis have variances :math:`p_k / R`, what is known of V is proportional to
+
+    .. math:: \exp\Bigl( \frac{\operatorname{tr} V' N V}{\sigma^2} - \frac R2 \sum_k \frac{|v_k|^2}{p_k}
+              \Bigr) ,
+
+    largest at the R leading eigenvectors of :math:`N - \frac12 R \sigma^2 \operatorname{diag}(1 / p)`. The
+    diagonal of N has mean p, but with as much noise as all else; as the numbers of the basis go from the
+    smoothest to the finest, p is smooth too, and averaged over neighbours.
+
+    Parameters
+    ----------
+    mean : array
+        The svec of N.
+    n_components : int
+        R.
+    noise : float
+        :math:`\sigma`; without noise nothing is changed.
+    """
+    if noise == 0:
+        return leading_subspace(mean, n_components)
+    moments = unsvec(mean)
+    width = 2 * int(len(moments) * NEIGHBOURS) + 1
+    averaged = uniform_filter1d(np.diag(moments), width, mode="nearest")
+    power = np.maximum(averaged, noise / math.sqrt(width))
+    return leading_subspace(svec(moments - n_components * noise**2 / 2 * np.diag(1 / power)), n_components)
+
+
+def independent_rotation(maps: FloatArray) -> FloatArray:
+    r"""Return the orthogonal (R, R) matrix W of the most independent maps B = A W', best of several starts.
+
+    It is symmetric FastICA (Hyvärinen 1999) with :math:`G = \log\cosh`, over features; the best is that of
+    the largest :math:`\sum_r (E[G(b_r)] - E[G(\nu)])^2`, :math:`\nu` standard normal. Maps are not centred:
+    the mean of a map over the brain is part of it, and a subspace with a constant map is no special case.
+
+    Parameters
+    ----------
+    maps : array (D, R)
+        A, with orthonormal columns. The starts are the same for all maps, so the result is a function of
+        them.
+    """
+    rng = np.random.default_rng(0)
+    size = maps.shape[1]
+    scaled = maps * math.sqrt(len(maps))
+    starts = [nearest_rotation(rng.standard_normal((size, size))) for _ in range(STARTS)]
+    return max((_climb(scaled, start) for start in starts), key=lambda end: end[0])[1]
+
+
+def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:
+    """Return the contrast that is reached from one start, and where."""
+    for _ in range(MAX_ITERATIONS):
+        score = np.tanh(maps @ W.T)
+        slopes = np.mean(1 - score**2, axis=0)
+        last, W = W, nearest_rotation(score.T @ maps / len(maps) - slopes[:, np.newaxis] * W)
+        if np.abs(np.abs(np.einsum("ij,ij->i", W, last)) - 1).max() < TOLERANCE:
+            break
+    heights = np.abs(maps @ W.T)
+    # log cosh, without overflow
+    contrast = np.mean(heights + np.log1p(np.exp(-2 * heights)), axis=0) - math.log(2)
+    return float(np.sum((contrast - GAUSSIAN) ** 2)), W
+
+
+def in_order(maps: FloatArray, found: FloatArray) -> FloatArray:
+    """Return maps (D, R) in the order of those found that they are most like."""
+    likeness = np.abs(found.T @ maps)
+    ordered: FloatArray = maps[:, linear_sum_assignment(likeness, maximize=True)[1]]
+    return ordered
