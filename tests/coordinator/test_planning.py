@@ -362,6 +362,12 @@ def test_the_dictionary_is_plain_json():
                 "method": "subject",
                 "n_components": 20,
                 "max_iter": None,
+                "template": None,
+                "template_sha256": None,
+                "template_origin": None,
+                "template_source": "",
+                "template_names": [],
+                "group_maps": True,
             }
         ],
         "n_features": 900,

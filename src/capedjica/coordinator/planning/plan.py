@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -159,7 +159,7 @@ def _setting(study: Study, contract: Contract) -> dict[str, Any]:
         "units_per_subject": contract.units_per_subject,
         "against": contract.adversary.against,
         "not_against": contract.adversary.not_against,
-        "guarantee": contract.guarantee().as_dict(),
+        "guarantee": replace(contract.guarantee(), not_covered=study.not_covered).as_dict(),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console
@@ -57,7 +58,7 @@ def _show_setting(plan: Plan, console: Console) -> None:
         return
     masks = f", {contract.masking} masks" if contract.mechanism == "cape" else ""
     console.print(f"Mechanism: {contract.mechanism}{masks}.")
-    guarantee = plan.study.guarantee()
+    guarantee = replace(contract.guarantee(), not_covered=plan.study.not_covered)
     console.print(Text(guarantee.protected, style="bold"))
     for words in (*guarantee.summary[1:], *guarantee.caveats):
         console.print(Text(words))
