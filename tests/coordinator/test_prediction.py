@@ -340,4 +340,4 @@ def test_the_command_refuses_what_cannot_be_predicted():
     result = capedjica(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "only brain networks alone, the plan has 'paper'" in result.stderr
+    assert "can be predicted; the plan has 'paper'" in result.stderr
