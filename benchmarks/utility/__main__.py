@@ -63,13 +63,13 @@ def _parser() -> argparse.ArgumentParser:
 def _rows(name: str, asked: argparse.Namespace, console: Console) -> list[Row]:
     """Return the rows of a new run, or of the last one."""
     claim, path = CLAIMS[name], asked.output / f"utility-{name}.csv"
-    if asked.redraw:
-        return read_csv(path)
-    options = Options(asked.seeds, asked.quick, getattr(asked, "folder", None))
-    rows = run_all(claim.tasks(options), name, console, alone=options.quick or claim.timed)
-    asked.output.mkdir(parents=True, exist_ok=True)
-    write_csv(path, rows)
-    return rows
+    if not asked.redraw:
+        options = Options(asked.seeds, asked.quick, getattr(asked, "folder", None))
+        rows = run_all(claim.tasks(options), name, console, alone=options.quick or claim.timed)
+        asked.output.mkdir(parents=True, exist_ok=True)
+        write_csv(path, rows)
+    # Read back, so that a page drawn again from the rounded numbers is the same page.
+    return read_csv(path)
 
 
 def _command(asked: argparse.Namespace) -> str:
