@@ -260,14 +260,19 @@ def test_a_job_whose_server_is_gone_ends_itself(watching, reply):
     assert ends[0].startswith("nothing was heard from the server")
 
 
-def test_a_job_whose_server_is_there_or_asks_by_itself_goes_on(watching):
-    asked_by_server, asked = (
-        watching(lambda engine: engine.handlers[TOPIC](TOPIC, Shareable(), None) and {}),
-        [],
-    )
-    replied = watching(lambda engine: asked.append(1) or {"server": make_reply(ReturnCode.OK)})
+@pytest.mark.parametrize(
+    "reply",
+    [
+        lambda engine: engine.handlers[TOPIC](TOPIC, Shareable(), None) and {},
+        lambda engine: {"server": make_reply(ReturnCode.OK)},
+    ],
+    ids=["asks by itself", "replies"],
+)
+def test_a_job_whose_server_is_there_goes_on(watching, reply):
+    asked = []
+    ends = watching(lambda engine: asked.append(1) or reply(engine))
     wait_for(lambda: len(asked) > 50)
-    assert asked_by_server == replied == []
+    assert ends == []
 
 
 def test_tasks_are_refused():
