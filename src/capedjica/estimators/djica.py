@@ -148,8 +148,8 @@ class CapeDJICA(Transformer):
         The pseudo-inverse of ``mixing_``.
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
-        that cannot tell.
+        (:mod:`capedjica.algorithms.ica.networks`): from 0.9 good, from 0.7 fair, below not to be trusted
+        (:mod:`capedjica.algorithms.reliability`). None for methods that cannot tell.
     names_ : tuple of str
         What the template calls the networks; empty without one.
     movements_ : tuple of Movement

@@ -48,6 +48,7 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
         contract=contract,
         privacy=estimator.privacy_,
         n_iter=estimator.n_iter_,
+        in_one_process=True,
         released=record.released,
         origin={"Python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     )
@@ -63,4 +64,5 @@ def _maps(estimator: CapeDJICA) -> MapSet:
         estimator.image_shape,
         [] if image is None else find_peaks(image),
         estimator.names_,
+        estimator.mechanism != "none",
     )

@@ -313,11 +313,13 @@ def results(
     folder, which nobody else can open. People who have theirs already, after an interruption, are kept.
     """
     from capedjica.site.home import SiteHome
-    from capedjica.site.results.per_person import write_local_results
+    from capedjica.site.results.per_person import reliability_of, write_local_results
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
         written = write_local_results(run, home, tick)
+    if banner := reliability_of(run).banner:
+        typer.echo(banner)
     kept = f" ({written.kept} were there already)" if written.kept else ""
     typer.echo(f"Results of {written.written + written.kept} people{kept}: {written.folder}")
     if written.unusable:
@@ -337,10 +339,13 @@ def report(
     """
     from capedjica.site.home import SiteHome
     from capedjica.site.results.page import write_local_report
+    from capedjica.site.results.per_person import reliability_of
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
         path = write_local_report(run, home, tick)
+    if banner := reliability_of(run).banner:
+        typer.echo(banner)
     typer.echo(f"Wrote {path}: open it in a browser.")
     typer.echo("It is about single people: it must not leave this site.")
 
