@@ -12,12 +12,15 @@ from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.moved import movement_table
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
+from capedjica.report.figures import maps_figure, profiles_figure, slices_figure
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from capedjica.estimators.djica import CapeDJICA
 
 _LIBRARIES: Final = ("capedjica", "numpy", "scipy", "numba", "cryptography", "nibabel", "nilearn")
@@ -53,6 +56,19 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
         origin={"Python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     )
     return HtmlReport(group_page(findings))
+
+
+def components_figure(estimator: CapeDJICA, title: str | None) -> Figure:
+    """Return the maps of a fit as a figure."""
+    maps = _maps(estimator)
+    shown = "\n".join(part for part in (maps.reliability.banner, title or maps.reliability.headline) if part)
+    if maps.image is not None:
+        return slices_figure(maps.image, shown, maps.reliability, maps.names)
+    if maps.image_shape is not None:
+        return maps_figure(
+            {"": maps.values.reshape(-1, *maps.image_shape)}, shown, maps.reliability, maps.names
+        )
+    return profiles_figure(maps.values, shown, maps.reliability, maps.names)
 
 
 def _maps(estimator: CapeDJICA) -> MapSet:

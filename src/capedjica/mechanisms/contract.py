@@ -156,7 +156,7 @@ class Contract:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise InputError(f"mechanism must be one of {', '.join(MECHANISMS)}; got {self.mechanism!r}")
+            validate.choice("mechanism", self.mechanism, MECHANISMS)
         if self.masking not in MASKS:
             raise InputError(f"masking must be 'uniform' or 'paper', got {self.masking!r}")
         ProtectedUnit(self.neighbour, self.units_per_subject)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from capedjica.algorithms.reliability import Reliability
-from capedjica.report.slices import SLICES, axial, over_brain, square
+from capedjica.report.slices import FADED, SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import whole_file
 
@@ -84,6 +84,30 @@ def slices_figure(
         fontsize=7,
         color=_INK,
     )
+    return figure
+
+
+def profiles_figure(
+    maps: FloatArray, title: str, reliability: Reliability | None = None, names: Sequence[str] = ()
+) -> Figure:
+    """Show maps (R, D) as one number for each feature, one row per map; those not reliable are faded."""
+    figure = Figure(figsize=(7.5, 0.9 + 1.0 * len(maps)), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=_INK)
+    axes = figure.subplots(len(maps), squeeze=False, sharex=True)[:, 0]
+    for number, (axis, values) in enumerate(zip(axes, maps, strict=True)):
+        faded = reliability is not None and reliability.poor(number)
+        places = np.arange(1, len(values) + 1)
+        axis.fill_between(
+            places, values, step="mid", color=COLOURS[0], alpha=FADED if faded else 1, linewidth=0
+        )
+        axis.axhline(0, color=_INK, linewidth=0.6)
+        said = "" if reliability is None else reliability.mark(number)
+        caption = ", ".join(part for part in (*names[number : number + 1], said) if part)
+        axis.set_title(
+            f"{number + 1}{': ' * bool(caption)}{caption}", fontsize=8, color=_INK, loc="left", pad=2
+        )
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("feature", fontsize=8, color=_INK)
     return figure
 
 

@@ -93,7 +93,7 @@
     const index = here.map((mm, axis) => voxel(mm, axis, data.step, data.shape));
     const value = at(map, data.shape, index) / data.levels;
     const words = value === 0 ? `below ${data.least}` : value.toFixed(2);
-    find("place").textContent = `MNI x = ${here[0]}, y = ${here[1]}, z = ${here[2]} mm: value ${words}`;
+    find("place").textContent = `x = ${here[0]}, y = ${here[1]}, z = ${here[2]} mm (MNI): value ${words}`;
     sliders.forEach((slider, axis) => slider.setAttribute("aria-valuetext", `${here[axis]} millimetres`));
   }
 
