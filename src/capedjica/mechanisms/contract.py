@@ -25,6 +25,8 @@ MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
+# By which sites add no noise to their sums: a trusted aggregator does, or nobody.
+SITES_ADD_NO_NOISE: Final = ("pooled", "none")
 # What a site computes of its subjects for a release: one row per subject, a few subjects at a time.
 Vectors = Scan
 # What does it: ``statistics(stage, published, state)`` yields the subjects' vectors.

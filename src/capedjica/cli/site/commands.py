@@ -374,9 +374,10 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
 
 @app.command()
 def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
-    """List everything that ever left this site, in plain words."""
+    """List everything made from anybody's data that ever left this site, in plain words."""
     from capedjica.site.home import SiteHome
-    from capedjica.site.ledger_view import messages_sent
+    from capedjica.site.ledger_view import NOT_LISTED, messages_sent
+    from capedjica.tools.terminal import show_paragraph
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         rows = messages_sent(ledger)
@@ -385,4 +386,6 @@ def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
         return
     for row in rows:
         typer.echo(row["text"])
-    typer.echo(f"{len(rows)} messages in all." if rows else "Nothing ever left this site.")
+    typer.echo(f"{len(rows)} messages in all." if rows else "Nothing made from anybody's data ever left.")
+    numbers = sum(row["numbers"] for row in rows)
+    show_paragraph(NOT_LISTED.format(kilobytes=8 * numbers / 1000), Console(highlight=False))
