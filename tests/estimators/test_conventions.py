@@ -1,8 +1,6 @@
-"""Estimators as scikit-learn's users expect them: kept, copied, scored, drawn, and strict about what they get."""
+"""Estimators as scikit-learn's users expect them: kept, scored, drawn, and strict about what they get."""
 
 import pickle
-import subprocess
-import sys
 
 import joblib
 import numpy as np
@@ -96,7 +94,7 @@ def test_the_score_is_the_part_of_variance_explained(fitted, pca):
     assert fitted.score({"a": site[:4], "b": site[4:]}) == pytest.approx(expected)
     plain = np.concatenate(site)
     assert pca.score(site) == pytest.approx(np.sum((plain @ pca.components_.T) ** 2) / np.sum(plain**2))
-    assert fitted.score(site) > ica(n_components=2).fit(STUDY.sites).score(site)
+    assert fitted.score(site) < ica().fit(STUDY.sites).score(site) < 1
     with pytest.raises(InputError, match="no variance to explain"):
         fitted.score(np.zeros((10, 36)))
 
@@ -118,12 +116,6 @@ def test_it_is_a_step_of_a_pipeline():
     assert pipeline.score([STUDY.sites[0]]) == pipeline["ica"].score(STUDY.sites[0])
 
 
-def test_scikit_learn_is_not_imported_before_it_is_needed():
-    code = "import sys, capedjica; capedjica.CapeDJICA(2).get_params(); print('sklearn' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.strip() == "False"
-
-
 # Data frames
 
 
@@ -137,7 +129,7 @@ def test_data_frames_are_arrays_with_names():
     np.testing.assert_array_equal(plain.components_, named.components_)
     assert list(named.feature_names_in_[:2]) == ["region 0", "region 1"]
     scan = frames()[0][0]
-    np.testing.assert_array_equal(named.transform(scan), plain.transform(STUDY.sites[0][0]))
+    np.testing.assert_allclose(named.transform(scan), plain.transform(STUDY.sites[0][0]), atol=1e-12)
     with pytest.raises(InputError, match="must be those of fit, in their order"):
         named.transform(scan[scan.columns[::-1]])
     assert not hasattr(named.fit(STUDY.sites), "feature_names_in_")
@@ -176,12 +168,7 @@ def test_maps_are_drawn_and_unreliable_ones_said_first(tmp_path):
 
 def test_a_report_of_one_process_does_not_say_that_data_stayed_apart(fitted):
     page = fitted.generate_report().html
-    for claim in (
-        "data left their site",
-        "data leaving their site",
-        "only ever read at their own site",
-        "ledger.",
-    ):
+    for claim in ("left their site", "leaving their site", "only ever read at their own site", "own ledger"):
         assert claim not in page
     assert "in one process" in page
     assert "Sites were parts of the data" in page
