@@ -38,13 +38,15 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
     """Return the report of a fit."""
     contract = record.contract
     people = contract.participants
-    usual = f"Networks of {sum(people.values()):,} people at {counted(len(people), 'site')}"
+    maps = _maps(estimator)
+    what = "Networks" if maps.reliability.n_reliable in (None, len(maps)) else "Maps"
+    usual = f"{what} of {sum(people.values()):,} people at {counted(len(people), 'site')}"
     words, source = estimator.template_words
     findings = Findings(
         title=title or usual,
         method=estimator.method,
         version=version("capedjica"),
-        maps=_maps(estimator),
+        maps=maps,
         tables=[movement_table(estimator.movements_)] if estimator.movements_ else [],
         template=words,
         template_source=source,
