@@ -51,7 +51,8 @@ def test_guide(page, tmp_path):
 
 
 @pytest.mark.parametrize("code", list(blocks("python")))
-def test_example(code, capsys):
+def test_example(code, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "example", "exec"), {})
 
 

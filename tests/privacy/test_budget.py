@@ -262,9 +262,37 @@ def test_copies_of_an_estimator_share_its_budget(estimator):
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_it_is_not_pickled(protocol):
-    for thing in (PrivacyBudget(1.0), CapePCA(2, epsilon=1.0, budget=PrivacyBudget(1.0))):
-        with pytest.raises(TypeError, match="another process would have a second budget"):
-            pickle.dumps(thing, protocol)
+    with pytest.raises(TypeError, match="another process would have a second budget"):
+        pickle.dumps(PrivacyBudget(1.0), protocol)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_estimator_leaves_its_budget_behind(protocol):
+    """Its results can be used anywhere; to fit it again without a budget would be spending nobody counts."""
+    budget = PrivacyBudget(2.0)
+    fitted = CapePCA(2, epsilon=1.0, budget=budget).fit(SCANS)
+    spent = budget.spent_mu
+    restored = pickle.loads(pickle.dumps(fitted, protocol))
+    assert (restored.components_ == fitted.components_).all()
+    assert fitted.budget is budget
+    for refused in (restored, clone(restored)):
+        with pytest.raises(InputError, match="its budget stayed behind"):
+            refused.fit(SCANS)
+    assert budget.spent_mu == spent
+    restored.set_params(budget=budget).fit(SCANS)
+    assert budget.spent_mu > spent
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [CapeDJICA(2, epsilon=1.0), PrivateHistogram([0, 1], epsilon=1.0)],
+    ids=lambda e: type(e).__name__,
+)
+def test_no_pickled_estimator_is_fitted_without_its_budget(estimator):
+    estimator = clone(estimator).set_params(budget=PrivacyBudget(1.0))
+    restored = pickle.loads(pickle.dumps(estimator))
+    with pytest.raises(InputError, match="its budget stayed behind"):
+        restored.fit(SCANS if isinstance(estimator, CapeDJICA) else {"a": [0.5] * 9, "b": [0.5] * 9})
 
 
 def test_other_processes_cannot_spend_a_budget_in_memory():

@@ -6,6 +6,7 @@ import nibabel
 import numpy as np
 import pytest
 
+from capedjica.algorithms.reliability import Reliability
 from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
 from capedjica.report.figures import draw, slices_figure
 from capedjica.report.slices import SHOWN_FROM, SLICES, axial, coloured, over_brain, square
@@ -82,11 +83,11 @@ def test_left_is_left_and_front_is_at_the_top(image):
 
 
 def test_slices_are_drawn(image, tmp_path):
-    draw(slices_figure(image, "Networks", np.array([0.9, 0.1])), tmp_path / "maps.png")
+    draw(slices_figure(image, "Networks", Reliability(2, np.array([0.9, 0.1]))), tmp_path / "maps.png")
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
-    figure = slices_figure(image, "Networks", np.array([0.9, 0.1]))
+    figure = slices_figure(image, "Networks", Reliability(2, np.array([0.9, 0.1])))
     titles = [axis.get_title(loc="left") for axis in figure.axes]
-    assert titles == ["1: stability 0.90", "2: stability 0.10 unstable"]
+    assert titles == ["1: stability 0.90, good", "2: stability 0.10, poor"]
     drawn = [axis.images[0].get_array() for axis in figure.axes]
     cuts = axial(image)
     assert (drawn[0] == over_brain(cuts[0], False)).all()

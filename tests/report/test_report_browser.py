@@ -1,12 +1,15 @@
 """Pages in a real browser: nothing goes wrong, nothing goes out, everybody can use and print them."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from capedjica.coordinator.run.report import run_report
+from capedjica.coordinator.run.report import run_findings, run_report
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.one_machine.simulation import Simulation, simulate
+from capedjica.report.group import group_page
 from capedjica.study.study_file import Study
 from tests.report.browser import AXE, ROOT, Browser, find_chromium
 from tests.report.conftest import KINDS
@@ -157,3 +160,36 @@ def test_the_screenshot_of_the_readme(browser, tmp_path):
     browser.screenshot(picture)
     assert browser.complaints() == []
     assert picture.stat().st_size < 1_000_000
+
+
+def colour(browser):
+    """Return how colourful the cuts of the viewer are, on average."""
+    return browser.evaluate(
+        """[...document.querySelectorAll('canvas')].map((canvas) => {
+             const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+             let sum = 0;
+             for (let i = 0; i < data.length; i += 4) sum += Math.abs(data[i] - data[i + 2]);
+             return sum;
+           }).reduce((a, b) => a + b)"""
+    )
+
+
+def test_the_viewer_fades_what_is_not_reliable_and_marks_the_sides(browser, runs, tmp_path):
+    found, published = {}, run_findings(runs["brains"])
+    for stability in (0.95, 0.2):
+        path = tmp_path / f"{stability}.html"
+        maps = replace(published.maps, stability=np.full(len(published.maps), stability))
+        path.write_text(group_page(replace(published, maps=maps)), encoding="utf-8")
+        browser.open(path, *DESK)
+        browser.wait("document.querySelector('#viewer').dataset.ready === 'yes'")
+        found[stability] = colour(browser)
+    assert found[0.2] < 0.75 * found[0.95]
+    white = browser.evaluate(
+        """[1, 2, 0].map((number) => {
+             const canvas = document.querySelectorAll('canvas')[number], context = canvas.getContext('2d');
+             return [8, canvas.width - 30].map((left) =>
+               Math.max(...context.getImageData(left, 8, 22, 24).data.filter((_, i) => i % 4 === 0)));
+           })"""
+    )
+    assert white[0] == white[1] == [255, 255]
+    assert 255 not in white[2]

@@ -29,6 +29,7 @@ from capedjica.report.group import group_page
 from capedjica.report.local import PersonResults, Spectrum, qualities
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
+from capedjica.report.slices import FADED
 from capedjica.report.viewer import volumes
 from capedjica.site.people.roll import open_people
 from capedjica.site.results.page import write_local_report
@@ -267,7 +268,8 @@ def test_the_viewer_gets_the_maps_where_they_are():
         for centre, sign in (([-40, -60, -20], 1), ([20, 40, 40], -1))
     ]
     image = nibabel.Nifti1Image(np.stack(maps, axis=-1).astype(np.float32), affine)
-    data = volumes(image, ["a", "b"])
+    data = volumes(image, ["a", "b"], [False, True])
+    assert [one["opacity"] for one in data["maps"]] == [1, FADED]
     for found, centre, sign in zip(data["maps"], ([-40, -60, -20], [20, 40, 40]), (1, -1), strict=True):
         np.testing.assert_allclose(found["start"], centre, atol=3)
         plain = np.frombuffer(gzip.decompress(base64.b64decode(found["data"])), dtype=np.int8)

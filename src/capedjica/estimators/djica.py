@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, get_args
 
@@ -30,11 +31,11 @@ from capedjica.algorithms.ica.template_method import TemplateMethod
 from capedjica.algorithms.pca import PrincipalComponents, leading_subspace
 from capedjica.data.templates import NOT_COVERED, ORIGIN_WORDS, GivenTemplate, Origin, read_template
 from capedjica.errors import InputError
-from capedjica.estimators.base import DEPRECATED, Transformer, is_given, renamed, warn_of
+from capedjica.estimators.base import DEPRECATED, Transformer, each, is_given, renamed, warn_of
 from capedjica.estimators.images import Extractor, ImageOptions, is_image, series_of_sites
-from capedjica.estimators.inputs import OnBad, Sites, read_sites
-from capedjica.estimators.reporting import Record, estimator_report
-from capedjica.mechanisms.contract import MASKS, MaskName, MechanismName
+from capedjica.estimators.inputs import OnBad, Sites, feature_names, read_sites
+from capedjica.estimators.reporting import Record, components_figure, estimator_report
+from capedjica.mechanisms.contract import MASKS, MECHANISMS, MaskName, MechanismName
 from capedjica.mechanisms.terms import Terms
 from capedjica.privacy import pure_mu, validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget
@@ -44,6 +45,7 @@ from capedjica.securesum.noise import NoiseSource
 from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from nibabel.nifti1 import Nifti1Image
 
 Method = Literal["subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"]
@@ -95,7 +97,11 @@ class CapeDJICA(Transformer):
     random_state : int, optional
         Seeds what is not privacy noise (the order of time points in "djica").
     on_bad : {"raise", "zero"}
-        What to do about subjects with NaN, infinity or constant features.
+        What to do about subjects that cannot be used (NaN, infinity, no time points, a file that cannot be
+        read) or hardly (constant features, fewer time points than components, longer than
+        ``4 * scan_length``). "raise" says which before anything is spent. "zero" is what sites do in studies
+        of the command line, where nobody may learn who it was: who cannot be used contributes zero and is
+        counted, a constant feature is zero, and longer scans are cut.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
     callback : callable, optional
@@ -148,8 +154,8 @@ class CapeDJICA(Transformer):
         The pseudo-inverse of ``mixing_``.
     stability_ : array of shape (n_components,), or None
         How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
-        that cannot tell.
+        (:mod:`capedjica.algorithms.ica.networks`): from 0.9 good, from 0.7 fair, below not to be trusted
+        (:mod:`capedjica.algorithms.reliability`). None for methods that cannot tell.
     names_ : tuple of str
         What the template calls the networks; empty without one.
     movements_ : tuple of Movement
@@ -158,6 +164,10 @@ class CapeDJICA(Transformer):
     recoverable_ : array of shape (n_components,)
         Whether each map can be told from what was published; False where clipping has buried a component
         that is far weaker than others. Such maps have a stability of 0.
+    n_features_in_ : int
+        D.
+    feature_names_in_ : array of str
+        The columns of the subjects, where they were data frames.
     components_img_ : nibabel.nifti1.Nifti1Image
         The maps as a 4-D image in the space of the atlas or the mask, where there is one.
     n_iter_ : int
@@ -216,7 +226,6 @@ class CapeDJICA(Transformer):
         self.mask, self.learning_rate, self.pca_share = mask, learning_rate, pca_share
         self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
 
-    components_: FloatArray
     mixing_: FloatArray
     unmixing_: FloatArray
     _extractor: Extractor | None = None
@@ -255,6 +264,7 @@ class CapeDJICA(Transformer):
             raise InputError(
                 f"template has {self._known.n_features:,} features, the subjects of X have {n_features:,}"
             )
+        self._know_features(n_features, feature_names(X))
         if self._as_known:
             self._keep_known(sites)
             return self
@@ -399,8 +409,13 @@ class CapeDJICA(Transformer):
         self._record = Record(study.contract, tuple(study.released))
 
     def _check_parameters(self) -> None:
-        if self.method not in METHODS:
-            raise InputError(f"method must be one of {', '.join(METHODS)}; got {self.method!r}")
+        validate.choice("method", self.method, METHODS)
+        validate.choice("mechanism", self.mechanism, MECHANISMS)
+        _check_shape(self.image_shape)
+        if not isinstance(self.n_jobs, Integral) or self.n_jobs == 0:
+            raise InputError(f"n_jobs must be a whole number other than 0, got {self.n_jobs!r}")
+        if self.random_state is not None:
+            validate.count("random_state", self.random_state, minimum=0)
         if self.max_iter is not None:
             validate.count("max_iter", self.max_iter)
             if self.method in ("template", "spatial"):
@@ -522,8 +537,39 @@ class CapeDJICA(Transformer):
 
     def transform(self, X: Any) -> Any:
         """Return the time courses (time, components) of one subject, or of each in a list or dict."""
-        self._check_fitted("unmixing_")
         return super().transform(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """Return what the template calls the networks, or the class and a number, as in scikit-learn.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored: components are made of all features.
+        """
+        usual = super().get_feature_names_out()
+        return np.array(self.names_, dtype=object) if self.names_ else usual
+
+    def plot_components(self, title: str | None = None) -> Figure:
+        """Return a figure of the maps: slices of a brain, images, or one number for each feature.
+
+        Maps that are not reliable (:mod:`capedjica.algorithms.reliability`) are faded; the title begins with
+        it.
+
+        Parameters
+        ----------
+        title : str, optional
+            What stands above.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Shown by notebooks; ``savefig(path)`` writes it.
+        """
+        self._check_fitted("components_")
+        return components_figure(self, title)
+
+    plot_maps = plot_components
 
     def subject_maps(self, X: Any) -> Any:
         """Return the own maps (components, features) of one subject, or of each in a list or dict.
@@ -533,23 +579,30 @@ class CapeDJICA(Transformer):
         about single people, and not private.
         """
         self._check_fitted("unmixing_")
-        if isinstance(X, Mapping):
-            return {name: self.subject_maps(site) for name, site in X.items()}
-        if isinstance(X, list | tuple):
-            return [self.subject_maps(subject) for subject in X]
-        return analyse_subject([self._series(X)], self.unmixing_).maps
+        return each(lambda subject: analyse_subject([self._series(subject)], self.unmixing_).maps, X)
 
     def _transform_one(self, subject: Any) -> Any:
+        return self._centred(subject) @ self.unmixing_.T
+
+    def _centred(self, subject: Any) -> FloatArray:
         values = self._series(subject)
-        return (values - values.mean(axis=0)) @ self.unmixing_.T
+        centred: FloatArray = values - values.mean(axis=0)
+        return centred
 
     def _series(self, subject: Any) -> FloatArray:
         if is_image(subject):
             subject = series_of_sites([[subject]], self._extractor, "raise", 1)["site-1"][0]
-        values = np.asarray(subject, dtype=np.float64)
-        if values.ndim != 2 or values.shape[1] != self.unmixing_.shape[1]:
-            raise InputError(f"a subject must be (time, {self.unmixing_.shape[1]}), got shape {values.shape}")
-        return values
+        return self._table(subject)
+
+
+def _check_shape(shape: Any) -> None:
+    """Refuse what is not the height and the width of an image."""
+    if shape is None:
+        return
+    if not isinstance(shape, list | tuple) or len(shape) != 2:
+        raise InputError(f"image_shape must be a pair (height, width), got {shape!r}")
+    for side in shape:
+        validate.count("a side of image_shape", side)
 
 
 def _hides(mask: Any) -> TypeGuard[MaskName]:

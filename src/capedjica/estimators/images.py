@@ -282,7 +282,8 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
         return sites
     if extractor is None:
         raise InputError(
-            f"X holds images, but neither mask_img nor atlas nor masker is given; {ACROSS_PEOPLE}"
+            f"X holds images ({_described(sites, *places[0])}), but neither mask_img nor atlas nor masker is "
+            f"given; {ACROSS_PEOPLE}"
         )
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
 
@@ -295,6 +296,13 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
         name: [extracted.get((name, m), subject) for m, subject in enumerate(site)]
         for name, site in sites.items()
     }
+
+
+def _described(sites: Mapping[str, Any], name: str, number: int) -> str:
+    """Return which subject is an image; a path as it was given, because it may be no path at all."""
+    given = sites[name][number]
+    path = f" is the path {os.fspath(given)!r}" if isinstance(given, str | os.PathLike) else ""
+    return f"site {name}, subject {number}{path}"
 
 
 def _read(subject: Any, extractor: Extractor, where: str, on_bad: OnBad) -> Scan:

@@ -18,16 +18,45 @@ def name_sites(X: Sites) -> dict[str, Any]:
     """Return sites by name; a list gets the names site-1, site-2, ..."""
     if isinstance(X, Mapping):
         sites = {str(name): site for name, site in X.items()}
-    elif isinstance(X, str | bytes) or not hasattr(X, "__len__"):
+    elif isinstance(X, str | bytes) or is_frame(X) or not hasattr(X, "__len__"):
         raise InputError(f"X must be a list of sites or a dict from name to site, got {type(X).__name__}")
     else:
         sites = {f"site-{number}": site for number, site in enumerate(X, start=1)}
     if not sites:
         raise InputError("X holds no sites")
     for name, site in sites.items():
+        if isinstance(site, Mapping | str | bytes):
+            raise InputError(
+                f"X: site {name} is a {type(site).__name__}; expected a list of its subjects"
+                + ", which list(site.values()) makes of a dict" * isinstance(site, Mapping)
+            )
         if not hasattr(site, "__len__") or not len(site):
             raise InputError(f"site {name} has no subjects")
-    return sites
+    # A data frame iterates over its columns, an array over its rows.
+    return {name: site.to_numpy() if is_frame(site) else site for name, site in sites.items()}
+
+
+def is_frame(given: Any) -> bool:
+    """Tell whether this is a table of pandas or the like, with names for its columns."""
+    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+
+
+def feature_names(X: Sites) -> list[str] | None:
+    """Return the columns of subjects that are data frames; None where not all are, or names are numbers."""
+    sites = X.values() if isinstance(X, Mapping) else X
+    subjects = [subject for site in sites for subject in site]
+    if not all(map(is_frame, subjects)):
+        return None
+    first = list(subjects[0].columns)
+    if not all(isinstance(name, str) for name in first):
+        return None
+    for number, subject in enumerate(subjects):
+        if list(subject.columns) != first:
+            raise InputError(
+                f"X: the columns of subject {number}, counted over all sites, are not those of the first; "
+                "all subjects must have the same, in the same order"
+            )
+    return first
 
 
 def read_sites(
@@ -49,7 +78,10 @@ def read_sites(
     """
     if on_bad not in get_args(OnBad):
         raise InputError(f"on_bad must be 'raise' or 'zero', got {on_bad!r}")
-    sites = {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in name_sites(X).items()}
+    named = name_sites(X)
+    for name, site in named.items():
+        _check_site(name, site)
+    sites = {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in named.items()}
     first_name, first = next((name, site[0]) for name, site in sites.items())
     if sum(map(len, sites.values())) < 2:
         raise InputError(
@@ -69,6 +101,15 @@ def read_sites(
             f"n_components must be at most the {first.shape[1]} features of X, got {n_components}"
         )
     return sites
+
+
+def _check_site(name: str, site: Any) -> None:
+    """Refuse one subject where a list of them was expected, as where X is a flat list of subjects."""
+    if isinstance(site, np.ndarray) and site.ndim < 3 and site.dtype != object:
+        raise InputError(
+            f"X: site {name} is one array of shape {site.shape}; expected a list of subjects, each (time, "
+            "features). Is X a list of subjects? A list of sites is [[subject, ...], [subject, ...]]"
+        )
 
 
 def _array(name: str, number: int, subject: Any) -> Scan:

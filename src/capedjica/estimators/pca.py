@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Self
 
 from capedjica.algorithms.pca import PrincipalComponents
 from capedjica.errors import InputError
 from capedjica.estimators.base import DEPRECATED, Transformer
-from capedjica.estimators.inputs import OnBad, Sites, read_sites
+from capedjica.estimators.inputs import OnBad, Sites, feature_names, read_sites
 from capedjica.mechanisms.contract import MaskName, MechanismName
 from capedjica.privacy import validate
 from capedjica.privacy.budget import PrivacyBudget
 from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.tools.arrays import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class CapePCA(Transformer):
@@ -43,7 +44,8 @@ class CapePCA(Transformer):
     random_state : int, optional
         Unused, because nothing but the private noise is random; accepted for uniformity.
     on_bad : {"raise", "zero"}
-        What to do about subjects with NaN or infinity.
+        What to do about subjects with NaN or infinity: say which, or let them contribute zero, as sites do in
+        studies of the command line.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
     budget : PrivacyBudget, optional
@@ -58,6 +60,10 @@ class CapePCA(Transformer):
     ----------
     components_ : array of shape (n_components, n_features)
         Orthonormal rows, the leading component first, each with its largest entry positive.
+    n_features_in_ : int
+        D.
+    feature_names_in_ : array of str
+        The columns of the subjects, where they were data frames.
     privacy_ : PrivacyStatement
         The guarantee.
     """
@@ -83,8 +89,6 @@ class CapePCA(Transformer):
         self.n_colluding, self.masking, self.mask = n_colluding, masking, mask
         self.random_state, self.on_bad = random_state, on_bad
         self.insecure_noise_seed, self.budget = insecure_noise_seed, budget
-
-    components_: FloatArray
 
     def fit(self, X: Sites, y: Any = None) -> Self:
         """Estimate the components.
@@ -122,9 +126,19 @@ class CapePCA(Transformer):
             else max(len(subject) for subjects in sites.values() for subject in subjects),
         )
         self.components_ = analysis.estimate(study).components
+        self._know_features(n_features, feature_names(X))
         self.privacy_ = study.privacy
         return self
 
     def _transform_one(self, subject: Any) -> Any:
+        return self._table(subject) @ self.components_.T
+
+    def _centred(self, subject: Any) -> FloatArray:
+        return self._table(subject)
+
+    def plot_components(self, title: str = "Principal components") -> Figure:
+        """Return a figure of the components, one number for each feature."""
+        from capedjica.report.figures import profiles_figure
+
         self._check_fitted("components_")
-        return np.asarray(subject) @ self.components_.T
+        return profiles_figure(self.components_, title)

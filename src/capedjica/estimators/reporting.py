@@ -12,12 +12,15 @@ from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.moved import movement_table
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
+from capedjica.report.figures import maps_figure, profiles_figure, slices_figure
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from capedjica.estimators.djica import CapeDJICA
 
 _LIBRARIES: Final = ("capedjica", "numpy", "scipy", "numba", "cryptography", "nibabel", "nilearn")
@@ -35,23 +38,39 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
     """Return the report of a fit."""
     contract = record.contract
     people = contract.participants
-    usual = f"Networks of {sum(people.values()):,} people at {counted(len(people), 'site')}"
+    maps = _maps(estimator)
+    what = "Networks" if maps.reliability.n_reliable in (None, len(maps)) else "Maps"
+    usual = f"{what} of {sum(people.values()):,} people at {counted(len(people), 'site')}"
     words, source = estimator.template_words
     findings = Findings(
         title=title or usual,
         method=estimator.method,
         version=version("capedjica"),
-        maps=_maps(estimator),
+        maps=maps,
         tables=[movement_table(estimator.movements_)] if estimator.movements_ else [],
         template=words,
         template_source=source,
         contract=contract,
         privacy=estimator.privacy_,
         n_iter=estimator.n_iter_,
+        in_one_process=True,
         released=record.released,
         origin={"Python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     )
     return HtmlReport(group_page(findings))
+
+
+def components_figure(estimator: CapeDJICA, title: str | None) -> Figure:
+    """Return the maps of a fit as a figure."""
+    maps = _maps(estimator)
+    shown = "\n".join(part for part in (maps.reliability.banner, title or maps.reliability.headline) if part)
+    if maps.image is not None:
+        return slices_figure(maps.image, shown, maps.reliability, maps.names)
+    if maps.image_shape is not None:
+        return maps_figure(
+            {"": maps.values.reshape(-1, *maps.image_shape)}, shown, maps.reliability, maps.names
+        )
+    return profiles_figure(maps.values, shown, maps.reliability, maps.names)
 
 
 def _maps(estimator: CapeDJICA) -> MapSet:
@@ -63,4 +82,5 @@ def _maps(estimator: CapeDJICA) -> MapSet:
         estimator.image_shape,
         [] if image is None else find_peaks(image),
         estimator.names_,
+        estimator.mechanism != "none",
     )

@@ -25,6 +25,8 @@ MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
+# By which sites add no noise to their sums: a trusted aggregator does, or nobody.
+SITES_ADD_NO_NOISE: Final = ("pooled", "none")
 # What a site computes of its subjects for a release: one row per subject, a few subjects at a time.
 Vectors = Scan
 # What does it: ``statistics(stage, published, state)`` yields the subjects' vectors.
@@ -156,7 +158,7 @@ class Contract:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise InputError(f"mechanism must be one of {', '.join(MECHANISMS)}; got {self.mechanism!r}")
+            validate.choice("mechanism", self.mechanism, MECHANISMS)
         if self.masking not in MASKS:
             raise InputError(f"masking must be 'uniform' or 'paper', got {self.masking!r}")
         ProtectedUnit(self.neighbour, self.units_per_subject)

@@ -57,8 +57,8 @@ class PrivacyBudget:
     Pass the same object as ``budget`` to :func:`capedjica.private_mean`, :class:`capedjica.CapePCA`,
     :class:`capedjica.CapeDJICA` and the estimators of :mod:`capedjica.applications`. Threads may share it.
     A copy, such as scikit-learn's ``clone`` makes, is the same object, and it cannot be pickled: another
-    process would have a second budget. Processes share one on disk (:meth:`on_ledger`). What it says holds
-    against those whom every call in it holds against.
+    process would have a second budget. An estimator that is pickled leaves it behind. Processes share one on
+    disk (:meth:`on_ledger`). What it says holds against those whom every call in it holds against.
 
     Parameters
     ----------
@@ -248,9 +248,15 @@ class PrivacyBudget:
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             "a PrivacyBudget cannot be pickled: another process would have a second budget; open the same "
-            "ledger in each with PrivacyBudget.on_ledger, or take the budget off an estimator before it is "
-            "kept, by set_params(budget=None)"
+            "ledger in each with PrivacyBudget.on_ledger"
         )
+
+
+class AbsentBudget:
+    """Stands for the budget of an estimator that was pickled: results can be used, but nothing is charged."""
+
+    def __repr__(self) -> str:
+        return "<budget left behind>"
 
 
 def check_budget(budget: Any, mechanism: str, insecure: bool) -> None:
@@ -267,6 +273,11 @@ def check_budget(budget: Any, mechanism: str, insecure: bool) -> None:
     """
     if budget is None:
         return
+    if isinstance(budget, AbsentBudget):
+        raise InputError(
+            "this estimator was pickled, and its budget stayed behind; before it is fitted again give it one "
+            "by set_params(budget=...), PrivacyBudget.on_ledger(...) for example"
+        )
     if not isinstance(budget, PrivacyBudget):
         raise InputError(f"budget must be a PrivacyBudget or None, got {type(budget).__name__}")
     if mechanism == "none" or insecure:

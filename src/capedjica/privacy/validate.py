@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,9 @@ from capedjica.tools.arrays import FloatArray
 
 
 def real(name: str, value: Any) -> float:
-    """Return ``value`` as a float that is not NaN."""
+    """Return ``value`` as a float that is not NaN; words are no numbers, though Python would read them."""
+    if isinstance(value, str | bytes):
+        raise InputError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
     except OverflowError:
@@ -50,11 +55,20 @@ def probability(name: str, value: Any) -> float:
 
 
 def count(name: str, value: Any, minimum: int = 1) -> int:
-    """Return ``value`` as a whole number of at least ``minimum``."""
-    number = real(name, value)
-    if not (minimum <= number < math.inf and number.is_integer()):
-        raise InputError(f"{name} must be a whole number of at least {minimum}, got {value}")
-    return int(number)
+    """Return ``value`` as a whole number of at least ``minimum``; as for ``range``, 3.0 is none."""
+    real(name, value)
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
+        raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+    return int(value)
+
+
+def choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse what is none of the choices, and say which of them it looks like."""
+    if isinstance(value, str) and value in choices:
+        return
+    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}{meant}")
 
 
 def per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:

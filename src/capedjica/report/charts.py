@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from capedjica.report.figures import COLOURS
+from capedjica.report.slices import COLOURMAP
 from capedjica.tools.arrays import FloatArray
 
 # Stand for colours that the page decides on.
@@ -23,6 +24,8 @@ _ACCENT: Final = "#010204"
 _FAINT: Final = "#010205"
 _THEME: Final = {_INK: "currentColor", _ACCENT: "var(--accent)", _FAINT: "var(--faint)"}
 _DASHES: Final = ("-", "--", ":", "-.")
+# Longer names of rows and columns are cut; the numbers beside a matrix have them whole.
+_LONGEST_NAME: Final = 24
 
 
 def bars(
@@ -99,6 +102,26 @@ def spread(
         axis.set(xlabel=labels[0], ylabel=labels[1], yscale="log")
 
     return _draw(plot, (3.4, 2.2))
+
+
+def matrix(values: FloatArray, names: Sequence[str], limit: float, label: str) -> str:
+    """Draw a matrix with the names of its rows and columns, and a bar of its colours from -limit to limit."""
+    written = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names]
+    side = min(6.0, max(2.4, 0.16 * len(values))) + 0.06 * max(map(len, written))
+    size = min(9.0, max(3.5, 110 * (side - 0.06 * max(map(len, written))) / (2.2 * len(values))))
+
+    def plot(axis: Axes) -> None:
+        shown = axis.imshow(values, cmap=COLOURMAP, vmin=-limit, vmax=limit, interpolation="none")
+        places = range(len(values))
+        # Others' words: a dollar is a dollar, not the beginning of a formula.
+        axis.set_xticks(places, written, rotation=90, fontsize=size, parse_math=False)
+        axis.set_yticks(places, written, fontsize=size, parse_math=False)
+        axis.tick_params(length=0)
+        bar = axis.figure.colorbar(shown, ax=axis, shrink=0.8, ticks=[-limit, 0, limit])
+        bar.set_label(label)
+        bar.outline.set_visible(False)
+
+    return _draw(plot, (side + 1.0, side))
 
 
 def _draw(plot: Callable[[Axes], None], size: tuple[float, float]) -> str:

@@ -43,6 +43,8 @@ class Figure:
         What it shows, as numbers.
     marks : tuple of str
         Words below a picture, evenly spread.
+    sides : bool
+        Whether L and R stand at the left and the right of each part.
     """
 
     alt: str
@@ -51,6 +53,7 @@ class Figure:
     drawing: str = ""
     numbers: Download | None = None
     marks: tuple[str, ...] = ()
+    sides: bool = False
 
 
 def address(content: bytes, kind: str) -> str:

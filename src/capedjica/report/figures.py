@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from capedjica.algorithms.ica.networks import STABLE
-from capedjica.report.slices import SLICES, axial, over_brain, square
+from capedjica.algorithms.reliability import Reliability
+from capedjica.report.slices import FADED, SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import whole_file
 
@@ -27,13 +27,13 @@ _INK = "#333333"
 def maps_figure(
     rows: Mapping[str, FloatArray],
     title: str,
-    stability: FloatArray | None = None,
+    reliability: Reliability | None = None,
     names: Sequence[str] = (),
 ) -> Figure:
     """Show maps (R, height, width) as images, one row of them for every title in ``rows``.
 
-    Where the stability or the name of each map is given it stands above, and maps that are not stable are
-    faded.
+    What is known of the reliability and the name of each map stands above, and maps that are not reliable
+    are faded.
     """
     n_maps = len(next(iter(rows.values())))
     figure = Figure(figsize=(1.0 + 0.95 * n_maps, 0.9 + 1.05 * len(rows)), layout="constrained")
@@ -41,11 +41,10 @@ def maps_figure(
     axes = figure.subplots(len(rows), n_maps, squeeze=False)
     for line, (label, images) in zip(axes, rows.items(), strict=True):
         for number, (axis, image) in enumerate(zip(line, images, strict=True)):
-            faded = stability is not None and bool(stability[number] < STABLE)
+            faded = reliability is not None and reliability.poor(number)
             axis.imshow(square(image, faded), interpolation="nearest")
             words = [f"{number + 1}: {one}" for one in names[number : number + 1]]
-            if stability is not None:
-                said = f"{stability[number]:.2f}" + (" unstable" if faded else "")
+            if reliability is not None and (said := reliability.mark(number).removeprefix("stability ")):
                 words.append(said if words else f"{number + 1}: {said}")
             if words:
                 shown = "\n".join(words)
@@ -58,11 +57,11 @@ def maps_figure(
 
 
 def slices_figure(
-    image: Nifti1Image, title: str, stability: FloatArray | None = None, names: Sequence[str] = ()
+    image: Nifti1Image, title: str, reliability: Reliability | None = None, names: Sequence[str] = ()
 ) -> Figure:
     """Show axial slices of every map of a 4-D image, one row per map, over the template.
 
-    The left of the brain is on the left. Maps that are not stable are faded.
+    The left of the brain is on the left. Maps that are not reliable are faded.
     """
     rows = axial(image)
     figure = Figure(figsize=(1.05 * len(SLICES), 0.9 + 1.22 * len(rows)), layout="constrained")
@@ -70,17 +69,45 @@ def slices_figure(
     for number, (axis, values) in enumerate(
         zip(figure.subplots(len(rows), squeeze=False)[:, 0], rows, strict=True)
     ):
-        faded = stability is not None and bool(stability[number] < STABLE)
+        faded = reliability is not None and reliability.poor(number)
         caption = ": ".join([f"{number + 1}", *names[number : number + 1]])
-        if stability is not None:
-            caption += f"{',' if names else ':'} stability {stability[number]:.2f}" + " unstable" * faded
+        if reliability is not None and (said := reliability.mark(number)):
+            caption += f"{',' if names else ':'} {said}"
         axis.imshow(over_brain(values, faded))
         axis.set(xticks=[], yticks=[], frame_on=False)
         axis.set_title(caption, fontsize=8, color=_INK, loc="left", pad=2)
     middles = (np.arange(len(SLICES)) + 0.5) * rows[0].shape[1] / len(SLICES)
-    axis.set_xticks(middles, [f"z = {height}" for height in SLICES], fontsize=7, color=_INK)
+    axis.set_xticks(middles, [f"L    z = {height}    R" for height in SLICES], fontsize=7, color=_INK)
     axis.tick_params(length=0)
-    axis.set_xlabel("mm above the anterior commissure; left is left", fontsize=7, color=_INK)
+    axis.set_xlabel(
+        "MNI space, mm above the anterior commissure; neurological convention: L is left, R is right",
+        fontsize=7,
+        color=_INK,
+    )
+    return figure
+
+
+def profiles_figure(
+    maps: FloatArray, title: str, reliability: Reliability | None = None, names: Sequence[str] = ()
+) -> Figure:
+    """Show maps (R, D) as one number for each feature, one row per map; those not reliable are faded."""
+    figure = Figure(figsize=(7.5, 0.9 + 1.0 * len(maps)), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=_INK)
+    axes = figure.subplots(len(maps), squeeze=False, sharex=True)[:, 0]
+    for number, (axis, values) in enumerate(zip(axes, maps, strict=True)):
+        faded = reliability is not None and reliability.poor(number)
+        places = np.arange(1, len(values) + 1)
+        axis.fill_between(
+            places, values, step="mid", color=COLOURS[0], alpha=FADED if faded else 1, linewidth=0
+        )
+        axis.axhline(0, color=_INK, linewidth=0.6)
+        said = "" if reliability is None else reliability.mark(number)
+        caption = ", ".join(part for part in (*names[number : number + 1], said) if part)
+        axis.set_title(
+            f"{number + 1}{': ' * bool(caption)}{caption}", fontsize=8, color=_INK, loc="left", pad=2
+        )
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("feature", fontsize=8, color=_INK)
     return figure
 
 

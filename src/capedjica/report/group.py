@@ -10,11 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean, ResultTable
-from capedjica.algorithms.ica.networks import STABLE
+from capedjica.algorithms.reliability import GRADES, RELIABLE, rounded
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts, charts
 from capedjica.report.downloads import Figure, table
+from capedjica.report.in_short import in_short
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
@@ -71,6 +72,8 @@ class Findings:
         Versions, hashes and dates, by their names.
     unconfined : tuple of str
         Sites at which nothing kept the program that has the network from people's data.
+    in_one_process : bool
+        Whether the data of all sites were in one process, in which nothing was kept apart.
     """
 
     title: str
@@ -90,6 +93,7 @@ class Findings:
     paper_says: Mapping[str, float] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
     unconfined: tuple[str, ...] = ()
+    in_one_process: bool = False
 
     @property
     def private(self) -> bool:
@@ -104,11 +108,13 @@ def group_page(findings: Findings) -> str:
         "group.html.jinja",
         ("viewer.js",) if maps is not None and maps.look == "slices" else (),
         title=findings.title,
+        in_short=in_short(findings),
         findings=findings,
         method=_METHOD_NAMES.get(findings.method, ""),
         components=[] if maps is None else components(maps),
         tables=[shown_table(one) for one in findings.tables],
-        threshold=STABLE,
+        grades=GRADES,
+        reliability=None if maps is None else maps.reliability,
         stability=None if maps is None else _stability(maps),
         volumes="" if maps is None else viewer_data(maps),
         maps=None if maps is None else maps_file(maps),
@@ -125,21 +131,20 @@ def group_page(findings: Findings) -> str:
 
 
 def _stability(maps: MapSet) -> Figure | None:
-    if maps.stability is None:
+    if maps.stability is None or not maps.noisy:
         return None
     values = [float(value) for value in maps.stability]
-    stable = sum(value >= STABLE for value in values)
     numbers = [str(number) for number in range(1, len(values) + 1)]
     named = [
         [number, *maps.names[number - 1 : number], value] for number, value in enumerate(values, start=1)
     ]
     return Figure(
         alt=f"Stability of each of the {len(values)} maps, from 0 to 1: "
-        + ", ".join(f"map {number} {value:.2f}" for number, value in zip(numbers, values, strict=True))
+        + ", ".join(f"map {number} {rounded(value)}" for number, value in zip(numbers, values, strict=True))
         + ".",
-        caption=f"{stable} of {len(values)} maps are at or above {STABLE:g} (dashed). Hollow bars may be "
-        "noise.",
-        drawing=charts.bars(numbers, values, "stability", STABLE),
+        caption=f"{maps.reliability.n_reliable} of {len(values)} maps are at or above {RELIABLE:g} (dashed). "
+        "Hollow bars are not reliable.",
+        drawing=charts.bars(numbers, values, "stability", RELIABLE),
         numbers=table("stability.csv", ["map", *["name"] * bool(maps.names), "stability"], named),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -124,9 +125,31 @@ def _distances(values: FloatArray) -> FloatArray:
     return away / (scale or float(np.abs(away).max()) or 1.0)
 
 
-def local_page(title: str, site: str, people: Sequence[PersonResults], without: Sequence[str]) -> str:
-    """Return the page of a site about its people; ``without`` are those whose scans cannot be used."""
+def local_page(
+    title: str,
+    site: str,
+    people: Sequence[PersonResults],
+    without: Sequence[str],
+    warning: str = "",
+    names: Sequence[str] = (),
+) -> str:
+    """Return the page of a site about its people.
+
+    Parameters
+    ----------
+    title, site : str
+        The study, and the name of the site.
+    people : sequence of PersonResults
+        Those of the site.
+    without : sequence of str
+        Who has no results, as their scans cannot be used.
+    warning : str
+        What is to be said of the maps first; empty where they are reliable.
+    names : sequence of str
+        What the networks are called; empty where they have no names.
+    """
     found = qualities(people)
+    shown = Connections.of(people, names)
     order = sorted(range(len(people)), key=lambda index: (-len(found[index].unusual), people[index].name))
     return render(
         "local.html.jinja",
@@ -134,8 +157,9 @@ def local_page(title: str, site: str, people: Sequence[PersonResults], without: 
         site=site,
         measures=list(MEASURES),
         unusual=UNUSUAL,
-        people=[(people[index], found[index], _pictures(people[index])) for index in order],
+        people=[(people[index], found[index], _pictures(people[index], shown)) for index in order],
         without=without,
+        warning=warning,
         numbers=table(
             "quality.csv",
             ["person", *MEASURES, "unusual"],
@@ -144,7 +168,7 @@ def local_page(title: str, site: str, people: Sequence[PersonResults], without: 
                 for person, quality in zip(people, found, strict=True)
             ],
         ),
-        connectivity=_connectivity(
+        connectivity=shown.figure(
             np.mean([person.connectivity for person in people], axis=0),
             f"Mean connectivity of {len(people)} people",
             f"Mean of {len(people)} people: Fisher's z between components; red is positive, blue negative.",
@@ -153,7 +177,7 @@ def local_page(title: str, site: str, people: Sequence[PersonResults], without: 
     )
 
 
-def _pictures(person: PersonResults) -> list[Figure]:
+def _pictures(person: PersonResults, connections: Connections) -> list[Figure]:
     """Return the time courses and spectra of each run, and the connectivity."""
     figures = []
     for number, (courses, spectrum) in enumerate(zip(person.courses, person.spectra, strict=True), start=1):
@@ -179,21 +203,50 @@ def _pictures(person: PersonResults) -> list[Figure]:
                 picture=png(slices.square((logarithm - logarithm.mean(axis=0)).T)),
             )
         )
-    figures.append(_connectivity(person.connectivity, f"Connectivity of {person.name}", "Connectivity."))
+    figures.append(connections.figure(person.connectivity, f"Connectivity of {person.name}", "Connectivity."))
     return figures
 
 
-def _connectivity(values: FloatArray, alt: str, caption: str) -> Figure:
-    upper = np.triu(np.abs(values), 1)
-    first, second = (int(index) + 1 for index in np.unravel_index(upper.argmax(), upper.shape))
-    names = [f"component {number}" for number in range(1, len(values) + 1)]
-    return Figure(
-        alt=f"{alt} as a matrix of Fisher's z of {len(values)} components, from "
-        f"{values.min():.2f} to {values.max():.2f}; it is strongest between {first} and {second}.",
-        caption=f"{caption} The darkest is {np.abs(values).max():.2f}.",
-        picture=png(slices.square(values)),
-        numbers=table("connectivity.csv", names, values.tolist()),
-    )
+@dataclass(frozen=True)
+class Connections:
+    """How matrices of connectivity are shown on one page: all in the same colours, so that they compare.
+
+    Attributes
+    ----------
+    names : sequence of str
+        Of the components.
+    limit : float
+        The strongest colour stands for this absolute value, and for larger ones.
+    """
+
+    names: Sequence[str]
+    limit: float
+
+    @classmethod
+    def of(cls, people: Sequence[PersonResults], names: Sequence[str]) -> Connections:
+        """Return the colours in which everybody's connections can be told apart.
+
+        They reach to the largest value, in tenths, and at most to a z of 1, which is a correlation of 0.76:
+        one person whose components follow one another must not make everybody else pale.
+        """
+        largest = max(float(np.abs(person.connectivity).max(initial=0.0)) for person in people)
+        n_components = len(people[0].connectivity)
+        numbers = [f"component {number}" for number in range(1, n_components + 1)]
+        named = [f"{number}: {name}" for number, name in enumerate(names, start=1)]
+        return cls(named or numbers, min(1.0, max(0.1, math.ceil(10 * largest) / 10)))
+
+    def figure(self, values: FloatArray, alt: str, caption: str) -> Figure:
+        """Return one matrix (R, R), with the names of its components and what its colours mean."""
+        upper = np.triu(np.abs(values), 1)
+        first, second = (int(index) for index in np.unravel_index(upper.argmax(), upper.shape))
+        beyond = " Larger values have the same colour." if np.abs(values).max() > self.limit else ""
+        return Figure(
+            alt=f"{alt} as a matrix of Fisher's z of {len(values)} components, from {values.min():.2f} to "
+            f"{values.max():.2f}; it is strongest between {self.names[first]} and {self.names[second]}.",
+            caption=f"{caption} Colours reach from {-self.limit:g} to {self.limit:g}.{beyond}",
+            drawing=charts.matrix(values, self.names, self.limit, "Fisher's z"),
+            numbers=table("connectivity.csv", list(self.names), values.tolist()),
+        )
 
 
 def _mean_spectra(people: Sequence[PersonResults]) -> list[Figure]:

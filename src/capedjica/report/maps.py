@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from capedjica.algorithms.ica.networks import STABLE
+from capedjica.algorithms.reliability import Reliability
 from capedjica.report import charts, slices
 from capedjica.report.brain import Peak
 from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
@@ -43,6 +43,8 @@ class MapSet:
         Where the maps of an image are high.
     names : sequence of str
         What the networks are called; empty where they have no names.
+    noisy : bool
+        Whether noise was added to what they come from.
     """
 
     values: FloatArray
@@ -51,6 +53,12 @@ class MapSet:
     image_shape: tuple[int, int] | None = None
     peaks: Sequence[Peak] = ()
     names: Sequence[str] = ()
+    noisy: bool = True
+
+    @property
+    def reliability(self) -> Reliability:
+        """How far the maps are to be trusted."""
+        return Reliability(len(self), self.stability, self.noisy)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -67,8 +75,8 @@ class MapSet:
         return f"Map {index + 1}: {self.names[index]}" if self.names else f"Map {index + 1}"
 
     def faded(self, index: int) -> bool:
-        """Whether a map may be noise."""
-        return self.stability is not None and bool(self.stability[index] < STABLE)
+        """Whether a map is not reliable."""
+        return self.reliability.poor(index)
 
 
 @dataclass(frozen=True)
@@ -77,8 +85,8 @@ class Component:
 
     number: int
     title: str
-    stability: float | None
-    stable: bool
+    mark: str
+    reliable: bool
     figure: Figure
     peaks: tuple[Peak, ...]
     features: tuple[tuple[int, float], ...]
@@ -90,8 +98,8 @@ def components(maps: MapSet) -> list[Component]:
         Component(
             number=number,
             title=maps.title(number - 1),
-            stability=None if maps.stability is None else float(maps.stability[number - 1]),
-            stable=not maps.faded(number - 1),
+            mark=maps.reliability.mark(number - 1),
+            reliable=not maps.faded(number - 1),
             figure=figure,
             peaks=tuple(peak for peak in maps.peaks if peak.component == number)[:_PEAKS_LISTED],
             features=_highest(maps.values[number - 1]) if maps.look == "profile" else (),
@@ -118,10 +126,12 @@ def _slices(maps: MapSet, index: int, cut: FloatArray) -> Figure:
     highest = "; ".join(f"({p.x:g}, {p.y:g}, {p.z:g}) {p.region}".strip() for p in peaks[:3])
     heights = ", ".join(map(str, SLICES))
     return Figure(
-        alt=f"{maps.title(index)} on {len(SLICES)} axial slices of a brain, at z = {heights} mm."
-        + (f" It is highest at x, y, z in mm: {highest}." if peaks else ""),
+        alt=f"{maps.title(index)} on {len(SLICES)} axial slices of a brain, left on the left, at z = "
+        f"{heights} mm."
+        + (f" It is highest at the MNI coordinates x, y, z in mm: {highest}." if peaks else ""),
         picture=png(slices.over_brain(cut, maps.faded(index))),
         marks=tuple(f"z = {height}" for height in SLICES),
+        sides=True,
         numbers=table(
             f"map-{index + 1:02d}-peaks.csv", [one.name for one in fields(Peak)], [astuple(p) for p in peaks]
         )
@@ -161,8 +171,9 @@ def viewer_data(maps: MapSet) -> str:
     if maps.image is None:
         return ""
     names = [maps.title(index) for index in range(len(maps))]
+    faded = [maps.faded(index) for index in range(len(maps))]
     # Part of a page: a name must not end the element that holds it.
-    return json.dumps(volumes(maps.image, names), separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(volumes(maps.image, names, faded), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def maps_file(maps: MapSet) -> Download | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.ica.networks import STABLE
+from capedjica.algorithms.reliability import RELIABLE
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.tools.text import counted
 
@@ -170,6 +170,10 @@ _MECHANISM_WORDS: Final = {
 }
 
 
+_PARTS: Final = "Sites were parts of the data, between which the protocol ran as it does between machines."
+_APART: Final = "without anybody's data leaving their site"
+
+
 def _software(version: str) -> Reference:
     fields = (
         ("author", "{The capedjica developers}"),
@@ -199,7 +203,8 @@ def _analysis(findings: Findings) -> str:
     contract = findings.contract
     people = contract.participants
     who = f"{sum(people.values()):,} participants at {counted(len(people), 'site')}"
-    without = f"without anybody's data leaving their site (capedjica {findings.version})"
+    apart = "in one process that held everybody's data" if findings.in_one_process else _APART
+    without = f"{apart} (capedjica {findings.version})"
     sentences = []
     if findings.maps is not None:
         sentences.append(_networks(findings, who, without))
@@ -228,7 +233,9 @@ def _networks(findings: Findings, who: str, without: str) -> str:
 
 
 def _noise(findings: Findings) -> str:
-    return _MECHANISM_WORDS[findings.contract.mechanism].format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
+    words = _MECHANISM_WORDS[findings.contract.mechanism]
+    said = words.format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
+    return f"{_PARTS} {said}" if findings.in_one_process else said
 
 
 def _cost(findings: Findings) -> str:
@@ -249,10 +256,10 @@ def _accounting(privacy: PrivacyStatement) -> str:
 
 
 def _maps(findings: Findings) -> str:
-    if findings.maps is None or findings.maps.stability is None:
+    if findings.maps is None or not findings.maps.reliability.known:
         return ""
-    stable = int((findings.maps.stability >= STABLE).sum())
     return (
-        f"The stability of each map under the noise was estimated from what was published; {stable} of "
-        f"{len(findings.maps)} maps with a stability of at least {STABLE:g} are interpreted."
+        "How far another run with fresh noise would correlate with each map was predicted from what was "
+        f"published; {findings.maps.reliability.n_reliable} of {len(findings.maps)} maps, with a predicted "
+        f"correlation of at least {RELIABLE:g}, are interpreted."
     )

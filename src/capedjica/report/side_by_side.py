@@ -48,7 +48,7 @@ class _Shown:
 
     name: str
     correlation: float | None
-    may_be_noise: bool
+    reliable: bool
     figure: Figure
 
 
@@ -70,12 +70,15 @@ def comparison_page(entries: Sequence[Entry], truth: MapSet | None) -> str:
         look=entries[0].maps.look,
         files=[maps_file(entry.maps) for entry in entries],
         rows=list(zip(*columns, strict=True)),
+        warnings=[(entry.name, said) for entry in entries if (said := entry.maps.reliability.banner)],
         numbers=table("correlations.csv", header, rows),
     )
 
 
 def _column(name: str, maps: MapSet, correlations: FloatArray | None) -> list[_Shown]:
     return [
-        _Shown(name, None if correlations is None else float(correlations[index]), maps.faded(index), figure)
+        _Shown(
+            name, None if correlations is None else float(correlations[index]), not maps.faded(index), figure
+        )
         for index, figure in enumerate(map_figures(maps))
     ]

@@ -29,8 +29,10 @@ SLICES: Final = (-45, -30, -15, 0, 15, 30, 45, 60)
 SHOWN_FROM: Final = 0.25
 # The template from its darkest to its brightest.
 GREYS: Final = (25, 200)
+COLOURMAP: Final = "RdBu_r"
+# How much of its colour a map keeps that is not reliable.
+FADED: Final = 0.35
 _PIXEL: Final = 1.5
-_FADED: Final = 0.35
 
 
 def along(axis: int, step: float) -> FloatArray:
@@ -79,7 +81,7 @@ def over_brain(values: FloatArray, faded: bool) -> Pixels:
     pixels = np.empty((*grey.shape, 4))
     pixels[..., :3] = (darkest + (brightest - darkest) * grey)[..., np.newaxis]
     pixels[..., 3] = 255 * np.clip(10 * grey, 0, 1)
-    weight = (np.abs(values) >= SHOWN_FROM) * (_FADED if faded else 1.0)
+    weight = (np.abs(values) >= SHOWN_FROM) * (FADED if faded else 1.0)
     pixels[..., :3] += weight[..., np.newaxis] * (coloured(values)[..., :3] - pixels[..., :3])
     pixels[..., 3] = np.maximum(pixels[..., 3], 255 * weight)
     return pixels.round().astype(np.uint8)
@@ -89,10 +91,10 @@ def square(values: FloatArray, faded: bool = False, limit: float | None = None) 
     """Return a matrix as pixels; the strongest colour is that of ``limit``, or of the largest value."""
     pixels = coloured(values / (limit or float(np.abs(values).max()) or 1.0))
     if faded:
-        pixels[..., 3] = round(255 * _FADED)
+        pixels[..., 3] = round(255 * FADED)
     return pixels
 
 
 def coloured(values: FloatArray) -> Pixels:
     """Return the colours (..., 4) of values from -1 to 1."""
-    return np.array(colormaps["RdBu_r"](0.5 + values / 2, bytes=True), dtype=np.uint8)
+    return np.array(colormaps[COLOURMAP](0.5 + values / 2, bytes=True), dtype=np.uint8)

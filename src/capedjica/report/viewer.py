@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from capedjica.report.slices import BOX, GREYS, along, coloured, sample, template
+from capedjica.report.slices import BOX, FADED, GREYS, along, coloured, sample, template
 from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ _LEVELS: Final = 100
 _LEAST: Final = 0.1
 
 
-def volumes(image: Nifti1Image, names: Sequence[str]) -> dict[str, Any]:
+def volumes(image: Nifti1Image, names: Sequence[str], faded: Sequence[bool]) -> dict[str, Any]:
     """Return what the viewer needs, for JSON: bytes of volumes, x fastest, compressed.
 
-    Values of maps are rounded to 0.01 and left out below 0.1.
+    Values of maps are rounded to 0.01 and left out below 0.1. Maps that are not reliable are as faint as in
+    the slices.
     """
     places = [along(axis, _MAP_STEP) for axis in range(3)]
     maps = sample(image, *places)
@@ -45,8 +46,13 @@ def volumes(image: Nifti1Image, names: Sequence[str]) -> dict[str, Any]:
         "greys": GREYS,
         "colours": coloured(np.arange(-_LEVELS, _LEVELS + 1) / _LEVELS)[:, :3].tolist(),
         "maps": [
-            {"name": name, "start": _peak(values, places), "data": _packed(_cut(values), np.int8)}
-            for name, values in zip(names, maps, strict=True)
+            {
+                "name": name,
+                "opacity": FADED if faint else 1,
+                "start": _peak(values, places),
+                "data": _packed(_cut(values), np.int8),
+            }
+            for name, faint, values in zip(names, faded, maps, strict=True)
         ],
     }
 

@@ -284,8 +284,8 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
         show_paragraph(_MASK_WORDS.format(numbers=numbers, block=BLOCK_WORDS), console)
     show_paragraph(_GREETINGS, console)
     show_paragraph(
-        "Nothing else. `capedjica site outbox` lists what did leave a site, `capedjica plan` how much noise "
-        "is on it.",
+        "Nothing else. `capedjica site outbox` lists the releases that did leave a site, `capedjica plan` "
+        "how much noise is on them.",
         console,
     )
 

@@ -6,7 +6,6 @@ import pytest
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.networks import (
-    STABLE,
     Networks,
     mixing_of,
     peak_order,
@@ -14,6 +13,7 @@ from capedjica.algorithms.ica.networks import (
     stability,
 )
 from capedjica.algorithms.ica.subject_level import SubjectMethod
+from capedjica.algorithms.reliability import RELIABLE
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
@@ -34,7 +34,7 @@ def stability_and_truth(seed, n_subjects, n_components, side, epsilon):
 
 def odds_of_being_wrong(runs):
     said, true = map(np.concatenate, zip(*runs, strict=True))
-    flagged = said < STABLE
+    flagged = said < RELIABLE
     return np.mean(true[flagged] < 0.7), np.mean(true[~flagged] < 0.7), flagged
 
 
@@ -83,8 +83,8 @@ def test_maps_that_clipping_has_buried_are_named(seed):
     wrong, right = truth < 0.5, truth > 0.9
     assert wrong.any()
     assert right.any()
-    assert not (found.recoverable & (found.stability >= STABLE))[wrong].any()
-    assert (found.recoverable & (found.stability >= STABLE))[right].all()
+    assert not (found.recoverable & (found.stability >= RELIABLE))[wrong].any()
+    assert (found.recoverable & (found.stability >= RELIABLE))[right].all()
     (table,) = found.tables()
     assert [row[1] == "yes" for row in table.rows] == found.recoverable.tolist()
 
@@ -114,9 +114,9 @@ def test_stability_is_in_the_order_of_the_maps():
             draw[:, 2] = rng.standard_normal(40)
             yield draw
 
-    assert np.flatnonzero(stability(unmixing, draws()) < STABLE).tolist() == [2]
+    assert np.flatnonzero(stability(unmixing, draws()) < RELIABLE).tolist() == [2]
     said = Networks(unmixing, draws).stability
-    (lowest,) = np.flatnonzero(said < STABLE)
+    (lowest,) = np.flatnonzero(said < RELIABLE)
     assert peak_order(mixing)[lowest] == 2
     assert abs(np.corrcoef(mixing_of(unmixing)[:, lowest], mixing[:, 2])[0, 1]) == pytest.approx(1)
 

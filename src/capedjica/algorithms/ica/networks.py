@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,6 @@ from capedjica.tools.arrays import FloatArray
 
 Draws = Callable[[], Iterator[FloatArray] | None]
 Recovered = Callable[[], NDArray[np.bool_] | None]
-# Maps below this are not to be presented as networks.
-STABLE: Final = 0.8
 
 
 def pseudo_inverse(matrix: FloatArray) -> FloatArray:

@@ -77,5 +77,8 @@ def compare(
         for row, line in zip(rows, cells, strict=True):
             line.insert(4, f"{row.gain_index:.3f}")
     console = Console(highlight=False)
+    for row in rows:
+        if row.warning:
+            show_paragraph(f"{row.run}: {row.warning}", console)
     show_table(columns, cells, console)
     show_paragraph(_LEGEND.format("the true ones" if truth else "those of the first run"), console, "dim")

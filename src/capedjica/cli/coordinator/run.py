@@ -23,9 +23,10 @@ from capedjica.errors import InputError
 from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
+    from capedjica.algorithms.reliability import Reliability
     from capedjica.coordinator.flare.progress import Progress as RunProgress
     from capedjica.coordinator.flare.remote_run import Follower
-    from capedjica.coordinator.run.run_folder import RunFolder, RunState
+    from capedjica.coordinator.run.run_folder import RunState
     from capedjica.coordinator.run.watcher import Watcher
     from capedjica.study.study_file import Study
 
@@ -175,21 +176,6 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     return Bars()
 
 
-def _stable_words(stable: list[bool] | None) -> str:
-    if stable is None:
-        return "How stable the maps are under the noise is not known for this method."
-    swallowed = [str(number) for number, sound in enumerate(stable, start=1) if not sound]
-    if not swallowed:
-        return "All maps are stable under the noise: another run would show the same."
-    if len(swallowed) == len(stable):
-        return "No map is stable under the noise: nothing here is to be presented as a network."
-    sound = len(stable) - len(swallowed)
-    return (
-        f"{counted(sound, 'map')} {'is' if sound == 1 else 'are'} stable under the noise. Not to be "
-        f"presented as networks: {', '.join(swallowed)} (reliability.json)."
-    )
-
-
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
     from capedjica.coordinator.run.results import Cost
     from capedjica.coordinator.run.run_folder import RunFolder
@@ -197,10 +183,13 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     run = RunFolder(folder)
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", taken up again {times}" if state.resumed else ""
-    networks, people = study.content.networks, study.contract.participants
+    people = study.contract.participants
     what = [step.table.summary(step.setting) for step in study.steps]
-    if networks is not None and len(what) == 1:
-        what = [counted(networks.n_components, "network")]
+    reliability = _reliability(study, folder)
+    if reliability is not None and reliability.banner:
+        console.print(reliability.banner, style="bold yellow")
+    if reliability is not None and len(what) == 1:
+        what = [reliability.headline]
     if len(what) > 1:
         for summary in what:
             console.print(f"{summary}.", style="bold")
@@ -210,7 +199,8 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
         f"{state.seconds:.0f} s{again}. Nobody's data left their folder.",
         style="bold",
     )
-    _show_stability(study, run, console)
+    if reliability is not None and reliability.prediction:
+        console.print(reliability.prediction)
     console.print(run.read_json("privacy.json", Cost).statement)
     for step in study.steps:
         place = folder / study.results_folder(step)
@@ -224,14 +214,11 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
 
 
-def _show_stability(study: Study, run: RunFolder, console: Console) -> None:
-    from capedjica.coordinator.run.results import Reliability
+def _reliability(study: Study, folder: Path) -> Reliability | None:
+    """Return how far the networks of a run are to be trusted; None where it has none."""
+    from capedjica.study.reliability_file import read_reliability
 
-    if study.networks is None:
-        return
-    place = Path(study.results_folder(study.networks))
-    stable = run.read_json(str(place / "reliability.json"), Reliability).stable
-    console.print(_stable_words(stable), style="" if stable is not None and all(stable) else "yellow")
+    return None if study.networks is None else read_reliability(folder, study, study.networks)
 
 
 def follower(progress: Progress) -> Follower:

@@ -313,11 +313,13 @@ def results(
     folder, which nobody else can open. People who have theirs already, after an interruption, are kept.
     """
     from capedjica.site.home import SiteHome
-    from capedjica.site.results.per_person import write_local_results
+    from capedjica.site.results.per_person import reliability_of, write_local_results
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
         written = write_local_results(run, home, tick)
+    if banner := reliability_of(run).banner:
+        typer.echo(banner)
     kept = f" ({written.kept} were there already)" if written.kept else ""
     typer.echo(f"Results of {written.written + written.kept} people{kept}: {written.folder}")
     if written.unusable:
@@ -337,10 +339,13 @@ def report(
     """
     from capedjica.site.home import SiteHome
     from capedjica.site.results.page import write_local_report
+    from capedjica.site.results.per_person import reliability_of
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
         path = write_local_report(run, home, tick)
+    if banner := reliability_of(run).banner:
+        typer.echo(banner)
     typer.echo(f"Wrote {path}: open it in a browser.")
     typer.echo("It is about single people: it must not leave this site.")
 
@@ -369,9 +374,10 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
 
 @app.command()
 def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
-    """List everything that ever left this site, in plain words."""
+    """List everything made from anybody's data that ever left this site, in plain words."""
     from capedjica.site.home import SiteHome
-    from capedjica.site.ledger_view import messages_sent
+    from capedjica.site.ledger_view import NOT_LISTED, messages_sent
+    from capedjica.tools.terminal import show_paragraph
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         rows = messages_sent(ledger)
@@ -380,4 +386,6 @@ def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
         return
     for row in rows:
         typer.echo(row["text"])
-    typer.echo(f"{len(rows)} messages in all." if rows else "Nothing ever left this site.")
+    typer.echo(f"{len(rows)} messages in all." if rows else "Nothing made from anybody's data ever left.")
+    numbers = sum(row["numbers"] for row in rows)
+    show_paragraph(NOT_LISTED.format(kilobytes=8 * numbers / 1000), Console(highlight=False))

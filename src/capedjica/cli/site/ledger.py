@@ -14,18 +14,20 @@ from rich.text import Text
 
 from capedjica.cli.options import JsonOption, SiteOption
 from capedjica.errors import InputError
+from capedjica.tools.text import printable
 
-app = typer.Typer(help="The site's record of everything that ever left.", no_args_is_help=True)
+app = typer.Typer(help="The site's record of all that was made from data and left.", no_args_is_help=True)
 
 
 @app.command()
 def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
     """Show what each study has spent of its budget, and all together."""
     from capedjica.site.home import SiteHome
-    from capedjica.site.ledger_view import spending
+    from capedjica.site.ledger_view import spending, study_hashes
 
-    with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
-        rows = spending(ledger)
+    home = SiteHome.load(site)
+    with home.open_ledger(must_exist=True) as ledger:
+        rows = spending(ledger, study_hashes(home))
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
@@ -46,6 +48,9 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
             style=style,
         )
     Console(highlight=False).print(table)
+    for row in rows:
+        if row["study_hash"] is not None:
+            typer.echo(f"Hash of {printable(row['title'])}: {row['study_hash']}")
 
 
 @app.command()

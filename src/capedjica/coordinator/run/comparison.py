@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.algorithms.reliability import Reliability
 from capedjica.coordinator.run.results import Provenance
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.metrics import match_components, normalized_gain_index
+from capedjica.study.reliability_file import read_reliability
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, read_matrix
 from capedjica.tools.toml import listed
@@ -38,6 +40,10 @@ class ComparedRun:
         That of the map that fits worst.
     n_iter, seconds : int, float
         What it took.
+    reliable_maps : int or None
+        How many maps are reliable; None where that is not known.
+    warning : str
+        What is to be said of the maps before they are shown; mostly empty.
     """
 
     run: str
@@ -51,6 +57,8 @@ class ComparedRun:
     worst_map: float
     n_iter: int
     seconds: float
+    reliable_maps: int | None
+    warning: str
 
 
 class _Privacy(msgspec.Struct):
@@ -68,6 +76,7 @@ class RunNetworks:
     folder: RunFolder
     place: str
     method: str
+    reliability: Reliability
 
     @classmethod
     def of(cls, run: Path) -> RunNetworks:
@@ -76,7 +85,8 @@ class RunNetworks:
         step, table = study.networks, study.content.networks
         if step is None or table is None:
             raise InputError(f"{run} has no brain networks: its analyses are of other kinds")
-        return cls(RunFolder(run), study.results_folder(step), table.method)
+        reliability = read_reliability(run, study, step)
+        return cls(RunFolder(run), study.results_folder(step), table.method, reliability)
 
     @property
     def mixing(self) -> FloatArray:
@@ -133,4 +143,6 @@ def _compared(one: RunNetworks, reference: FloatArray, truth: FloatArray | None)
         worst_map=float(correlations.min()),
         n_iter=provenance.n_iter,
         seconds=state.seconds,
+        reliable_maps=one.reliability.n_reliable,
+        warning=one.reliability.banner,
     )

@@ -34,6 +34,7 @@ from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
+from capedjica.study.reliability_file import read_reliability
 from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.arrays import FloatArray, read_matrix
 
@@ -105,10 +106,6 @@ BOUNDARIES: Final = {
     "landlock": "Landlock",
     "none": "NONE: unconfined",
 }
-
-
-class _Reliability(msgspec.Struct):
-    stability: list[float] | None
 
 
 def run_report(run: Path) -> HtmlReport:
@@ -185,7 +182,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
     place, features = Path(study.results_folder(step)), study.content.features
     name = str(place / "maps.npy")
     values = folder.read_array(name)
-    stability = folder.read_json(str(place / "reliability.json"), _Reliability).stability
+    reliability = read_reliability(folder.path, study, step)
     expected = (getattr(step.table, "n_components", len(values)), step.setting.n_features)
     if values.shape != expected:
         raise InputError(
@@ -193,11 +190,12 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
         )
     return MapSet(
         values,
-        None if stability is None else np.array(stability),
+        reliability.stability,
         study.features.image(values),
         features.image_shape,
         _peaks(folder.path / place / "peaks.csv"),
         getattr(step.table, "template_names", ()),
+        reliability.noisy,
     )
 
 
@@ -304,7 +302,7 @@ def _entry(one: ComparedRun, maps: MapSet, reference: FloatArray, run: Path) -> 
         mechanism=one.mechanism,
         epsilon=one.epsilon if one.private else None,
         gain_index=one.gain_index,
-        maps=replace(_placed(values, maps, Study.load(run)), stability=stable),
+        maps=replace(_placed(values, maps, Study.load(run)), stability=stable, noisy=maps.noisy),
         correlations=matching.correlations,
         seconds=one.seconds,
     )

@@ -12,10 +12,10 @@ from importlib.metadata import version
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
-import numpy as np
 
 from capedjica.algorithms.analysis import Result
-from capedjica.algorithms.ica.networks import STABLE, Networks
+from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.reliability import Reliability
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.privacy import gaussian_epsilon
@@ -25,8 +25,8 @@ from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region
 from capedjica.report.downloads import csv_text
 from capedjica.report.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import file_names
+from capedjica.study.reliability_file import reliability_json
 from capedjica.study.study_file import Study
-from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
 
 if TYPE_CHECKING:
@@ -36,18 +36,6 @@ SCALE: Final = "largest absolute value 1, positive; in the order of the features
 TEMPLATE_SCALE: Final = "largest absolute value 1; in the order of the template, and with its signs"
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec", "nibabel", "nilearn")
 BUNDLE: Final = "results.zip"
-
-RELIABILITY: Final = (
-    "Stability is the correlation of a map with itself as it might have come out with other noise of the "
-    "same size, told from what was published alone. A map below the threshold may be noise: it is no "
-    "network. A stable map is not for that reason a true one."
-)
-
-
-class Reliability(msgspec.Struct):
-    """What is told of a ``reliability.json``."""
-
-    stable: list[bool] | None
 
 
 class Cost(msgspec.Struct):
@@ -169,7 +157,7 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
     columns = _names(found) or [f"map {number}" for number in range(1, len(found.maps) + 1)]
     _write_table(folder, f"{where}maps.csv", columns, found.maps.T)
     names += [f"{where}maps.npy", f"{where}maps.csv", *_write_pictures(folder, study, where, found, title)]
-    folder.write_json(f"{where}reliability.json", reliability_json(found.stability, _names(found)))
+    folder.write_json(f"{where}reliability.json", reliability_json(_reliability(study, found), _names(found)))
     return [*names, f"{where}reliability.json"]
 
 
@@ -179,19 +167,24 @@ def _names(found: Result) -> list[str]:
     return [] if template is None else list(template.own_names)
 
 
+def _reliability(study: Study, found: Result) -> Reliability:
+    n_maps = 0 if found.maps is None else len(found.maps)
+    return Reliability(n_maps, found.stability, study.contract.mechanism != "none")
+
+
 def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, title: str) -> list[str]:
     """Write the maps as images, where features have places; return the names of the files."""
-    maps, stability = found.maps, found.stability
+    maps, reliability = found.maps, _reliability(study, found)
     assert maps is not None
     shape, image = study.content.features.image_shape, study.features.image(maps)
     names = [f"{where}maps.png"]
     if shape is not None:
-        figure = maps_figure({"": maps.reshape(-1, *shape)}, title, stability, _names(found))
+        figure = maps_figure({"": maps.reshape(-1, *shape)}, title, reliability, _names(found))
     elif image is not None:
         folder.write(f"{where}maps.nii.gz", gzip.compress(image.to_bytes(), mtime=0))
         peaks = find_peaks(image, _regions(study))
         folder.write(f"{where}peaks.csv", peaks_csv(peaks))
-        figure = slices_figure(image, title, stability, _names(found))
+        figure = slices_figure(image, title, reliability, _names(found))
         names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
     else:
         return []
@@ -226,20 +219,6 @@ def _write_table(
     folder: RunFolder, name: str, columns: Sequence[str], rows: Iterable[Sequence[str | float]]
 ) -> None:
     folder.write(name, csv_text(columns, rows).encode())
-
-
-def reliability_json(stability: FloatArray | None, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return how stable each map is, and what that means; with their names, where they have some."""
-    named = {"names": list(names)} if names else {}
-    if stability is None:
-        statement = "This method cannot tell how stable its maps are."
-        return named | {"statement": statement, "threshold": STABLE, "stability": None, "stable": None}
-    return named | {
-        "statement": RELIABILITY,
-        "threshold": STABLE,
-        "stability": np.round(stability, 4).tolist(),
-        "stable": (stability >= STABLE).tolist(),
-    }
 
 
 def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError, ProtocolError
 from capedjica.mechanisms.block import BlockLayout
-from capedjica.mechanisms.contract import Contract, Query, Statistics, Vectors
+from capedjica.mechanisms.contract import SITES_ADD_NO_NOISE, Contract, Query, Statistics, Vectors
 from capedjica.mechanisms.messages import (
     MAX_AHEAD,
     VERSION,
@@ -347,7 +347,8 @@ class Site:
 
     def _release(self, ask: Ask) -> bytes:
         query = self._checked_query(ask)
-        summary = Summary(f"noisy sum of '{query.label}' over the subjects of this site", query.size)
+        kind = "sum" if self.contract.mechanism in SITES_ADD_NO_NOISE else "noisy sum"
+        summary = Summary(f"{kind} of '{query.label}' over the subjects of this site", query.size)
         place = self.contract.hash, ask.block, 0, ask.slot
         with self._releasing:
             mu, make_message = self._fresh_answer(ask)

@@ -8,7 +8,7 @@
   const sliders = ["x", "y", "z"].map(find);
   const cuts = [[1, 2], [0, 2], [0, 1]]; // across and up, by the axis that is cut
   const unpacked = new Map();
-  let brain, map, wanted;
+  let brain, map, opacity, wanted;
 
   async function unpack(text, signed) {
     const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -48,7 +48,7 @@
       const [darkest, brightest] = data.greys;
       const grey = (value) => [...Array(3).fill(darkest + (brightest - darkest) * value / 255), Math.min(255, 10 * value)];
       const tint = (level) =>
-        Math.abs(level) < lowest * data.levels ? [0, 0, 0, 0] : [...data.colours[level + data.levels], 255];
+        Math.abs(level) < lowest * data.levels ? [0, 0, 0, 0] : [...data.colours[level + data.levels], 255 * opacity];
       context.clearRect(0, 0, canvas.width, canvas.height);
       const pictures = [[cut(brain, data.brain.shape, data.brain.step, axis, here[axis], grey), data.brain.step],
                         [cut(map, data.shape, data.step, axis, here[axis], tint), data.step]];
@@ -60,6 +60,7 @@
         context.drawImage(picture, -0.5 * step * scale, top * scale, picture.width * step * scale, picture.height * step * scale);
       }
       cross(context, canvas, here, across, up);
+      if (across === 0) sides(context, canvas);
     });
     tell(here);
   }
@@ -77,11 +78,22 @@
     context.stroke();
   }
 
+  // Neurological convention: left is left.
+  function sides(context, canvas) {
+    context.fillStyle = "#ffffff";
+    context.font = "bold 26px sans-serif";
+    context.textBaseline = "top";
+    [["L", "left", 8], ["R", "right", canvas.width - 8]].forEach(([letter, align, column]) => {
+      context.textAlign = align;
+      context.fillText(letter, column, 8);
+    });
+  }
+
   function tell(here) {
     const index = here.map((mm, axis) => voxel(mm, axis, data.step, data.shape));
     const value = at(map, data.shape, index) / data.levels;
     const words = value === 0 ? `below ${data.least}` : value.toFixed(2);
-    find("place").textContent = `x = ${here[0]}, y = ${here[1]}, z = ${here[2]} mm: value ${words}`;
+    find("place").textContent = `x = ${here[0]}, y = ${here[1]}, z = ${here[2]} mm (MNI): value ${words}`;
     sliders.forEach((slider, axis) => slider.setAttribute("aria-valuetext", `${here[axis]} millimetres`));
   }
 
@@ -90,6 +102,7 @@
     if (!unpacked.has(number)) unpacked.set(number, await unpack(data.maps[number].data, true));
     if (wanted !== number) return; // another was chosen meanwhile
     map = unpacked.get(number);
+    opacity = data.maps[number].opacity;
     if (move) data.maps[number].start.forEach((mm, axis) => (sliders[axis].value = mm));
     draw();
   }

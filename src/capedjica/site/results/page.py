@@ -15,7 +15,7 @@ from capedjica.errors import InputError
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
-from capedjica.site.results.per_person import unmixing_of, write_local_results
+from capedjica.site.results.per_person import reliability_of, unmixing_of, write_local_results
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, read_matrix
 
@@ -31,7 +31,11 @@ def write_local_report(run: Path, home: SiteHome, tick: Callable[[], None] = lam
     if not people:
         raise InputError(f"site {home.settings.name} has no results about anybody: no scan can be used")
     path = written.folder / REPORT
-    page = local_page(study.content.title, home.settings.name, people, written.unusable)
+    table = study.content.networks
+    names = () if table is None else table.template_names
+    page = local_page(
+        study.content.title, home.settings.name, people, written.unusable, reliability_of(run).banner, names
+    )
     write_page(path, page, 0o600)
     return path
 

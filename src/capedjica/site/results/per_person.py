@@ -28,11 +28,13 @@ from typing import Any, Final
 import numpy as np
 
 from capedjica.algorithms.ica.one_person import SEGMENT, SingleSubject, analyse_subject, power_spectra
+from capedjica.algorithms.reliability import Reliability
 from capedjica.data.scans import Person
 from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll, measure
+from capedjica.study.reliability_file import read_reliability
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, Scan, read_matrix
 from capedjica.tools.durable import write_whole, writing
@@ -106,6 +108,13 @@ def unmixing_of(run: Path, study: Study) -> FloatArray:
     if unmixing.shape != expected:
         raise InputError(f"{file} has shape {unmixing.shape}, that of its study would be {expected}")
     return unmixing
+
+
+def reliability_of(run: Path) -> Reliability:
+    """Return how far the maps of a run are to be trusted."""
+    study = Study.load(run)
+    assert study.networks is not None
+    return read_reliability(run, study, study.networks)
 
 
 def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:

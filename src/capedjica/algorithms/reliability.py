@@ -1,0 +1,132 @@
+"""How far maps are to be trusted, as a grade and in words: the same wherever maps are shown.
+
+The *stability* of a map (:mod:`capedjica.algorithms.ica.networks`) is the correlation that another run of the
+same study, with fresh noise, is predicted to have with it. Its *grade* is
+
+======  ==================
+good    from 0.9
+fair    from 0.7
+poor    below
+======  ==================
+
+Two maps that correlate by r share r^2 of their variance: from 0.9 about four fifths, below 0.7 less than
+half. A poor map is not reliable, and not to be presented as a network. The grade speaks of the noise alone: a
+map can be stable and mean nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from capedjica.tools.arrays import FloatArray
+from capedjica.tools.text import counted
+
+Grade = Literal["good", "fair", "poor"]
+# The least stability of each grade, best first; below the last a map is poor.
+GRADES: Final[dict[Grade, float]] = {"good": 0.9, "fair": 0.7}
+RELIABLE: Final = GRADES["fair"]
+
+
+def grade(stability: float) -> Grade:
+    """Return the grade of one map; one whose stability is not a number is poor."""
+    return next((name for name, least in GRADES.items() if stability >= least), "poor")
+
+
+def rounded(stability: float) -> str:
+    """Return a stability with two digits, rounded down: what is shown never looks better than its grade."""
+    # Half a millionth more, because 0.7 is a little less than 0.7 in binary.
+    return f"{math.floor(100 * stability + 5e-7) / 100:.2f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """The reliability of the maps of one analysis, in words.
+
+    Attributes
+    ----------
+    n_maps : int
+        R.
+    stability : array (R,), optional
+        Of each map; None where the method cannot tell.
+    noisy : bool
+        Whether noise was added. Without, there is no other noise to predict anything of; maps that are too
+        weak beside others to be found have a stability of 0 all the same.
+    """
+
+    n_maps: int
+    stability: FloatArray | None = None
+    noisy: bool = True
+
+    @property
+    def grades(self) -> list[Grade] | None:
+        """Of each map; None where they are not known."""
+        return None if self.stability is None else [grade(float(value)) for value in self.stability]
+
+    def poor(self, index: int) -> bool:
+        """Whether a map is known to be unreliable: it is shown faded."""
+        return self.grades is not None and self.grades[index] == "poor"
+
+    @property
+    def n_reliable(self) -> int | None:
+        """How many maps are good or fair; None where that is not known."""
+        return None if self.grades is None else self.n_maps - self.grades.count("poor")
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to say of other noise."""
+        return self.noisy and self.stability is not None
+
+    @property
+    def banner(self) -> str:
+        """What is said before anything else is shown; empty where there is nothing to warn of."""
+        if self.stability is None:
+            return _UNKNOWN if self.noisy else ""
+        poor = [index + 1 for index in range(self.n_maps) if self.poor(index)]
+        if not poor:
+            return ""
+        if len(poor) == 1:
+            which = f"map {poor[0]} of {self.n_maps} is not to be presented as a network"
+        elif len(poor) == self.n_maps:
+            which = f"none of the {self.n_maps} maps is to be presented as a network"
+        else:
+            listed = f"{', '.join(map(str, poor[:-1]))} and {poor[-1]}"
+            which = f"maps {listed} of {self.n_maps} are not to be presented as networks"
+        why = "noise may have made what is seen" if self.noisy else "too weak beside others to be found"
+        return f"Not reliable: {which} ({why})."
+
+    @property
+    def headline(self) -> str:
+        """What was found, in few words: maps are networks where all of them are reliable, or may be."""
+        if self.n_reliable is None or self.n_reliable == self.n_maps:
+            return counted(self.n_maps, "network")
+        reliable = {0: "none", 1: "one"}.get(self.n_reliable, str(self.n_reliable))
+        return f"{counted(self.n_maps, 'map')}, {reliable} of them reliable,"
+
+    @property
+    def prediction(self) -> str:
+        """What another run is predicted to show; empty where no noise was added, or nothing is known."""
+        if not self.noisy or self.stability is None:
+            return ""
+        grades, worst = [grade(float(value)) for value in self.stability], int(np.argmin(self.stability))
+        counts = [f"{grades.count(name)} {name}" for name in (*GRADES, "poor") if name in grades]
+        return (
+            f"Reliability: {', '.join(counts)}. Another run with fresh noise is predicted to correlate with "
+            f"these maps by {rounded(float(self.stability.mean()))} (worst: map {worst + 1}, "
+            f"{rounded(float(self.stability[worst]))})."
+        )
+
+    def mark(self, index: int) -> str:
+        """Return the few words beside one map; empty where there is nothing to say."""
+        if self.stability is None or not (self.noisy or self.poor(index)):
+            return ""
+        value = float(self.stability[index])
+        return f"stability {rounded(value)}, {grade(value)}"
+
+
+_UNKNOWN: Final = (
+    "How reliable these maps are is not known: this method cannot tell what the noise has changed in them."
+)

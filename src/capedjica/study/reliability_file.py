@@ -1,0 +1,56 @@
+"""How far the maps of a run are to be trusted, as its ``reliability.json`` has it, for whoever shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from capedjica.algorithms.reliability import GRADES, Reliability
+from capedjica.errors import InputError
+from capedjica.study.study_file import Study, StudyStep
+
+NAME: Final = "reliability.json"
+_STATEMENT: Final = (
+    "Stability is the correlation that another run with fresh noise of the same size is predicted to have "
+    "with a map, told from what was published alone. A map is good or fair from the values of grades, and "
+    "poor below: noise may have made it, and it is not to be presented as a network. A stable map is not "
+    "for that reason a true one."
+)
+_UNKNOWN: Final = "This method cannot tell how stable its maps are."
+_NO_NOISE: Final = "No noise was added. Maps of stability 0 are too weak beside others to be found."
+
+
+class _File(msgspec.Struct):
+    stability: list[float] | None
+
+
+def reliability_json(reliability: Reliability, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return how reliable each map is, and what that means; with their names, where they have some."""
+    stability = reliability.stability
+    known = _STATEMENT if reliability.noisy else _NO_NOISE
+    return ({"names": list(names)} if names else {}) | {
+        "statement": _UNKNOWN if stability is None else known,
+        "grades": GRADES,
+        "stability": None if stability is None else np.round(stability, 4).tolist(),
+        "grade": reliability.grades,
+    }
+
+
+def read_reliability(run: Path, study: Study, step: StudyStep) -> Reliability:
+    """Return the reliability of the maps of one analysis of a run."""
+    path = run / study.results_folder(step) / NAME
+    try:
+        stability = msgspec.json.decode(path.read_bytes(), type=_File).stability
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is not as a run left it: {error}") from None
+    expected = getattr(step.table, "n_components", None)
+    if stability is not None and expected not in (None, len(stability)):
+        raise InputError(f"{path} tells of {len(stability)} maps, its study has {expected}")
+    values = None if stability is None else np.array(stability)
+    return Reliability(expected or len(stability or ()), values, study.contract.mechanism != "none")
