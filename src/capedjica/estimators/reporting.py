@@ -56,11 +56,13 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
 
 def _maps(estimator: CapeDJICA) -> MapSet:
     image = getattr(estimator, "components_img_", None)
+    labels = estimator.labels_
     return MapSet(
         estimator.components_,
         estimator.stability_,
         image,
         estimator.image_shape,
-        [] if image is None else find_peaks(image),
+        labels.peaks if labels is not None else [] if image is None else find_peaks(image),
         estimator.names_,
+        labels,
     )

@@ -14,6 +14,7 @@ from capedjica.algorithms.ica.networks import STABLE
 from capedjica.report import charts, slices
 from capedjica.report.brain import Peak
 from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
+from capedjica.report.labels import MapLabel, MapLabels
 from capedjica.report.slices import SLICES
 from capedjica.report.viewer import volumes
 from capedjica.tools.arrays import FloatArray
@@ -43,6 +44,8 @@ class MapSet:
         Where the maps of an image are high.
     names : sequence of str
         What the networks are called; empty where they have no names.
+    labels : MapLabels, optional
+        What maps may be, by an atlas that they were compared with.
     """
 
     values: FloatArray
@@ -51,6 +54,7 @@ class MapSet:
     image_shape: tuple[int, int] | None = None
     peaks: Sequence[Peak] = ()
     names: Sequence[str] = ()
+    labels: MapLabels | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -64,7 +68,13 @@ class MapSet:
 
     def title(self, index: int) -> str:
         """Return what a map is called: by its number, and its name where it has one."""
-        return f"Map {index + 1}: {self.names[index]}" if self.names else f"Map {index + 1}"
+        label = self.label(index)
+        name = self.names[index] if self.names else "" if label is None else label.name
+        return f"Map {index + 1}: {name}" if name else f"Map {index + 1}"
+
+    def label(self, index: int) -> MapLabel | None:
+        """Return what a map may be; None where it was compared with nothing."""
+        return None if self.labels is None else self.labels.maps[index]
 
     def faded(self, index: int) -> bool:
         """Whether a map may be noise."""
@@ -82,6 +92,7 @@ class Component:
     figure: Figure
     peaks: tuple[Peak, ...]
     features: tuple[tuple[int, float], ...]
+    label: MapLabel | None = None
 
 
 def components(maps: MapSet) -> list[Component]:
@@ -95,6 +106,7 @@ def components(maps: MapSet) -> list[Component]:
             figure=figure,
             peaks=tuple(peak for peak in maps.peaks if peak.component == number)[:_PEAKS_LISTED],
             features=_highest(maps.values[number - 1]) if maps.look == "profile" else (),
+            label=maps.label(number - 1),
         )
         for number, figure in enumerate(map_figures(maps), start=1)
     ]
