@@ -331,10 +331,10 @@ def given_names(names: Any, labels: Sequence[int] | None = None) -> NameTable | 
         return None
     if not isinstance(names, str | os.PathLike):
         return NameTable(list(names), [])
-    return _read_names(Path(names)).of(labels, names)
+    return read_names(Path(names)).of(labels, names)
 
 
-def _read_names(path: Path) -> NameTable:
+def read_names(path: Path) -> NameTable:
     """Read a table of names, or one name on each line; their numbers and systems too where it has them."""
     try:
         if path.stat().st_size > _LONGEST_TABLE:

@@ -9,7 +9,6 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -20,7 +19,8 @@ from capedjica.algorithms.ica.networks import STABLE, Networks
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.data.images import scaled_to_peak
-from capedjica.data.scans import Features, stem
+from capedjica.data.scans import Features
+from capedjica.data.templates import names_beside
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.privacy.wording import NOT_PRIVATE
@@ -215,8 +215,9 @@ def _regions(study: Study) -> RegionsAt | None:
         return None
     import nibabel
 
-    atlas = cast("Nifti1Image", nibabel.load(study.folder / name))
-    names = read_region_names((study.folder / name).with_name(f"{stem(Path(name))}.tsv"))
+    path = study.folder / name
+    atlas, table = cast("Nifti1Image", nibabel.load(path)), names_beside(path)
+    names = {} if table is None else read_region_names(table)
     return RegionsAt(atlas, names) if len(atlas.shape) == 3 else None
 
 
