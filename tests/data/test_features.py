@@ -38,7 +38,7 @@ def test_features_are_counted_by_public_files(public, options, expected):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"atlas": "a.nii"}, "features.atlas is for images; features.kind is 'columns'"),
+        ({"atlas": "a.nii", "image_shape": (2, 3)}, "features.atlas is for columns that are regions"),
         ({"smoothing_fwhm": 6.0}, "features.smoothing_fwhm is for images"),
         ({"low_pass": 0.1}, "features.low_pass is for images"),
         ({"confounds": ("motion",)}, "features.confounds is for images"),

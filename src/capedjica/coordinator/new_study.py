@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from capedjica.data.features import FeatureTable, count_features, open_features
-from capedjica.data.templates import GivenTemplate, read_template
+from capedjica.data.templates import GivenTemplate, names_beside, read_template
 from capedjica.errors import InputError
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.public_files import copy_file
@@ -73,9 +73,16 @@ def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int
     found = problems(msgspec.to_builtins(table), FeatureTable, "features.")
     if found:
         raise InputError(listed("the study", found))
+    if table.kind == "columns" and table.atlas is not None:
+        return count_features(FeatureTable(kind="atlas", atlas=str(images["atlas"])), Path())
     if table.kind == "columns":
         return None
     return count_features(_found(table, images), Path())
+
+
+def region_names(atlas: Path | None) -> Path | None:
+    """Return the table of names beside an atlas, which goes where the atlas goes; None without one."""
+    return None if atlas is None else names_beside(atlas)
 
 
 def _found(table: FeatureTable, images: Mapping[str, Path | None]) -> FeatureTable:
@@ -95,7 +102,11 @@ def template_of(
 
     ``n_features`` counts columns; where it is not known, the template itself does.
     """
-    features = None if table.kind == "columns" else open_features(_found(table, images), Path(), None)
+    columns = table.kind == "columns"
+    if columns and (table.atlas is None or n_features is None):
+        features = None
+    else:
+        features = open_features(_found(table, images), Path(), n_features if columns else None)
     return read_template(path, features, n_features, names)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capedjica.data.scans import Problem, Recording
 from capedjica.data.timeseries import read_scan, scan_problems
+from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray, Scan
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
+
+    from capedjica.data.images import ImageFeatures
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,38 @@ class Columns:
         return ""
 
     def image(self, maps: FloatArray) -> Nifti1Image | None:
-        """Return None: columns have no places."""
+        """Return None: columns have no places of their own."""
         return None
+
+
+@dataclass(frozen=True)
+class RegionColumns(Columns):
+    """The columns of a table, of which it is known where they are: regions of an atlas, in its order.
+
+    Scans are read as any table is; the atlas only gives places to what was found.
+
+    Attributes
+    ----------
+    regions : ImageFeatures
+        The regions, one for each column: labels in the order of their numbers, or maps.
+    """
+
+    regions: ImageFeatures = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.regions.n_features != self.n_features:
+            raise InputError(
+                f"features.n_features is {self.n_features}; the atlas has {self.regions.n_features} regions: "
+                "every column of the tables must be one of its regions"
+            )
+
+    def image(self, maps: FloatArray) -> Nifti1Image:
+        """Return maps (R, D) as a 4-D image in the space of the atlas."""
+        return self.regions.image(maps)
+
+    def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
+        """Return what a 4-D image of maps is in the regions, (R, D)."""
+        return self.regions.of_maps(image, nearest)
 
 
 def _without_line(scan: Scan) -> Scan:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
-from capedjica.data.columns import Columns
+from capedjica.data.columns import Columns, RegionColumns
 from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
 from capedjica.data.person_table import PARTICIPANT, PersonRows
 from capedjica.data.scans import Features
@@ -62,7 +62,7 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
         has a row per person.
     atlas, atlas_sha256 : str, optional
         The image of the regions, labels (3-D) or maps (4-D), in a path relative to the study.toml, and its
-        hash.
+        hash. For kind "columns" it says where the columns are, one region each: results then have places.
     mask, mask_sha256 : str, optional
         The image of the mask; without it that of the MNI152 template which nilearn brings along.
     voxel_size : float, optional
@@ -136,8 +136,10 @@ def _kind_problems(table: FeatureTable) -> Iterator[str]:
         yield f"features.columns is for kind 'table'; features.kind is {table.kind!r}"
     if table.kind == "columns":
         for name in _IMAGES_ONLY:
-            if getattr(table, name):
+            if name != "atlas" and getattr(table, name):
                 yield f"features.{name} is for images; features.kind is 'columns'"
+        if table.atlas is not None and table.image_shape is not None:
+            yield "features.atlas is for columns that are regions; with features.image_shape they are pixels"
     elif table.kind == "atlas":
         if table.atlas is None:
             yield "features.atlas must name the image of the regions, since features.kind is 'atlas'"
@@ -180,7 +182,7 @@ def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_feature
     if table.kind == "columns":
         if n_features is None:
             raise InputError("n_features must be given: columns of tables are counted by nothing else")
-        return Columns(validate.count("n_features", n_features), table.detrend, table.standardize)
+        return _open_columns(table, Path(folder), validate.count("n_features", n_features))
     rows = table.kind == "table"
     features = PersonRows(table.columns) if rows else _open_images(table, Path(folder))
     if n_features not in (None, features.n_features):
@@ -191,6 +193,19 @@ def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_feature
         }[table.kind]
         raise InputError(f"features.n_features is {n_features}; {made.format(features.n_features)}")
     return features
+
+
+def _open_columns(table: FeatureTable, folder: Path, n_features: int) -> Columns:
+    plain = Columns(n_features, table.detrend, table.standardize)
+    if table.atlas is None:
+        return plain
+    return with_regions(plain, read_public(folder / table.atlas, "atlas", table.atlas_sha256))
+
+
+def with_regions(columns: Columns, atlas: PublicImage) -> RegionColumns:
+    """Return columns of which an atlas says where they are; refuse one with another number of regions."""
+    regions = image_features(FeatureTable(kind="atlas"), atlas, None)
+    return RegionColumns(columns.n_features, columns.detrend, columns.standardize, regions=regions)
 
 
 def count_features(table: FeatureTable, folder: str | os.PathLike[str]) -> int:

@@ -184,7 +184,7 @@ class ImageFeatures(ABC):
         space = entity_of(path, "space")
         if table.space is not None and space not in (None, table.space):
             yield Problem(path, f"space {space}", f"{table.space}, as the study says")
-        covered = _coverage(self._places, image)
+        covered = coverage(self._places, image)
         if covered < LEAST_COVERAGE:
             yield Problem(
                 path,
@@ -462,13 +462,25 @@ def new_image(values: NDArray[Any], affine: FloatArray) -> Nifti1Image:
     return Nifti1Image(stored, affine, dtype=stored.dtype)  # type: ignore[no-untyped-call]
 
 
+def scaled_to_peak(image: Nifti1Image) -> Nifti1Image:
+    r"""Return each volume of an image of maps with 1 as its largest absolute value.
+
+    A map has that scale in its features. Through an atlas of maps :math:`a_d`, in any unit, it becomes the
+    sum :math:`\sum_d m_d a_d(x)`, whose scale is the atlas's: with z-values everything would be beyond the
+    strongest colour, and every voxel part of a peak. Signs stay; images of labels and voxels do not change.
+    """
+    values = np.asarray(image.dataobj, dtype=np.float32)
+    heights = np.abs(values).max(axis=(0, 1, 2))
+    return _like(image, values / np.where(heights == 0, np.float32(1), heights))
+
+
 def _zooms(image: Nifti1Image) -> tuple[float, ...]:
     """Return the distances between neighbours: three in space, one in time if the header has it."""
     zooms: tuple[float, ...] = image.header.get_zooms()  # type: ignore[no-untyped-call]
     return zooms
 
 
-def _coverage(places: FloatArray, image: Nifti1Image) -> float:
+def coverage(places: FloatArray, image: Nifti1Image) -> float:
     """Return the part of some places (n, 3), in mm, that an image has values of."""
     there = np.linalg.inv(image.affine)
     voxels = places @ there[:3, :3].T + there[:3, 3]

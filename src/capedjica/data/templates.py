@@ -56,6 +56,7 @@ NOT_COVERED: Final = {
 _SIDECARS: Final = (".tsv", ".csv", ".txt")
 _NAME_COLUMNS: Final = ("name", "label", "network", "region")
 _NUMBER_COLUMNS: Final = ("index", "value", "number", "id")
+_SYSTEM_COLUMNS: Final = ("system", "domain", "group", "network")
 _MOST_LABELS: Final = 1000
 _LONGEST_TABLE: Final = 1 << 20
 _LONGEST_SOURCE: Final = 200
@@ -170,27 +171,41 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
         raise InputError(f"template {path} does not exist")
     if path.is_dir() or path.suffix.lower() == ".zip":
         return _of_results(path, features, names)
-    own = _sidecar(path) if names is None else names
+    own = names_beside(path) if names is None else names
     if path.suffix.lower() == ".npy":
-        try:
-            with path.open("rb") as file:
-                maps = _array(file, f"template {path}")
-        except OSError as error:
-            raise InputError(f"template {path} cannot be read: {error.strerror}") from None
+        maps = load_array(path, "template")
         return GivenTemplate(
             Template.of(maps, _given_names(own), f"template {path}"), path.name[:_LONGEST_SOURCE]
         )
+    try:
+        image = load_image(path)
+    except InputError:
+        raise InputError(
+            f"template {path} is neither an image that can be read, nor a .npy file, nor results of a study"
+        ) from None
+    found = _of_image(image, f"template {path}", features, own)
+    return GivenTemplate(found.template, path.name[:_LONGEST_SOURCE])
+
+
+def load_image(path: Path) -> Any:
+    """Return an image with all of its values read."""
     import nibabel
 
     try:
         image: Any = nibabel.load(path)
         np.asanyarray(image.dataobj)
     except Exception:
-        raise InputError(
-            f"template {path} is neither an image that can be read, nor a .npy file, nor results of a study"
-        ) from None
-    found = _of_image(image, f"template {path}", features, own)
-    return GivenTemplate(found.template, path.name[:_LONGEST_SOURCE])
+        raise InputError(f"{path} is not an image that can be read") from None
+    return image
+
+
+def load_array(path: Path, what: str) -> FloatArray:
+    """Return the numbers of a ``.npy`` file."""
+    try:
+        with path.open("rb") as file:
+            return _array(file, f"{what} {path}")
+    except OSError as error:
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
 
 
 def _array(file: Any, where: str) -> FloatArray:
@@ -210,13 +225,7 @@ def _of_image(image: Any, where: str, features: Any, names: Any) -> GivenTemplat
             f"{where} is an image, but the features are columns, which have no places: give an array "
             "(networks, features), or analyse images (a mask or an atlas)"
         )
-    values = np.asanyarray(image.dataobj)
-    if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
-        raise InputError(
-            f"{where} must be 4-D, maps, or 3-D, labels, of real numbers; got shape {values.shape}"
-        )
-    values = _without_nan(values, where)
-    labels = _labels(values, where) if values.ndim == 3 else None
+    values, labels = maps_or_labels(image, where)
     if labels is not None:
         values = np.stack([values == label for label in labels], axis=-1).astype(np.float32)
     named = _given_names(names, labels)
@@ -233,6 +242,17 @@ def _of_image(image: Any, where: str, features: Any, names: Any) -> GivenTemplat
     return GivenTemplate(Template.of(maps, named, where), "an image in memory")
 
 
+def maps_or_labels(image: Any, where: str) -> tuple[Any, list[int] | None]:
+    """Return the values of an image of maps (4-D), or of labels (3-D) with the numbers of these."""
+    values = np.asanyarray(image.dataobj)
+    if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
+        raise InputError(
+            f"{where} must be 4-D, maps, or 3-D, labels, of real numbers; got shape {values.shape}"
+        )
+    values = _without_nan(values, where)
+    return values, label_numbers(values, where) if values.ndim == 3 else None
+
+
 def _without_nan(values: Any, where: str) -> Any:
     """Return an image with zero where no map has a number, as some programs write outside the brain."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
@@ -243,7 +263,8 @@ def _without_nan(values: Any, where: str) -> Any:
     return np.where(known, values, 0)
 
 
-def _labels(values: Any, where: str) -> list[int]:
+def label_numbers(values: Any, where: str) -> list[int]:
+    """Return the numbers of an image of labels, but for 0, the background."""
     if (np.rint(values) != values).any() or (values < 0).any():
         raise InputError(
             f"{where} is a 3-D image with values that are not whole numbers of at least 0, so that these are "
@@ -258,33 +279,63 @@ def _labels(values: Any, where: str) -> list[int]:
 # Names
 
 
-def _sidecar(path: Path) -> Path | None:
+def names_beside(path: Path) -> Path | None:
+    """Return the table of names beside an image or an array, if there is one."""
     beside = (path.with_name(stem(path) + ending) for ending in _SIDECARS)
     return next((table for table in beside if table.is_file()), None)
 
 
+@dataclass(frozen=True)
+class NameTable:
+    """What networks or regions are called.
+
+    Attributes
+    ----------
+    names : list of str
+        In the order of the maps or labels.
+    systems : list of str
+        To which system each belongs, such as "visual"; empty where nothing says so.
+    numbers : list of int, optional
+        The label of each.
+    """
+
+    names: list[str]
+    systems: list[str]
+    numbers: list[int] | None = None
+
+    def of(self, labels: Sequence[int] | None, where: Any) -> NameTable:
+        """Return the table in the order of labels, or of maps where there are none."""
+        if self.numbers is None:
+            return self
+        row = {number: place for place, number in enumerate(self.numbers)}
+        if len(row) < len(self.numbers):
+            raise InputError(f"{where}: a number stands there twice")
+        wanted = sorted(row) if labels is None else labels
+        missing = [label for label in wanted if label not in row]
+        if missing:
+            raise InputError(f"{where} has no name for label {missing[0]} ({len(missing)} such labels)")
+        order = [row[number] for number in wanted]
+        systems = [self.systems[place] for place in order] if self.systems else []
+        return NameTable([self.names[place] for place in order], systems, list(wanted))
+
+
 def _given_names(names: Any, labels: Sequence[int] | None = None) -> list[str] | None:
     """Return names that were given, or are in a table, those of labels in the order of these."""
+    found = given_names(names, labels)
+    return None if found is None else found.names
+
+
+def given_names(names: Any, labels: Sequence[int] | None = None) -> NameTable | None:
+    """Return the names of maps or labels, given as a list or as the path of a table."""
     if names is None:
         return None
     if not isinstance(names, str | os.PathLike):
-        return list(names)
-    numbers, found = _read_names(Path(names))
-    if numbers is None:
-        return found
-    by_number = dict(zip(numbers, found, strict=True))
-    if len(by_number) < len(found):
-        raise InputError(f"{names}: a number stands there twice")
-    if labels is None:
-        return [by_number[number] for number in sorted(by_number)]
-    missing = [label for label in labels if label not in by_number]
-    if missing:
-        raise InputError(f"{names} has no name for label {missing[0]} ({len(missing)} such labels)")
-    return [by_number[label] for label in labels]
+        return NameTable(list(names), [])
+    return read_names(Path(names)).of(labels, names)
 
 
-def _read_names(path: Path) -> tuple[list[int] | None, list[str]]:
-    """Read a table of names, or one name on each line; return their numbers too where it has them."""
+def read_names(path: Path) -> NameTable:
+    """Read a table of names, or one name on each line; their numbers and systems too where it has them."""
     try:
         if path.stat().st_size > _LONGEST_TABLE:
             raise InputError(f"{path} is too long for a table of names")
@@ -299,9 +350,10 @@ def _read_names(path: Path) -> tuple[list[int] | None, list[str]]:
     if not rows:
         raise InputError(f"{path} holds no names")
     heading = [cell.lower() for cell in rows[0]]
-    named = next((heading.index(name) for name in _NAME_COLUMNS if name in heading), None)
-    numbered = next((heading.index(name) for name in _NUMBER_COLUMNS if name in heading), None)
+    named, numbered = _column(heading, _NAME_COLUMNS), _column(heading, _NUMBER_COLUMNS)
+    grouped = None
     if named is not None:
+        grouped = _column(heading, [name for name in _SYSTEM_COLUMNS if name != heading[named]])
         rows = rows[1:]
     elif len(rows[0]) == 1:
         named = 0
@@ -313,10 +365,17 @@ def _read_names(path: Path) -> tuple[list[int] | None, list[str]]:
             "each line"
         )
     try:
-        names = [row[named] for row in rows]
-        return None if numbered is None else [int(row[numbered]) for row in rows], names
+        return NameTable(
+            [row[named] for row in rows],
+            [] if grouped is None else [row[grouped] for row in rows],
+            None if numbered is None else [int(row[numbered]) for row in rows],
+        )
     except (IndexError, ValueError):
         raise InputError(f"{path} is not a table of names: its rows differ, or a number is none") from None
+
+
+def _column(heading: Sequence[str], names: Sequence[str]) -> int | None:
+    return next((heading.index(name) for name in names if name in heading), None)
 
 
 # Results of a study

@@ -29,6 +29,7 @@ from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.template_method import TemplateMethod
 from capedjica.algorithms.pca import PrincipalComponents, leading_subspace
+from capedjica.data.images import scaled_to_peak
 from capedjica.data.templates import NOT_COVERED, ORIGIN_WORDS, GivenTemplate, Origin, read_template
 from capedjica.errors import InputError
 from capedjica.estimators.base import DEPRECATED, Transformer, each, is_given, renamed, warn_of
@@ -40,6 +41,7 @@ from capedjica.mechanisms.terms import Terms
 from capedjica.privacy import pure_mu, validate
 from capedjica.privacy.budget import PrivacyBudget, check_budget
 from capedjica.privacy.statement import Charge, PrivacyStatement
+from capedjica.report.labels import LabelSources, MapLabels, label_table
 from capedjica.report.page import HtmlReport
 from capedjica.securesum.noise import NoiseSource
 from capedjica.tools.arrays import FloatArray, Scan
@@ -47,6 +49,7 @@ from capedjica.tools.arrays import FloatArray, Scan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from nibabel.nifti1 import Nifti1Image
+    from pandas import DataFrame
 
 Method = Literal["subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -109,7 +112,8 @@ class CapeDJICA(Transformer):
     mask_img : image or path, optional
         Where subjects are images: a brain mask, whose voxels are the features.
     atlas : image or path, optional
-        Where subjects are images: the regions, labels (3-D) or maps (4-D), that make the features.
+        Where subjects are images: the regions, labels (3-D) or maps (4-D), that make the features. Where
+        they are arrays, the regions that their columns are, in the order of the labels.
     masker : masker of nilearn, optional
         Used as it is if it is fitted. One that would compute its mask from the images is refused: this would
         be a statistic across people that no release pays for.
@@ -169,7 +173,10 @@ class CapeDJICA(Transformer):
     feature_names_in_ : array of str
         The columns of the subjects, where they were data frames.
     components_img_ : nibabel.nifti1.Nifti1Image
-        The maps as a 4-D image in the space of the atlas or the mask, where there is one.
+        The maps as a 4-D image in the space of the atlas or the mask, where there is one; each volume is
+        scaled to a largest absolute value of 1.
+    labels_ : MapLabels
+        What the maps may be, after :meth:`label`.
     n_iter_ : int
         Iterations made.
     privacy_ : PrivacyStatement
@@ -232,6 +239,7 @@ class CapeDJICA(Transformer):
     _record: Record | None = None
     _given: GivenTemplate | None = None
     _size: int
+    labels_: MapLabels | None = None
     names_: tuple[str, ...] = ()
     movements_: tuple[Movement, ...] = ()
     stability_: FloatArray | None = None
@@ -260,6 +268,11 @@ class CapeDJICA(Transformer):
         series = series_of_sites(X, self._extractor, self.on_bad, self.n_jobs)
         sites = read_sites(series, self._size, self.on_bad, self._longest)
         n_features = next(iter(sites.values()))[0].shape[1]
+        if self._extractor is not None and self._extractor.n_features != n_features:
+            raise InputError(
+                f"the subjects of X have {n_features:,} features, the atlas or mask has "
+                f"{self._extractor.n_features:,}: every column must be one of its regions or voxels"
+            )
         if self._known is not None and self._known.n_features != n_features:
             raise InputError(
                 f"template has {self._known.n_features:,} features, the subjects of X have {n_features:,}"
@@ -490,7 +503,7 @@ class CapeDJICA(Transformer):
         self.mixing_, self.components_ = found.mixing, found.maps
         self.unmixing_ = pseudo_inverse(self.mixing_)
         self.stability_, self.n_iter_ = found.stability, found.n_iter
-        self.recoverable_ = found.recoverable
+        self.recoverable_, self.labels_ = found.recoverable, None
         self.names_, self.movements_ = found.names, found.movements
         beyond = () if self._extractor is None else self._extractor.not_covered
         if self._given is not None:
@@ -512,7 +525,42 @@ class CapeDJICA(Transformer):
             raise AttributeError(
                 "there is no image of the maps: neither mask_img nor atlas nor masker was given"
             )
-        return self._extractor.image(self.components_)
+        return scaled_to_peak(self._extractor.image(self.components_))
+
+    def label(
+        self, labels: Any = None, names: Any = None, *, csf: Any = None, white_matter: Any = None
+    ) -> DataFrame:
+        """Compare the maps with an atlas or template, and look for artefacts; it costs nothing.
+
+        Parameters
+        ----------
+        labels : image, path, array or "nilearn:NAME", optional
+            Known networks or regions: a 4-D image of maps, a 3-D image of labels, an array (networks,
+            features), a label for each feature, or an atlas that nilearn downloads, "nilearn:msdl" for
+            example (:mod:`capedjica.data.references`).
+        names : list of str or path, optional
+            What they are called, or a table of that, with systems if it has such a column; by default a table
+            beside the file.
+        csf, white_matter : image or path, optional
+            Masks of the ventricles and of white matter, 0 and 1 or probabilities.
+
+        Returns
+        -------
+        DataFrame
+            A row for each map: its name, its peak, the best matches, and what of it lies where artefacts do
+            (:mod:`capedjica.report.labels`). The same is kept as ``labels_``, and shown by
+            :meth:`generate_report`.
+        """
+        from pandas import DataFrame
+
+        self._check_fitted("unmixing_")
+        image = None if self._extractor is None else self.components_img_
+        sources = LabelSources.read(labels, names, csf, white_matter)
+        voxels = self._extractor is not None and self._extractor.basis is not None
+        placed = sources.placed(image, self.components_.shape[1], voxels)
+        self.labels_ = placed.label(self.components_, image, self.names_)
+        table = label_table(self.labels_)
+        return DataFrame(table.rows, columns=list(table.columns))
 
     def generate_report(self, title: str | None = None) -> HtmlReport:
         """Return a report for people, as nilearn's maskers and decompositions do.

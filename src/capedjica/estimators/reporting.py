@@ -75,12 +75,14 @@ def components_figure(estimator: CapeDJICA, title: str | None) -> Figure:
 
 def _maps(estimator: CapeDJICA) -> MapSet:
     image = getattr(estimator, "components_img_", None)
+    labels = estimator.labels_
     return MapSet(
         estimator.components_,
         estimator.stability_,
         image,
         estimator.image_shape,
-        [] if image is None else find_peaks(image),
+        labels.peaks if labels is not None else [] if image is None else find_peaks(image),
         estimator.names_,
         estimator.mechanism != "none",
+        labels,
     )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from scipy.ndimage import label
 
+from capedjica.data.templates import read_names
+from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -106,12 +108,12 @@ class RegionsAt:
 
 
 def read_region_names(path: Path) -> dict[int, str]:
-    """Read a table of regions as BIDS has it, with the columns ``index`` and ``name``; else nothing."""
+    """Read a table of regions, in their order where it has no numbers; nothing if it cannot be read."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return {int(row["index"]): row["name"] for row in csv.DictReader(file, delimiter="\t")}
-    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+        table = read_names(path)
+    except InputError:
         return {}
+    return dict(zip(table.numbers or range(1, len(table.names) + 1), table.names, strict=True))
 
 
 def peaks_csv(peaks: Sequence[Peak]) -> bytes:

@@ -16,6 +16,7 @@ from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts, charts
 from capedjica.report.downloads import Figure, table
 from capedjica.report.in_short import in_short
+from capedjica.report.labels import label_table
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
@@ -112,7 +113,7 @@ def group_page(findings: Findings) -> str:
         findings=findings,
         method=_METHOD_NAMES.get(findings.method, ""),
         components=[] if maps is None else components(maps),
-        tables=[shown_table(one) for one in findings.tables],
+        tables=[shown_table(one) for one in (*findings.tables, *_label_tables(maps))],
         grades=GRADES,
         reliability=None if maps is None else maps.reliability,
         stability=None if maps is None else _stability(maps),
@@ -125,6 +126,10 @@ def group_page(findings: Findings) -> str:
         paragraph=paragraph(findings),
         references=references(findings),
     )
+
+
+def _label_tables(maps: MapSet | None) -> list[ResultTable]:
+    return [] if maps is None or maps.labels is None else [label_table(maps.labels)]
 
 
 # Charts

@@ -14,6 +14,7 @@ from capedjica.algorithms.reliability import Reliability
 from capedjica.report import charts, slices
 from capedjica.report.brain import Peak
 from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
+from capedjica.report.labels import MapLabel, MapLabels
 from capedjica.report.slices import SLICES
 from capedjica.report.viewer import volumes
 from capedjica.tools.arrays import FloatArray
@@ -45,6 +46,8 @@ class MapSet:
         What the networks are called; empty where they have no names.
     noisy : bool
         Whether noise was added to what they come from.
+    labels : MapLabels, optional
+        What maps may be, by an atlas that they were compared with.
     """
 
     values: FloatArray
@@ -54,6 +57,7 @@ class MapSet:
     peaks: Sequence[Peak] = ()
     names: Sequence[str] = ()
     noisy: bool = True
+    labels: MapLabels | None = None
 
     @property
     def reliability(self) -> Reliability:
@@ -72,7 +76,13 @@ class MapSet:
 
     def title(self, index: int) -> str:
         """Return what a map is called: by its number, and its name where it has one."""
-        return f"Map {index + 1}: {self.names[index]}" if self.names else f"Map {index + 1}"
+        label = self.label(index)
+        name = self.names[index] if self.names else "" if label is None else label.name
+        return f"Map {index + 1}: {name}" if name else f"Map {index + 1}"
+
+    def label(self, index: int) -> MapLabel | None:
+        """Return what a map may be; None where it was compared with nothing."""
+        return None if self.labels is None else self.labels.maps[index]
 
     def faded(self, index: int) -> bool:
         """Whether a map is not reliable."""
@@ -90,6 +100,7 @@ class Component:
     figure: Figure
     peaks: tuple[Peak, ...]
     features: tuple[tuple[int, float], ...]
+    label: MapLabel | None = None
 
 
 def components(maps: MapSet) -> list[Component]:
@@ -103,6 +114,7 @@ def components(maps: MapSet) -> list[Component]:
             figure=figure,
             peaks=tuple(peak for peak in maps.peaks if peak.component == number)[:_PEAKS_LISTED],
             features=_highest(maps.values[number - 1]) if maps.look == "profile" else (),
+            label=maps.label(number - 1),
         )
         for number, figure in enumerate(map_figures(maps), start=1)
     ]

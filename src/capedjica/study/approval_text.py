@@ -233,6 +233,11 @@ def feature_words(features: FeatureTable) -> list[str]:
         f"{', '.join(map(repr, features.columns))}.",
     }
     words = [made[features.kind], *_cleaning_words(table)]
+    if features.kind == "columns" and features.atlas is not None:
+        words.append(
+            f"The columns are the {n_features:,} regions of the atlas {features.atlas!r}, in its order; it "
+            "only gives places to the results."
+        )
     hashes = {table[key]: table[f"{key}_sha256"] for key in ("atlas", "mask") if table[key]}
     if hashes:
         listed = "; ".join(f"{name!r} has the SHA-256 {digest}" for name, digest in hashes.items())

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from capedjica.cli.options import JsonOption
+from capedjica.cli.options import CsfOption, JsonOption, LabelNamesOption, LabelsOption, WhiteMatterOption
 
 _LEGEND = "correlation: of matched maps with {}, on average; worst map: of the one that fits worst."
 
@@ -20,15 +20,29 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Where to write it; by default report.html in the folder.")
     ] = None,
+    labels: LabelsOption = None,
+    label_names: LabelNamesOption = None,
+    csf: CsfOption = None,
+    white_matter: WhiteMatterOption = None,
+    regions: Annotated[
+        Path | None,
+        typer.Option(help="For tables of regions: the image of these, labels (3-D) or maps (4-D)."),
+    ] = None,
 ) -> None:
     """Write the report of a complete run: one page for a browser, to be read by anybody, without a network.
 
-    It is made from what the run published; sites are not asked for anything.
+    It is made from what the run published; sites are not asked for anything. What maps are compared with is
+    not part of the study, and costs nothing: the result is written to labels.csv in the folder as well.
     """
-    from capedjica.coordinator.run.report import REPORT, run_report
+    from capedjica.coordinator.run.labelling import LabelFiles, write_labels
+    from capedjica.coordinator.run.report import REPORT, run_findings, run_report
 
+    files = LabelFiles(labels, label_names, csf, white_matter)
+    if files.given:
+        run_findings(run, regions)  # refuses what is no complete run
+        write_labels(run, files, regions)
     path = out or run / REPORT
-    run_report(run).save_as_html(path)
+    run_report(run, regions).save_as_html(path)
     typer.echo(f"Wrote {path}: open it in a browser.")
 
 

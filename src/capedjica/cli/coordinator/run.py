@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from capedjica.cli.options import CsfOption, LabelNamesOption, LabelsOption, WhiteMatterOption
 from capedjica.errors import InputError
 from capedjica.tools.text import counted
 
@@ -65,6 +66,10 @@ def run(
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="Repeatable noise, for a study that says insecure_noise: NOT PRIVATE.")
     ] = None,
+    labels: LabelsOption = None,
+    label_names: LabelNamesOption = None,
+    csf: CsfOption = None,
+    white_matter: WhiteMatterOption = None,
 ) -> None:
     """Run a study; run it again to go on after an interruption.
 
@@ -72,9 +77,13 @@ def run(
     3 a budget does not allow it, 4 too few sites or a broken protocol, 5 a ledger cannot be used,
     130 interrupted.
     """
+    from capedjica.coordinator.run.labelling import LabelFiles, write_labels
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
+    label_files = LabelFiles(labels, label_names, csf, white_matter)
+    if label_files.given:
+        label_files.placed(given, given.features)  # refuses what cannot be used, before anything is spent
     beside = study if study.is_dir() else study.parent
     folder = out or beside / "run"
     if resume and not (folder / "run.json").exists():
@@ -95,6 +104,8 @@ def run(
         else:
             typer.echo("\nNothing was begun and nothing was spent.")
         raise
+    if label_files.given:
+        write_labels(folder, label_files)
     _show(given, state, folder, console)
 
 

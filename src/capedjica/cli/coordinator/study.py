@@ -80,6 +80,10 @@ def new(
     atlas: Annotated[
         Path | None, typer.Option(help="For images: the regions, labels (3-D) or maps (4-D); copied.")
     ] = None,
+    regions: Annotated[
+        Path | None,
+        typer.Option(help="For tables: the image of the regions that the columns are, in order; copied."),
+    ] = None,
     mask: Annotated[Path | None, typer.Option(help="For images: the voxels to use; copied.")] = None,
     voxel_size: Annotated[
         float | None,
@@ -117,7 +121,14 @@ def new(
 
     Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
     """
-    from capedjica.coordinator.new_study import as_file, beside, n_features_of, read_site_file, read_sites
+    from capedjica.coordinator.new_study import (
+        as_file,
+        beside,
+        n_features_of,
+        read_site_file,
+        read_sites,
+        region_names,
+    )
     from capedjica.coordinator.new_study import template_of as read
     from capedjica.one_machine.local_run import site_of_folder
     from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
@@ -129,9 +140,12 @@ def new(
     sites = read_sites(site or [], "--site", site_of_folder)
     if site_file:
         sites += read_site_file(site_file, site_of_folder)
-    images = {"atlas": atlas, "mask": mask}
+    if atlas is not None and regions is not None:
+        raise InputError("--atlas is for images, --regions for tables: give one of them")
+    images = {"atlas": atlas or regions, "mask": mask}
     table = _feature_table(
         images,
+        regions is not None,
         voxel_size=voxel_size,
         space=space,
         smoothing_fwhm=smoothing,
@@ -171,7 +185,7 @@ def new(
     )
     draft = len(sites) < 2
     made = {} if known is None else {TEMPLATE: as_file(known.template.maps)}
-    with beside(file.parent, images, made):
+    with beside(file.parent, images | {"names": region_names(regions or atlas)}, made):
         write_study(file, content, draft=draft)
     typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
     for name in [*(path.name for path in images.values() if path), *made]:
@@ -266,7 +280,7 @@ def _analysis(
     )
 
 
-def _feature_table(images: dict[str, Path | None], **options: Any) -> FeatureTable:
+def _feature_table(images: dict[str, Path | None], of_tables: bool, **options: Any) -> FeatureTable:
     """Return what the features are, of the kind that fits what was given."""
     from capedjica.data.features import FeatureTable
 
@@ -274,6 +288,8 @@ def _feature_table(images: dict[str, Path | None], **options: Any) -> FeatureTab
     kind: Literal["atlas", "voxels", "columns"] = "atlas" if "atlas" in names else "columns"
     if kind == "columns" and (names or options["voxel_size"]):
         kind = "voxels"
+    if of_tables:
+        kind = "columns"
     return FeatureTable(kind=kind, **names, **options)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -18,7 +18,8 @@ from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
 from capedjica.coordinator.run.comparison import ComparedRun, compare_runs
 from capedjica.coordinator.run.journal import read_journal
-from capedjica.coordinator.run.results import Provenance, TableFile
+from capedjica.coordinator.run.labelling import placed_features, read_labels
+from capedjica.coordinator.run.results import Provenance, TableFile, picture
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.features import FeatureTable
 from capedjica.errors import InputError
@@ -26,8 +27,9 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.metrics import match_components
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import Charge, PrivacyStatement
-from capedjica.report.brain import Peak
+from capedjica.report.brain import Peak, find_peaks
 from capedjica.report.group import Findings, group_page
+from capedjica.report.labels import MapLabels
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.sections import Section, section
@@ -37,6 +39,9 @@ from capedjica.study.planned_releases import planned_releases
 from capedjica.study.reliability_file import read_reliability
 from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.arrays import FloatArray, read_matrix
+
+if TYPE_CHECKING:
+    from nibabel.nifti1 import Nifti1Image
 
 REPORT: Final = "report.html"
 
@@ -108,12 +113,15 @@ BOUNDARIES: Final = {
 }
 
 
-def run_report(run: Path) -> HtmlReport:
-    """Return the report of a complete run, from its folder alone."""
-    return HtmlReport(group_page(run_findings(run)))
+def run_report(run: Path, regions: Path | None = None) -> HtmlReport:
+    """Return the report of a complete run, from its folder alone.
+
+    ``regions`` is an image of what the columns of tables are, where the study does not say it.
+    """
+    return HtmlReport(group_page(run_findings(run, regions)))
 
 
-def run_findings(run: Path) -> Findings:
+def run_findings(run: Path, regions: Path | None = None) -> Findings:
     """Return what a complete run published."""
     folder = RunFolder(run)
     if not folder.holds(["study.toml", "privacy.json", "provenance.json"]):
@@ -132,7 +140,7 @@ def run_findings(run: Path) -> Findings:
         tables=[] if networks is None else _tables(folder, study, networks),
         template="" if table is None else table.template_words,
         template_source="" if table is None else table.template_source or table.template_origin or "",
-        maps=None if networks is None else _maps(folder, study, networks),
+        maps=None if networks is None else _maps(folder, study, networks, regions),
         sections=[_section(folder, study, step) for step in study.steps if step is not networks],
         contract=study.contract,
         privacy=cost.statement(study.contract),
@@ -178,7 +186,7 @@ def _known(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
+def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None = None) -> MapSet:
     place, features = Path(study.results_folder(step)), study.content.features
     name = str(place / "maps.npy")
     values = folder.read_array(name)
@@ -188,15 +196,28 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep) -> MapSet:
         raise InputError(
             f"{folder.path / name} has shape {values.shape}, that of its study would be {expected}"
         )
+    image = picture(placed_features(study, regions), values)
+    labels = read_labels(folder, study, step)
+    if labels is not None and len(labels.maps) != len(values):
+        raise InputError(f"{folder.path / place / 'labels.json'} is not of the {len(values)} maps beside it")
     return MapSet(
         values,
         reliability.stability,
-        study.features.image(values),
+        image,
         features.image_shape,
-        _peaks(folder.path / place / "peaks.csv"),
+        _peaks_of(folder.path / place / "peaks.csv", image, labels),
         getattr(step.table, "template_names", ()),
         reliability.noisy,
+        labels,
     )
+
+
+def _peaks_of(table: Path, image: Nifti1Image | None, labels: MapLabels | None) -> Sequence[Peak]:
+    """Return where maps are high, with the names of the study's regions, or else of the labels."""
+    own = _peaks(table)
+    if image is None or any(peak.region for peak in own):
+        return own
+    return labels.peaks if labels is not None and labels.peaks else own or find_peaks(image)
 
 
 def _released(folder: RunFolder, study: Study) -> list[ReleasedMean]:
@@ -310,4 +331,4 @@ def _entry(one: ComparedRun, maps: MapSet, reference: FloatArray, run: Path) -> 
 
 def _placed(values: FloatArray, like: MapSet, study: Study) -> MapSet:
     """Return other maps in the same places."""
-    return MapSet(values, image=study.features.image(values), image_shape=like.image_shape)
+    return MapSet(values, image=picture(study.features, values), image_shape=like.image_shape)

@@ -18,6 +18,9 @@ from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.reliability import Reliability
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
+from capedjica.data.images import scaled_to_peak
+from capedjica.data.scans import Features
+from capedjica.data.templates import names_beside
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.privacy.wording import NOT_PRIVATE
@@ -27,6 +30,7 @@ from capedjica.report.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import file_names
 from capedjica.study.reliability_file import reliability_json
 from capedjica.study.study_file import Study
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.version import __version__
 
 if TYPE_CHECKING:
@@ -176,7 +180,7 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
     """Write the maps as images, where features have places; return the names of the files."""
     maps, reliability = found.maps, _reliability(study, found)
     assert maps is not None
-    shape, image = study.content.features.image_shape, study.features.image(maps)
+    shape, image = study.content.features.image_shape, picture(study.features, maps)
     names = [f"{where}maps.png"]
     if shape is not None:
         figure = maps_figure({"": maps.reshape(-1, *shape)}, title, reliability, _names(found))
@@ -192,6 +196,12 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
     return names
 
 
+def picture(features: Features, maps: FloatArray) -> Nifti1Image | None:
+    """Return maps (R, D) as an image, each with 1 as its largest absolute value; None without places."""
+    image = features.image(maps)
+    return None if image is None else scaled_to_peak(image)
+
+
 def _regions(study: Study) -> RegionsAt | None:
     """Return the regions of an atlas of labels, with their names if a table of them is beside the image."""
     name = study.content.features.atlas
@@ -199,8 +209,9 @@ def _regions(study: Study) -> RegionsAt | None:
         return None
     import nibabel
 
-    atlas = cast("Nifti1Image", nibabel.load(study.folder / name))
-    names = read_region_names(study.folder / f"{name.removesuffix('.gz').removesuffix('.nii')}.tsv")
+    path = study.folder / name
+    atlas, table = cast("Nifti1Image", nibabel.load(path)), names_beside(path)
+    names = {} if table is None else read_region_names(table)
     return RegionsAt(atlas, names) if len(atlas.shape) == 3 else None
 
 
@@ -208,11 +219,14 @@ def _write_bundle(file: IO[bytes], folder: RunFolder, study: Study, files: Seque
     """Write one file with all that is to be handed on: the results and the study, public files included."""
     public = file_names(study.content.with_files)
     names = [*files, "privacy.json", "provenance.json", "study.toml", *public]
+    write_archive(file, ((name, (folder.path / name).read_bytes()) for name in names))
+
+
+def write_archive(file: IO[bytes], contents: Iterable[tuple[str, bytes]]) -> None:
+    """Write files into one archive; without a date, so that the same files make the same archive."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
-            # Without a date, the same results make the same bundle.
-            entry = zipfile.ZipInfo(name)
-            archive.writestr(entry, (folder.path / name).read_bytes(), zipfile.ZIP_DEFLATED)
+        for name, content in contents:
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
 
 
 def _write_table(
