@@ -597,13 +597,7 @@ def summary(cells: Sequence[Cell]) -> str:
     external = (
         "" if pick(cells, setting=EXTERNAL_SETTING) else f"\n\nskipped: there is no {EXTERNAL_FILE} in FOLDER"
     )
-    return (
-        f"Correlation of maps / gain index, targets {limits}.\n\n"
-        + "\n\n".join(parts)
-        + "\n\nThe exact tanh "
-        "template is left because the method's score has another fixed point than tanh: against that "
-        "reference moving towards the method's own solution counts as harm." + external
-    )
+    return f"Correlation of maps / gain index, targets {limits}.\n\n" + "\n\n".join(parts) + external
 
 
 def figure(cells: Sequence[Cell]) -> Figure:

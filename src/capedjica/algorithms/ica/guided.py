@@ -13,22 +13,29 @@ what differs is what is asked, where the search begins and how means are used.
 
    .. math:: f = \Bigl(1 - \frac{(n_E - 2)\,\nu^2}{\lVert E \rVert^2}\Bigr)_+                             (1)
 
-   is the part of E that is signal (James and Stein 1961). From `TAKEN` on the subspace of the data takes the
-   place of the template's, and networks without support are replaced by the most concentrated maps of what
-   the others leave (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
+   is the part of E that is signal (James and Stein 1961), and 0 unless a chi-square test at `EVIDENCE` finds
+   some. From `TAKEN` on the subspace of the data takes the place of the template's, and networks without
+   support, or of which most lies outside, are replaced by the most concentrated maps of what the others leave
+   (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
 3. *Whitening.* In the template's subspace the log-covariance is that of the template's own time courses,
    which is 0 if they are independent and of equal power: its diagonal and the rest are shrunk apart, each by
    its known noise. In the subspace of the data time courses of a template that is wrong may be nearly the
    same; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured after
    Q, and compared with 2 log H. Where the subspace is paid it is measured again after the first whitening.
-4. *Rotations*, from where the template is in white data. While the template's subspace is kept every mean is
-   shrunk by (1), so that without anything to be found nothing moves.
+4. *Rotations*, from where the template is in white data. In the subspace of the data they are those of the
+   default method.
+
+While the template's subspace is kept, log-covariances and rotations are shrunk by (1), with :math:`\nu^2` the
+noise of privacy and that of sampling, since a template that is as near to these people as others like them
+would be has nothing to learn from them. Rotations that do not tell yet are kept: W stays, and the mean of all
+of them, which has less noise of privacy, is tested with the next one. So without anything to be found nothing
+moves. Sampling noise is :math:`2 C^2 / (n M)` on each of n numbers, with C the clip and M the people.
 
 Where even rotations would be noise (`AUDIBLE`) the whole budget is for the support, and the networks are
 those of the template.
 
-Shares, clips, `QUIET`, `TAKEN` and the number of rotations were chosen by looking at ABIDE with the sites
-USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
+Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen by looking at ABIDE with the
+sites USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
 """
 
 from __future__ import annotations
@@ -67,6 +74,7 @@ from capedjica.algorithms.ica.subject_level import (
     rotate,
     rotation_clip,
     step_length,
+    suitable_rotations,
 )
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.varimax_start import nearest_rotation, varimax
@@ -91,10 +99,14 @@ AUDIBLE: Final = 0.25
 QUIET: Final = 0.11
 # The part of what leads out of the template's subspace that must be signal for it to be left.
 TAKEN: Final = 0.25
+# The odds of moving by one mean in which there is nothing but noise; some ten means are tested in a study.
+EVIDENCE: Final = 0.005
 # Between a direction drawn at random (0) and one that everybody has (1): below, a network has no support.
 LEAST_SUPPORT: Final = 0.11
+# The part of a map that must lie in the subspace of the data for its network to be sought there.
+MOSTLY: Final = 0.5
 MOST_ROTATIONS: Final = 16
-# How many rotations suit the noise of one that had all of their budget.
+# How many rotations suit the noise of one that had all of their budget, in the subspace of a template.
 ROTATIONS_PER_NOISE: Final = 0.015
 # What a mean is divided by for a turn: above half of how it responds to an angle on synthetic data, 0.35.
 STIFFNESS: Final = 0.2
@@ -190,7 +202,9 @@ class GuidedMethod:
             return 0
         if self.max_rotations is not None:
             return self.max_rotations
-        noise = self.noise * rotation_clip(self.n_components, self.scan_length) / self.plan[ROTATION] ** 0.5
+        noise = self.noise * self._queries[ROTATION].clip / self.plan[ROTATION] ** 0.5
+        if SUBSPACE in self.plan:
+            return suitable_rotations(noise)
         return max(1, round(min(ROTATIONS_PER_NOISE / noise, MOST_ROTATIONS))) if noise else QUIET_ROTATIONS
 
     def stages(self) -> tuple[Stage, ...]:
@@ -231,16 +245,16 @@ class GuidedMethod:
             taken = outside is not None and outside.taken
             inside = self._inside(V, support.value, taken=taken)
             frame = nearest_rotation(inside) if taken else pseudo_inverse(inside).T
-            before, sphering = self._whitening(asked, V, frame, inside)
+            before, sphering = self._whitening(asked, V, frame, inside, taken=taken)
             means.publish(pack(V=V, sphering=sphering))
             turned = begun = _Turned(start(inside, sphering) if taken else np.eye(self.n_components))
             for turned in self._rotations(asked, begun, shrunk=not taken):
                 if progress is not None:
-                    progress(self._unmixing(V, sphering, turned.W), len(turned.turns))
+                    progress(self._unmixing(V, sphering, turned.W), len(turned.means))
             unmixing = self._unmixing(V, sphering, turned.W)
             draws = list(self._draws(asked.released, V, inside, before, turned, outside))
             movements = self._movements(unmixing, draws, support, turned, outside)
-        return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.turns))
+        return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.means))
 
     def _unmoved(self, support: ReleasedMean) -> Networks:
         """Return the template's own networks, and their support."""
@@ -271,12 +285,13 @@ class GuidedMethod:
     def _inside(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
         """Return the template's maps in a subspace, as the columns of an (R, R) matrix that can be inverted.
 
-        In a subspace of the data networks without support give way to concentrated maps of what is left.
+        In a subspace of the data networks without support, or that lie outside, give way to concentrated maps
+        of what is left.
         """
         inside = V.T @ self._poles.T
         if not taken:
             return inside
-        lost = support < self.least_support
+        lost = (support < self.least_support) | (np.sum(inside**2, axis=0) < MOSTLY)
         if lost.any():
             n_known = int(np.sum(~lost))
             rest = np.linalg.qr(inside[:, ~lost], mode="complete")[0][:, n_known:]
@@ -286,24 +301,29 @@ class GuidedMethod:
         return guarded
 
     def _whitening(
-        self, asked: _Asked, V: FloatArray, frame: FloatArray, inside: FloatArray
+        self, asked: _Asked, V: FloatArray, frame: FloatArray, inside: FloatArray, *, taken: bool
     ) -> tuple[FloatArray, FloatArray]:
         """Return the spherings before and after the last whitening."""
         before = sphering = frame
         for kind in (COARSE, FINE):
             if kind in self.plan:
                 asked.publish(pack(V=V, sphering=sphering))
-                before, sphering = sphering, self._whitened(sphering, asked.mean(kind), kind, inside)
+                released = asked.mean(kind)
+                before, sphering = sphering, self._whitened(sphering, released, kind, inside, taken=taken)
         return before, sphering
 
     def _whitened(
-        self, sphering: FloatArray, released: ReleasedMean, kind: int, inside: FloatArray
+        self, sphering: FloatArray, released: ReleasedMean, kind: int, inside: FloatArray, *, taken: bool
     ) -> FloatArray:
         """Return what whitens data of a log-covariance, as near to what they were before as can be."""
         known = unsvec(released.value)
+        if not taken and self.noise > 0:
+            known = without_observation_noise(known, sphering)
         if kind == COARSE:
             expected = template_log_covariance(sphering.T @ inside)
-            known = expected + shrunk_apart(known - expected, released.noise)
+            known = expected + shrunk_apart(known - expected, self._spread(kind, released))
+        elif not taken:
+            known = shrunk_apart(known, self._spread(kind, released))
         values, vectors = np.linalg.eigh(known)
         most = -math.log(FLOOR if self.noise > 0 else QUIET_FLOOR)
         factors = np.exp(-np.clip(values, -most, most) / 2)
@@ -315,15 +335,27 @@ class GuidedMethod:
         stiffness = STIFFNESS
         for iteration in range(1, self.n_rotations + 1):
             released = asked.mean(ROTATION, pack(W=turned.W))
-            mean = released.value
             if turned.means and overshot(turned.means[-1], released):
                 stiffness *= 2
-            kept = signal_part(float(np.sum(mean**2)), mean.size, released.noise) if shrunk else 1.0
-            turn = kept * step_length(iteration, self.n_rotations) / stiffness
-            turned = _Turned(rotate(turned.W, turn * mean), (*turned.turns, turn), (*turned.means, released))
+            turned = turned.heard(released, step_length(iteration, self.n_rotations) / stiffness)
+            mean, kept = turned.unused_mean, 1.0
+            if shrunk:
+                noise = self._spread(ROTATION, released, len(turned.waiting))
+                kept = signal_part(float(np.sum(mean**2)), mean.size, noise)
+            last, turned = turned, turned.turned_by(kept) if kept > 0 else turned
             yield turned
-            if self.noise == 0 and np.abs(turn * mean).max() < SMALLEST_ANGLE:
+            if self.noise == 0 and np.abs(sum(last.waiting) * mean).max() < SMALLEST_ANGLE:
                 return
+
+    def _spread(self, kind: int, released: ReleasedMean, count: int = 1) -> float:
+        """Return the noise of privacy and of sampling on each number of a mean of ``count`` releases.
+
+        The people of all releases are the same. Without privacy nothing is shrunk.
+        """
+        if released.noise == 0:
+            return 0.0
+        query = self._queries[kind]
+        return math.sqrt(released.noise**2 / count + _sampling(query.clip, query.size, released.n_people))
 
     def _unmixing(self, V: FloatArray, sphering: FloatArray, W: FloatArray) -> FloatArray:
         return W @ self._in_features(V @ sphering).T
@@ -347,15 +379,18 @@ class GuidedMethod:
         start is the template, which has no noise.
         """
         last = FINE if FINE in released else COARSE
-        _, spread = angle_errors([one.noise for one in turned.means], turned.turns)
+        taken = outside is not None and outside.taken
+        _, spread = angle_errors([one.noise for one in turned.means], turned.all_turns)
+        # Drawn once more on top of what was published, the noise is twice as much.
+        noise = math.sqrt(2) * released[last].noise
 
         def draw(number: int) -> FloatArray:
             rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
-            again = replace(released[last], value=redrawn(released[last], rng))
-            other = self._whitened(before, again, last, inside)
+            again = replace(released[last], value=redrawn(released[last], rng), noise=noise)
+            other = self._whitened(before, again, last, inside, taken=taken)
             angles = spread * rng.standard_normal(self.n_components * (self.n_components - 1) // 2)
             mixing = V @ np.linalg.inv(other).T @ rotate(turned.W, angles).T
-            if outside is not None and outside.taken:
+            if taken:
                 elsewhere = leading_subspace(redrawn(released[SUBSPACE], rng), self.n_components)
                 mixing = elsewhere @ (elsewhere.T @ mixing)
             return self._in_features(mixing)
@@ -427,6 +462,27 @@ def template_log_covariance(inside: FloatArray) -> FloatArray:
     return expected
 
 
+def without_observation_noise(log_covariance: FloatArray, frame: FloatArray) -> FloatArray:
+    r"""Return a log-covariance of a template's time courses without what noise in the scans may have added.
+
+    Time courses are :math:`F' x` with a frame F that undoes overlaps of maps, so that noise of the scans with
+    a variance :math:`s` in every direction adds :math:`s F'F` to their covariance: time courses of networks
+    that overlap are correlated, however exact the template is. With :math:`d_i` their powers this is
+    :math:`s (F'F)_{ij} / \sqrt{d_i d_j}` to first order off the diagonal of the logarithm. What lies along
+    it, if s is positive, says nothing of the maps.
+    """
+    powers = np.exp(np.diag(log_covariance) / 2)
+    pattern = frame.T @ frame / np.outer(powers, powers)
+    np.fill_diagonal(pattern, 0.0)
+    energy = float(np.sum(pattern**2))
+    if energy == 0:
+        return log_covariance
+    cleared: FloatArray = (
+        log_covariance - max(0.0, float(np.sum(log_covariance * pattern)) / energy) * pattern
+    )
+    return cleared
+
+
 def start(inside: FloatArray, sphering: FloatArray) -> FloatArray:
     """Return the rotation of white data that is nearest to the template's time courses."""
     rows = np.linalg.inv(inside) @ np.linalg.inv(sphering).T
@@ -445,16 +501,21 @@ def across(mixing: FloatArray, maps: FloatArray) -> FloatArray:
 
 
 def signal_part(energy: float, n_numbers: int, noise: float) -> float:
-    """Return the part of n numbers of a squared norm that noise does not explain, equation (1)."""
-    if noise == 0 or n_numbers <= 2:
+    """Return the part of n numbers of a squared norm that noise does not explain, equation (1).
+
+    It is 0 unless noise alone would have so much but with a probability of `EVIDENCE`.
+    """
+    if noise == 0:
         return 1.0
-    return max(0.0, 1 - (n_numbers - 2) * noise**2 / energy) if energy > 0 else 0.0
+    if energy <= float(chi2.isf(EVIDENCE, n_numbers)) * noise**2:
+        return 0.0
+    return 1 - max(n_numbers - 2, 0) * noise**2 / energy
 
 
 def overshot(before: ReleasedMean, now: ReleasedMean) -> bool:
-    """Tell whether a mean has turned round, by more than two standard deviations of what noise would do."""
-    by_noise = before.noise * now.noise * math.sqrt(now.value.size)
-    return float(np.sum(before.value * now.value)) < -2 * by_noise
+    """Tell whether a mean has turned round; with noise, whether most of what is heard has."""
+    lengths = float(np.linalg.norm(before.value) * np.linalg.norm(now.value))
+    return float(np.sum(before.value * now.value)) < (-0.5 * lengths if now.noise > 0 else 0.0)
 
 
 def shrunk_apart(log_covariance: FloatArray, noise: float) -> FloatArray:
@@ -482,11 +543,45 @@ class _Outside:
 
 @dataclass(frozen=True, eq=False)
 class _Turned:
-    """W, the turn for each unit of a mean, and the means of all rotations so far."""
+    """Where rotations have come to.
+
+    Attributes
+    ----------
+    W : array (R, R)
+        The rotation.
+    turns : tuple of float
+        The turn for each unit of a mean, of those that were used.
+    means : tuple of ReleasedMean
+        The means of all rotations so far.
+    waiting : tuple of float
+        The full turns of the last of them, which did not tell yet.
+    """
 
     W: FloatArray
     turns: tuple[float, ...] = ()
     means: tuple[ReleasedMean, ...] = ()
+    waiting: tuple[float, ...] = ()
+
+    @property
+    def unused_mean(self) -> FloatArray:
+        """The mean of those that wait: all were measured at the same W."""
+        mean: FloatArray = np.mean([one.value for one in self.means[-len(self.waiting) :]], axis=0)
+        return mean
+
+    @property
+    def all_turns(self) -> tuple[float, ...]:
+        """The turns of all means, 0 of those that were never used."""
+        return (*self.turns, *[0.0] * len(self.waiting))
+
+    def heard(self, released: ReleasedMean, turn: float) -> _Turned:
+        """Return the same W with one more mean."""
+        return replace(self, means=(*self.means, released), waiting=(*self.waiting, turn))
+
+    def turned_by(self, kept: float) -> _Turned:
+        """Turn by the part ``kept`` of all means that wait."""
+        total = kept * sum(self.waiting)
+        each = [total / len(self.waiting)] * len(self.waiting)
+        return _Turned(rotate(self.W, total * self.unused_mean), (*self.turns, *each), self.means)
 
 
 class _Asked:
