@@ -88,6 +88,13 @@ def test_ledger_show_and_outbox(home, cli):
     assert sent.count("to study 'Resting state': a mean; 7 numbers") == 2
     assert "later aborted" in sent
     assert "2 messages in all." in sent
+    words = " ".join(sent.split())
+    assert (
+        "Not listed are messages that are made without looking at any: to agree on masks, public keys"
+        in words
+    )
+    assert "(up to 0.1 kB in all)" in words
+    assert "refusals, in words that depend on nobody's data" in words
     assert len(json.loads(cli("site", "outbox", "--site", str(home.folder), "--json").stdout)) == 2
 
 

@@ -15,7 +15,10 @@ from capedjica.coordinator.run.report import comparison_report, run_findings, ru
 from capedjica.report.group import group_page
 from capedjica.report.local import Connections, PersonResults, Spectrum
 from capedjica.report.slices import FADED
+from capedjica.study.study_file import Study
 from tests.report.test_report_pages import Page
+
+NOISE = {"regions": {"noisy sum"}, "none": {"sum"}}
 
 
 def graded(run, *stability):
@@ -125,6 +128,17 @@ def test_a_site_is_warned_first(doubtful, brains, said, tmp_path):
     source = page.read_text(encoding="utf-8")
     assert source.index("Not reliable: none of the") < source.index("<h1>")
     assert "What the maps of all sites say" in source
+
+
+def test_the_outbox_calls_noise_what_is_noise_and_the_ledger_names_the_study(tables, said):
+    """The same site gave sums with noise to one study, and without to another."""
+    site = next(path.parent for path in sorted(tables.glob("sites/*/site.toml")))
+    rows = json.loads(said("site", "outbox", "--site", site, "--json"))
+    told = {study: {row["what"].split(" of ")[0] for row in rows if row["study"] == study} for study in NOISE}
+    assert told == NOISE
+    shown = said("ledger", "show", "--site", site)
+    for kind in ("regions", "none"):
+        assert f"Hash of {kind}: {Study.load(tables / kind).hash.hex()}" in shown
 
 
 def test_a_run_of_another_number_of_maps_is_refused(doubtful):
