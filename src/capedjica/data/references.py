@@ -150,7 +150,7 @@ def read_reference(given: Any, names: Any = None) -> Reference:
         if path.suffix.lower() == ".npy":
             found = _of_array(load_array(path, "labels"), where, own)
         else:
-            found = _of_image(load_image(path), where, own)
+            found = _of_image(load_image(path, "labels"), where, own)
         return replace(found, source=path.name)
     if hasattr(given, "dataobj"):
         return _of_image(given, "the image of labels", names)
@@ -161,10 +161,9 @@ def read_tissue(given: Any, what: str) -> Nifti1Image:
     """Return the mask of a tissue: an image, or its path, of 0 and 1 or of probabilities (1 from 0.5 on)."""
     image = given
     if isinstance(given, str | os.PathLike):
-        what = f"{what} {given}"
         if not Path(given).exists():
-            raise InputError(f"{what} does not exist")
-        image = load_image(Path(given))
+            raise InputError(f"{what} {given} does not exist")
+        image, what = load_image(Path(given), what), f"{what} {given}"
     if not hasattr(image, "dataobj"):
         raise InputError(f"{what} must be an image or the path of one, got {type(given).__name__}")
     values = np.nan_to_num(np.asanyarray(image.dataobj).astype(np.float64))

@@ -187,7 +187,7 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
     return GivenTemplate(found.template, path.name[:_LONGEST_SOURCE])
 
 
-def load_image(path: Path) -> Any:
+def load_image(path: Path, what: str = "image") -> Any:
     """Return an image with all of its values read."""
     import nibabel
 
@@ -195,7 +195,7 @@ def load_image(path: Path) -> Any:
         image: Any = nibabel.load(path)
         np.asanyarray(image.dataobj)
     except Exception:
-        raise InputError(f"{path} is not an image that can be read") from None
+        raise InputError(f"{what} {path} is not an image that can be read") from None
     return image
 
 
