@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Result, ResultTable
+from capedjica.algorithms.ica.component_number import ComponentNumber
 from capedjica.algorithms.ica.moved import Movement, movement_table
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
@@ -108,6 +109,8 @@ class Networks(Result):
         How far each is from the template, where that was measured.
     recovered : callable
         Returns whether each component of ``estimate`` was strong enough to be found; None if all were.
+    number : ComponentNumber, optional
+        How many components the noise lets through, where a mean projector was released.
     """
 
     estimate: FloatArray
@@ -115,6 +118,7 @@ class Networks(Result):
     template: Template | None = None
     movements: tuple[Movement, ...] = ()
     recovered: Recovered = lambda: None
+    number: ComponentNumber | None = None
 
     @cached_property
     def mixing(self) -> FloatArray:
@@ -163,7 +167,9 @@ class Networks(Result):
     def tables(self) -> Sequence[ResultTable]:
         """Return how far networks are from the template and which are not recoverable, where known."""
         moved = (movement_table(self.movements),) if self.movements else ()
-        return (*moved, *self._not_recoverable())
+        number = self.number
+        told = (number.table(),) if number is not None and (number.auto or number.warning) else ()
+        return (*moved, *told, *self._not_recoverable())
 
     def _not_recoverable(self) -> Sequence[ResultTable]:
         if self.recoverable.all():
