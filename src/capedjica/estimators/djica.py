@@ -154,10 +154,15 @@ class CapeDJICA(Transformer):
         The maps as columns.
     unmixing_ : array of shape (n_components, n_features)
         The pseudo-inverse of ``mixing_``.
+    components_denoised_ : array of shape (n_components, n_features), or None
+        The maps with less noise, drawn towards what is smooth and towards the template, if there is one
+        (:mod:`capedjica.algorithms.ica.denoising`); ``components_`` are those for inference. None where
+        nothing is known of maps beforehand, and for methods that have used it already.
     stability_ : array of shape (n_components,), or None
-        How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.networks`); below 0.8 a map is not to be trusted. None for methods
-        that cannot tell.
+        The correlation that each map is predicted to have with that of another run of the same participants
+        with fresh noise, told without any further cost (:mod:`capedjica.algorithms.ica.networks`); with a
+        template that of the difference from it. Below 0.8 a map is not to be trusted. None for methods that
+        cannot tell.
     names_ : tuple of str
         What the template calls the networks; empty without one.
     movements_ : tuple of Movement
@@ -244,6 +249,7 @@ class CapeDJICA(Transformer):
     recoverable_: NDArray[np.bool_]
     n_components_: int
     component_number_: ComponentNumber | None = None
+    components_denoised_: FloatArray | None = None
     n_iter_: int
 
     def fit(self, X: Sites, y: Any = None) -> Self:
@@ -507,7 +513,7 @@ class CapeDJICA(Transformer):
         self.unmixing_ = pseudo_inverse(self.mixing_)
         self.n_components_, self.component_number_ = len(found.estimate), found.number
         self.stability_, self.n_iter_ = found.stability, found.n_iter
-        self.recoverable_ = found.recoverable
+        self.recoverable_, self.components_denoised_ = found.recoverable, found.denoised
         self.names_, self.movements_ = found.names, found.movements
         beyond = () if self._extractor is None else self._extractor.not_covered
         if self._given is not None:

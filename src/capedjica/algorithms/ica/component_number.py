@@ -143,6 +143,11 @@ class ComponentNumber:
         asked = f"{counted(self.maximum, 'component')} were asked for"
         return f"{asked}. {self} Maps beyond that are shaped by noise."
 
+    @property
+    def telling(self) -> bool:
+        """Whether people are to be told: the number was left open, or exceeds what the noise lets through."""
+        return self.auto or bool(self.warning)
+
     def table(self) -> ResultTable:
         """Return the eigenvalues beside what the noise explains."""
         rows = [

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from scipy.ndimage import uniform_filter1d
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
+from capedjica.algorithms.ica.calibration import SPATIAL, calibrated
 from capedjica.algorithms.ica.component_number import ComponentNumber, component_number
 from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
@@ -110,7 +112,8 @@ class SpatialMethod:
             unmixing = pseudo_inverse(found)
         if progress is not None:
             progress(unmixing, 1)
-        return Networks(unmixing, lambda: self.draws(found, released), number=number)
+        predict = partial(calibrated, constants=SPATIAL)
+        return Networks(unmixing, lambda: self.draws(found, released), number=number, predict=predict)
 
     def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
         """Return (D, R) maps as they might have come out with other noise, in the order of those found.

@@ -36,6 +36,7 @@ from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
+from capedjica.algorithms.ica.calibration import calibrated
 from capedjica.algorithms.ica.component_number import FEWEST, ComponentNumber, component_number
 from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
@@ -267,6 +268,9 @@ class SubjectMethod:
             lambda: self.draws(means.released),
             recovered=lambda: self._recovered(means.released, W),
             number=number,
+            denoises=self.noise > 0,
+            basis=self.basis,
+            predict=partial(calibrated, turned=np.abs(np.sum(W * start, axis=1))),
             n_iter=iteration,
         )
 

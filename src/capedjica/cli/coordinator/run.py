@@ -200,7 +200,7 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     networks, people = study.content.networks, study.contract.participants
     what = [step.table.summary(step.setting) for step in study.steps]
     if networks is not None and len(what) == 1:
-        what = [counted(networks.n_components, "network")]
+        what = ["up to " * networks.auto + counted(networks.most_components, "network")]
     if len(what) > 1:
         for summary in what:
             console.print(f"{summary}.", style="bold")

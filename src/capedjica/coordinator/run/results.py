@@ -38,8 +38,9 @@ _LIBRARIES: Final = ("numpy", "scipy", "numba", "cryptography", "msgspec", "niba
 BUNDLE: Final = "results.zip"
 
 RELIABILITY: Final = (
-    "Stability is the correlation of a map with itself as it might have come out with other noise of the "
-    "same size, told from what was published alone. A map below the threshold may be noise: it is no "
+    "Stability is the correlation that a map is predicted to have with that of another run of the same "
+    "participants with fresh noise (with a template, the difference from it), told from what was published "
+    "alone. A map below the threshold may be noise: it is no "
     "network. A stable map is not for that reason a true one."
 )
 
@@ -193,6 +194,12 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
         folder.write(f"{where}peaks.csv", peaks_csv(peaks))
         figure = slices_figure(image, title, stability, _names(found))
         names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
+        smooth = found.denoised if isinstance(found, Networks) else None
+        if smooth is not None:
+            picture = study.features.image(smooth)
+            assert picture is not None
+            folder.write(f"{where}maps_denoised.nii.gz", gzip.compress(picture.to_bytes(), mtime=0))
+            names.append(f"{where}maps_denoised.nii.gz")
     else:
         return []
     folder.produce(f"{where}maps.png", lambda file: draw(figure, file))
