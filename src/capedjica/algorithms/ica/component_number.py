@@ -140,8 +140,8 @@ class ComponentNumber:
         """What to say of a number that exceeds what the noise lets through; empty if it does not."""
         if self.found >= self.kept:
             return ""
-        asked = f"{counted(self.maximum, 'component')} were asked for"
-        return f"{asked}. {self} Maps beyond that are shaped by noise."
+        noise = "Any map" if self.recoverable is None else "Maps beyond that"
+        return f"{self.maximum} components were asked for. {self} {noise} may be noise."
 
     @property
     def telling(self) -> bool:

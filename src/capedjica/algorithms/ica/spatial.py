@@ -113,7 +113,8 @@ class SpatialMethod:
         if progress is not None:
             progress(unmixing, 1)
         predict = partial(calibrated, constants=SPATIAL)
-        return Networks(unmixing, lambda: self.draws(found, released), number=number, predict=predict)
+        told = number if number.auto or released.noise > 0 else None
+        return Networks(unmixing, lambda: self.draws(found, released), number=told, predict=predict)
 
     def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
         """Return (D, R) maps as they might have come out with other noise, in the order of those found.

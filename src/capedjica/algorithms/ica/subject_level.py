@@ -267,7 +267,7 @@ class SubjectMethod:
             unmixing,
             lambda: self.draws(means.released),
             recovered=lambda: self._recovered(means.released, W),
-            number=number,
+            number=number if number.auto or self.noise > 0 else None,
             denoises=self.noise > 0,
             basis=self.basis,
             predict=partial(calibrated, turned=np.abs(np.sum(W * start, axis=1))),
