@@ -74,14 +74,10 @@ def _row(
 
 def _problem(setting: str, n_true: int, quick: bool) -> Problem:
     if setting == SYNTHETIC:
-        size = Size(96, n_true, 60, 12) if quick else Size(n_components=n_true, n_timepoints=150, noise=1.0)
-        return synthetic(11, size)
-    size = (
-        BrainSize(32, n_true, (40, 60), 12.0, n_waves=60)
-        if quick
-        else BrainSize(300, n_true, (100, 140), 10.0)
-    )
-    return brains(11, size, keep=False)[0]
+        full = Size(n_components=n_true, n_timepoints=150, noise=1.0)
+        return synthetic(11, Size(96, n_true, 60, 12) if quick else full)
+    tiny, brain = BrainSize(32, n_true, (40, 60), 12.0, n_waves=60), BrainSize(300, n_true, (100, 140), 10.0)
+    return brains(11, tiny if quick else brain, keep=False)[0]
 
 
 def tasks(options: Options) -> list[Task]:

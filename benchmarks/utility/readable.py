@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.utility.abide import N_COMPONENTS, SCAN_LENGTH, everybody
+from benchmarks.utility.abide import N_COMPONENTS, SCAN_LENGTH, Sites, everybody
 from benchmarks.utility.figures import INK, draw_series
 from benchmarks.utility.guided import UNSEEN
 from benchmarks.utility.problems import DELTA, FloatArray, Problem, Size, synthetic
@@ -25,6 +25,7 @@ from capedjica.algorithms.ica.networks import Networks, _unit, _without
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.ica.template import Template
+from capedjica.data.simulated.synthetic import MapKind
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Statistics
 
@@ -78,7 +79,8 @@ def _data(setting: str, kind: str, folder: Path | None, seed: int, quick: bool) 
     template = None
     truth: FloatArray | None = None
     if setting in (COMPACT, SCATTERED):
-        maps, noise = ("compact", 0.0) if setting == COMPACT else ("scattered", 1.0)
+        maps: MapKind = "compact" if setting == COMPACT else "scattered"
+        noise = 0.0 if setting == COMPACT else 1.0
         small = Size(128, 4, 80, 12, noise=noise, maps=maps)
         problem = synthetic(seed, small if quick else Size(512, 12, 200, 24, noise=noise, maps=maps))
         truth = problem.mixing
@@ -96,7 +98,7 @@ def _data(setting: str, kind: str, folder: Path | None, seed: int, quick: bool) 
         n_features = next(iter(sites.values()))[0].shape[1]
         any_maps = np.eye(n_features)[:, :rank]
         if setting == GUIDED:
-            known = {name: sites.pop(name) for name in UNSEEN if name in sites} or {
+            known: Sites = {name: sites.pop(name) for name in UNSEEN if name in sites} or {
                 name: sites[name] for name in list(sites)[:1]
             }
             public = _run(Problem(known, any_maps, scan_length=SCAN_LENGTH), "subject", None, None)
@@ -109,7 +111,7 @@ def alike(maps: FloatArray, others: FloatArray, template: Template | None = None
     """Return the correlation of each map (D, R) with its match; with a template, of differences from it."""
     if template is not None:
         own, other = (_unit(_without(one, template)) for one in (maps, others))
-        return np.sum(own * other, axis=0)
+        return np.asarray(np.sum(own * other, axis=0))
     likeness = np.abs(_unit(maps).T @ _unit(others))
     rows, columns = linear_sum_assignment(likeness, maximize=True)
     matched: FloatArray = likeness[rows, columns]
