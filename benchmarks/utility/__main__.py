@@ -14,6 +14,8 @@ from benchmarks.utility.condition import CONDITION
 from benchmarks.utility.guided import GUIDED
 from benchmarks.utility.guided_more import GUIDED_ABLATION, GUIDED_BAD, GUIDED_SYNTHETIC
 from benchmarks.utility.methods import METHODS
+from benchmarks.utility.number import NUMBER
+from benchmarks.utility.readable import DENOISED, STABILITY
 from benchmarks.utility.report import RESULTS, Claim, read_csv, write_csv, write_figure, write_markdown
 from benchmarks.utility.runs import Options, Row, averaged, run_all
 from benchmarks.utility.spatial import SPATIAL
@@ -34,6 +36,9 @@ CLAIMS: Final[dict[str, Claim]] = {
     "spatial": SPATIAL,
     "nonprivate": NONPRIVATE,
     "time": TIME,
+    "number": NUMBER,
+    "denoised": DENOISED,
+    "stability": STABILITY,
     "abide": ABIDE,
     "guided": GUIDED,
     "guided-bad": GUIDED_BAD,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Final
 
 import numpy as np
 from rich.console import Console
@@ -50,6 +51,8 @@ class Row:
     moved, unsupported, untold : int, optional
         Guided by a template: how many networks moved, how many the data do not support, and of how many that
         cannot be told.
+    number, visible : int, optional
+        Components found by the noise's edge, and those that theory lets stand out of it.
     """
 
     setting: str
@@ -66,6 +69,8 @@ class Row:
     moved: int | None = None
     unsupported: int | None = None
     untold: int | None = None
+    number: int | None = None
+    visible: int | None = None
 
 
 Fit = Callable[[], tuple[FloatArray, int]]
@@ -198,6 +203,8 @@ class Cell:
     moved: float | None = None
     unsupported: float | None = None
     untold: float | None = None
+    number: float | None = None
+    visible: float | None = None
 
 
 def averaged(rows: Iterable[Row]) -> list[Cell]:
@@ -220,8 +227,11 @@ def _cell(key: tuple[str, int, str, str, float | None, str], group: list[Row]) -
         fmean(row.n_iter for row in group),
         float(np.median([row.seconds for row in group])),
         len(group),
-        *(_mean_count([getattr(row, name) for row in group]) for name in ("moved", "unsupported", "untold")),
+        *(_mean_count([getattr(row, name) for row in group]) for name in _COUNTS),
     )
+
+
+_COUNTS: Final = ("moved", "unsupported", "untold", "number", "visible")
 
 
 def _mean_count(counts: Sequence[int | None]) -> float | None:

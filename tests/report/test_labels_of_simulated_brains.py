@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.networks import STABLE
+from capedjica.algorithms.reliability import RELIABLE
 from capedjica.data.simulated.brain import BrainModel
 from capedjica.metrics import match_components
 
@@ -55,7 +55,7 @@ def labelled(n_components, n_people, voxel_size, epsilon, seed):
     labels = regions(truth)
     kept = [names[number - 1] for number in np.unique(labels) if number]
     by_labels = ica.label(brain.image(labels), kept)["name"]
-    stable = np.flatnonzero(ica.stability_ >= STABLE)
+    stable = np.flatnonzero(ica.stability_ >= RELIABLE)
     return np.array([(by_maps[r] == right[r], by_labels[r] == right[r]) for r in stable]).reshape(-1, 2)
 
 

@@ -206,7 +206,7 @@ def test_every_value_changes_the_hash(field, data):
         place[key] = {"name": "networks", "share": 1.0}[key]
     elif key == "kind":
         place[key] = KINDS[path[0]]
-        for other in ("max_iter", "group_maps", *TEMPLATE) if path[0] == "analysis" else ():
+        for other in ("max_iter", "group_maps", "max_components", *TEMPLATE) if path[0] == "analysis" else ():
             del place[other]
     else:
         place[key] = CHOICES[key] if key in CHOICES else data.draw(other_values(place[key]))

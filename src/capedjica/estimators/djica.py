@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.component_number import AUTO, ComponentNumber
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.guided import GuidedMethod
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 Method = Literal["subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"]
 METHODS: tuple[str, ...] = get_args(Method)
 WITH_TEMPLATE = ("template", "guided")
+WITH_AUTO = ("subject", "spatial")
 BASELINES = ("djica", "dp-djica")
 DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
@@ -66,8 +69,11 @@ class CapeDJICA(Transformer):
 
     Parameters
     ----------
-    n_components : int, optional
-        R, the number of networks; with a template those it has.
+    n_components : int or "auto", optional
+        R, the number of networks; with a template those it has. "auto": as many as the noise lets through, at
+        most ``max_components``, for methods "subject" and "spatial"
+        (:mod:`capedjica.algorithms.ica.component_number`). It says what can be recovered, not how many
+        networks there are.
     epsilon : float or dict from site to float, optional
         Total budget for all stages together, PCA included; required unless ``mechanism="none"``. Without one
         ``method="template"`` takes the template as it is, and releases nothing.
@@ -143,6 +149,8 @@ class CapeDJICA(Transformer):
         What you vouch for: public knowledge that nobody of X is part of; results of an earlier private study;
         results without privacy, of other people than those of X. By default what the template itself tells,
         or public.
+    max_components : int, optional
+        With ``n_components="auto"`` the most networks there may be. Noise and cost are those of as many.
     mask, learning_rate, pca_share, clip_g, clip_h, tol
         Old names: of ``masking`` or ``mask_img``, and of what is in ``paper_options``.
 
@@ -156,9 +164,14 @@ class CapeDJICA(Transformer):
         The maps as columns.
     unmixing_ : array of shape (n_components, n_features)
         The pseudo-inverse of ``mixing_``.
+    components_denoised_ : array of shape (n_components, n_features), or None
+        The maps with less noise, drawn towards what is smooth and towards the template, if there is one
+        (:mod:`capedjica.algorithms.ica.denoising`); ``components_`` are those for inference. None where
+        nothing is known of maps beforehand, and for methods that have used it already.
     stability_ : array of shape (n_components,), or None
-        How stable each map is under the noise, from 0 to 1, told without any further cost
-        (:mod:`capedjica.algorithms.ica.networks`): from 0.9 good, from 0.7 fair, below not to be trusted
+        The correlation that each map is predicted to have with that of another run of the same participants
+        with fresh noise, told without any further cost (:mod:`capedjica.algorithms.ica.networks`); with a
+        template that of the difference from it. From 0.9 good, from 0.7 fair, below not to be trusted
         (:mod:`capedjica.algorithms.reliability`). None for methods that cannot tell.
     names_ : tuple of str
         What the template calls the networks; empty without one.
@@ -177,6 +190,11 @@ class CapeDJICA(Transformer):
         scaled to a largest absolute value of 1.
     labels_ : MapLabels
         What the maps may be, after :meth:`label`.
+    n_components_ : int
+        The number of networks.
+    component_number_ : ComponentNumber, or None
+        How many the noise lets through, and in words by ``str``; ``recoverable`` is None where that is not
+        determinable. None for methods that release no mean projector.
     n_iter_ : int
         Iterations made.
     privacy_ : PrivacyStatement
@@ -185,7 +203,7 @@ class CapeDJICA(Transformer):
 
     def __init__(
         self,
-        n_components: int | None = None,
+        n_components: int | Literal["auto"] | None = None,
         epsilon: float | Mapping[str, float] | None = None,
         delta: float = 1e-5,
         method: Method = "subject",
@@ -213,6 +231,7 @@ class CapeDJICA(Transformer):
         template: Any = None,
         template_names: Any = None,
         template_origin: Origin | None = None,
+        max_components: int | None = None,
         mask: Any = DEPRECATED,
         learning_rate: Any = DEPRECATED,
         pca_share: Any = DEPRECATED,
@@ -230,6 +249,7 @@ class CapeDJICA(Transformer):
         self.smoothing_fwhm, self.standardize = smoothing_fwhm, standardize
         self.memory, self.n_jobs, self.scan_length, self.budget = memory, n_jobs, scan_length, budget
         self.template, self.template_names, self.template_origin = template, template_names, template_origin
+        self.max_components = max_components
         self.mask, self.learning_rate, self.pca_share = mask, learning_rate, pca_share
         self.clip_g, self.clip_h, self.tol = clip_g, clip_h, tol
 
@@ -244,6 +264,9 @@ class CapeDJICA(Transformer):
     movements_: tuple[Movement, ...] = ()
     stability_: FloatArray | None = None
     recoverable_: NDArray[np.bool_]
+    n_components_: int
+    component_number_: ComponentNumber | None = None
+    components_denoised_: FloatArray | None = None
     n_iter_: int
 
     def fit(self, X: Sites, y: Any = None) -> Self:
@@ -311,7 +334,16 @@ class CapeDJICA(Transformer):
 
     def _check_size(self) -> int:
         """Return R, what was said of it or what the template has; refuse what cannot be."""
-        if self._known is None:
+        if self.n_components == AUTO:
+            if self.method not in WITH_AUTO:
+                raise InputError(
+                    f"n_components='auto' is for methods {' and '.join(map(repr, WITH_AUTO))}, got method "
+                    f"{self.method!r}: give a number"
+                )
+            size = validate.count("max_components", self.max_components, minimum=2)
+        elif self.max_components is not None:
+            raise InputError(f"max_components is for n_components='auto', got {self.n_components!r}")
+        elif self._known is None:
             size = validate.count("n_components", self.n_components, minimum=2)
         else:
             size = self._known.n_networks
@@ -397,17 +429,19 @@ class CapeDJICA(Transformer):
             max_iter = self.max_iter or DEFAULT_ITERATIONS["paper"]
             return PaperMethod(n_features, n_components, max_iter, length, **vars(options))
         noise, basis = terms.mean_noise(subjects), self._public_basis(n_features)
+        auto = self.n_components == AUTO
         if self.method == "spatial":
-            return SpatialMethod(n_features, n_components, length, noise, basis)
+            return SpatialMethod(n_features, n_components, length, noise, basis, auto)
         if self._known is not None and self.method == "template":
             return TemplateMethod(self._known, length, noise, basis=basis)
         if self._known is not None:
             return GuidedMethod(self._known, length, noise, self.max_iter, basis)
-        return SubjectMethod(n_features, n_components, length, noise, self.max_iter, basis)
+        return SubjectMethod(n_features, n_components, length, noise, self.max_iter, basis, auto)
 
     @property
     def _title(self) -> str:
-        return f"{self.method} ICA with {self._size} components"
+        most = "at most " if self.n_components == AUTO else ""
+        return f"{self.method} ICA with {most}{self._size} components"
 
     def _fit_private(
         self, sites: Mapping[str, Sequence[Scan]], n_features: int, options: PaperOptions, terms: Terms
@@ -418,7 +452,10 @@ class CapeDJICA(Transformer):
         def report(unmixing: FloatArray, iteration: int) -> None:
             self._report(unmixing, iteration, study.privacy)
 
-        self._keep(analysis.estimate(study, report), study.privacy)
+        found = analysis.estimate(study, report)
+        self._keep(found, study.privacy)
+        if found.number is not None and found.number.warning:
+            warnings.warn(found.number.warning, stacklevel=3)
         self._record = Record(study.contract, tuple(study.released))
 
     def _check_parameters(self) -> None:
@@ -502,8 +539,10 @@ class CapeDJICA(Transformer):
     def _keep(self, found: Networks, privacy: PrivacyStatement) -> None:
         self.mixing_, self.components_ = found.mixing, found.maps
         self.unmixing_ = pseudo_inverse(self.mixing_)
+        self.n_components_, self.component_number_ = len(found.estimate), found.number
         self.stability_, self.n_iter_ = found.stability, found.n_iter
         self.recoverable_, self.labels_ = found.recoverable, None
+        self.components_denoised_ = found.denoised
         self.names_, self.movements_ = found.names, found.movements
         beyond = () if self._extractor is None else self._extractor.not_covered
         if self._given is not None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from capedjica.algorithms.analysis import ReleasedMean
+from capedjica.algorithms.analysis import ReleasedMean, ResultTable
+from capedjica.algorithms.ica.denoising import denoised_words
 from capedjica.algorithms.ica.moved import movement_table
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.brain import find_peaks
@@ -47,7 +48,8 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
         method=estimator.method,
         version=version("capedjica"),
         maps=maps,
-        tables=[movement_table(estimator.movements_)] if estimator.movements_ else [],
+        tables=_tables(estimator),
+        denoised="" if estimator.components_denoised_ is None else denoised_words(source),
         template=words,
         template_source=source,
         contract=contract,
@@ -58,6 +60,12 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
         origin={"Python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     )
     return HtmlReport(group_page(findings))
+
+
+def _tables(estimator: CapeDJICA) -> list[ResultTable]:
+    number = estimator.component_number_
+    moved = [movement_table(estimator.movements_)] if estimator.movements_ else []
+    return moved + ([number.table()] if number is not None and number.telling else [])
 
 
 def components_figure(estimator: CapeDJICA, title: str | None) -> Figure:

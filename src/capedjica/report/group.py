@@ -53,6 +53,8 @@ class Findings:
         Where the template comes from that networks were known by, in words; empty without one.
     template_source : str
         The same in few words, for an article.
+    denoised : str
+        What is said of denoised maps; empty where there are none.
     sections : sequence of Section
         What other analyses found.
     contract : Contract
@@ -87,6 +89,7 @@ class Findings:
     tables: Sequence[ResultTable] = ()
     template: str = ""
     template_source: str = "public"
+    denoised: str = ""
     sections: Sequence[Section] = ()
     released: Sequence[ReleasedMean] = ()
     preparation: Sequence[str] = ()

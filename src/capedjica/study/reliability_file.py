@@ -11,6 +11,7 @@ import numpy as np
 
 from capedjica.algorithms.reliability import GRADES, Reliability
 from capedjica.errors import InputError
+from capedjica.study.analyses import AnalysisTable, IcaTable
 from capedjica.study.study_file import Study, StudyStep
 
 NAME: Final = "reliability.json"
@@ -49,8 +50,15 @@ def read_reliability(run: Path, study: Study, step: StudyStep) -> Reliability:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise InputError(f"{path} is not as a run left it: {error}") from None
-    expected = getattr(step.table, "n_components", None)
-    if stability is not None and expected not in (None, len(stability)):
+    expected = n_maps(step.table, len(stability or ()))
+    if stability is not None and expected != len(stability):
         raise InputError(f"{path} tells of {len(stability)} maps, its study has {expected}")
     values = None if stability is None else np.array(stability)
-    return Reliability(expected or len(stability or ()), values, study.contract.mechanism != "none")
+    return Reliability(expected, values, study.contract.mechanism != "none")
+
+
+def n_maps(table: AnalysisTable, found: int) -> int:
+    """Return how many maps a study may have: as many as were found, if it may."""
+    if isinstance(table, IcaTable):
+        return found if table.fits(found) else table.most_components
+    return int(getattr(table, "n_components", found))

@@ -309,12 +309,13 @@ def test_the_same_means_give_the_same_networks():
     assert one.movements == other.movements
 
 
-def test_stability_is_told_and_high_where_nothing_could_move():
+def test_stability_is_that_of_the_difference_and_none_where_nothing_could_move():
     _, found, _ = guided(perturbed(), 0.2)
-    np.testing.assert_allclose(found.stability, 1.0)
+    np.testing.assert_array_equal(found.stability, 0.0)
     _, found, _ = guided(perturbed(), 20.0)
     assert found.stability.shape == (R,)
-    assert ((found.stability > 0) & (found.stability <= 1)).all()
+    assert ((found.stability >= 0) & (found.stability <= 1)).all()
+    assert found.stability.max() > 0
 
 
 def test_what_cannot_be():

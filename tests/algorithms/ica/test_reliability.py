@@ -5,14 +5,16 @@ import pytest
 
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.calibration import between_runs, calibrated
 from capedjica.algorithms.ica.networks import (
     Networks,
+    likeness,
     mixing_of,
     peak_order,
     pseudo_inverse,
-    stability,
 )
 from capedjica.algorithms.ica.subject_level import SubjectMethod
+from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.reliability import RELIABLE
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticModel
@@ -114,7 +116,7 @@ def test_stability_is_in_the_order_of_the_maps():
             draw[:, 2] = rng.standard_normal(40)
             yield draw
 
-    assert np.flatnonzero(stability(unmixing, draws()) < RELIABLE).tolist() == [2]
+    assert np.flatnonzero(likeness(unmixing, draws()) < RELIABLE).tolist() == [2]
     said = Networks(unmixing, draws).stability
     (lowest,) = np.flatnonzero(said < RELIABLE)
     assert peak_order(mixing)[lowest] == 2
@@ -137,3 +139,48 @@ def test_draws_replay_what_was_published_and_ask_nobody():
     for draw in method.draws(still):
         np.testing.assert_allclose(draw, pseudo_inverse(found.estimate), atol=1e-7)
     assert study.engine.transcript == []
+
+
+def test_of_maps_with_noise_of_known_size_the_correlation_between_runs_is_predicted():
+    """Maps of 2,000 features: a run and its draws alone tell, within 0.03, how like another run is."""
+    rng = np.random.default_rng(1)
+    truth = rng.standard_normal((2000, 4))
+    for part in (0.02, 0.1, 0.3):
+        spread = np.sqrt(part / (1 - part))
+        first, second = (truth + spread * rng.standard_normal(truth.shape) for _ in range(2))
+        draws = [first + spread * rng.standard_normal(truth.shape) for _ in range(9)]
+        said = between_runs(likeness(pseudo_inverse(first), draws))
+        actual = [np.corrcoef(one, other)[0, 1] for one, other in zip(first.T, second.T, strict=True)]
+        assert said == pytest.approx(actual, abs=0.05)
+        assert said.mean() == pytest.approx(1 - part, abs=0.03)
+        # A prediction for other noise is not within it: what is tested can fail.
+        for factor in (0.7, 1.3):
+            wrong = [first + factor * spread * rng.standard_normal(truth.shape) for _ in range(9)]
+            off = between_runs(likeness(pseudo_inverse(first), wrong)).mean()
+            assert abs(off - (1 - part)) > 0.3 * part
+
+
+def test_predictions_fall_with_what_draws_and_turns_say():
+    likenesses = np.array([1.0, 0.95, 0.8, 0.5, 0.0])
+    near, far = calibrated(likenesses), calibrated(likenesses, 0.7)
+    assert near[0] == far[0] == 1
+    assert (np.diff(near) <= 0).all()
+    assert (far[1:] <= near[1:]).all()
+    assert calibrated(likenesses, 1.0)[1] == pytest.approx(0.93532, abs=1e-4)
+
+
+def test_with_a_template_the_difference_is_graded():
+    """A map that is the template's has none, and another's difference counts, not its likeness to it."""
+    rng = np.random.default_rng(0)
+    maps = rng.standard_normal((2, 500))
+    template = Template(maps, ("a", "b"))
+    apart = 0.1 * rng.standard_normal(500)
+    found = np.stack([maps[0], maps[1] + apart], axis=1)
+    same, other = (
+        found,
+        np.stack([maps[0], maps[1] + 0.1 * rng.standard_normal(500)], axis=1),
+    )
+    unmixing = pseudo_inverse(found)
+    assert likeness(unmixing, [same] * 3, template) == pytest.approx([0, 1], abs=1e-6)
+    assert likeness(unmixing, [other] * 3, template)[1] < 0.3
+    assert likeness(unmixing, [other] * 3)[1] > 0.9

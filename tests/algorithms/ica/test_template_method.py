@@ -81,7 +81,8 @@ def test_where_all_are_as_the_template_says_noise_does_not_move_it():
         assert one.noise > 0.4
         assert not one.moved
         assert angle(found.maps[network], TRUE[network]) > 0.95
-    assert (found.stability > 0.8).all()
+    # There is no difference from the template that another run would show.
+    assert (found.stability < 0.5).all()
 
 
 def test_a_movement_that_stands_out_of_the_noise_is_told():

@@ -254,7 +254,15 @@ class GuidedMethod:
             unmixing = self._unmixing(V, sphering, turned.W)
             draws = list(self._draws(asked.released, V, inside, before, turned, outside))
             movements = self._movements(unmixing, draws, support, turned, outside)
-        return Networks(unmixing, lambda: iter(draws), self.template, movements, n_iter=len(turned.means))
+        return Networks(
+            unmixing,
+            lambda: iter(draws),
+            self.template,
+            movements,
+            denoises=self.noise > 0,
+            basis=self.basis,
+            n_iter=len(turned.means),
+        )
 
     def _unmoved(self, support: ReleasedMean) -> Networks:
         """Return the template's own networks, and their support."""

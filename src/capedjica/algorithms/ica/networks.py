@@ -1,12 +1,10 @@
 """What a joint ICA finds: maps whose order, sign and scale stay the same between runs, and their stability.
 
-Stability is told from what was published and the known noise alone, so that it costs nothing: results are
-drawn as they might have come out with other noise
-(:meth:`capedjica.algorithms.ica.subject_level.SubjectMethod.draws`). The stability of a map
-is the median, over the draws, of its correlation with itself: near 1 where another run would show the same
-map, near 0 where the noise has swallowed it. In simulations it is close to the correlation with the true map
-(``python -m benchmarks.utility reliability``). It speaks of the noise only: a map can be stable and mean
-nothing.
+Stability is the correlation that a map is predicted to have with the same map of another run of the same
+participants with fresh noise. It is told from what was published and the known noise alone, so that it costs
+nothing (:mod:`capedjica.algorithms.ica.calibration`). With a template it is that of the *difference* from the
+template: the map itself is stable for being the template's, whatever the data say. It speaks of the noise
+only: a map can be stable and mean nothing.
 
 Clips and floors, which bound what one person can do, may bury components whose power is far below that of
 others (mixing matrices of condition numbers above 20 or so), and no draw of the noise shows that. Such maps
@@ -25,13 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Result, ResultTable
-from capedjica.algorithms.ica.moved import Movement, movement_table
+from capedjica.algorithms.ica.calibration import between_runs
+from capedjica.algorithms.ica.component_number import ComponentNumber
+from capedjica.algorithms.ica.denoising import denoised
+from capedjica.algorithms.ica.moved import ROUNDING, Movement, movement_table
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
 
 Draws = Callable[[], Iterator[FloatArray] | None]
 Recovered = Callable[[], NDArray[np.bool_] | None]
+Prediction = Callable[[FloatArray], FloatArray]
 
 
 def pseudo_inverse(matrix: FloatArray) -> FloatArray:
@@ -66,8 +68,10 @@ def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatAr
     return np.ascontiguousarray(mixing * (signs / np.where(heights == 0, 1.0, heights)))
 
 
-def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
-    """Return the stability of each component of an unmixing matrix, between 0 and 1.
+def likeness(
+    unmixing: FloatArray, draws: Iterable[FloatArray], template: Template | None = None
+) -> FloatArray:
+    """Return the median correlation of each map with itself as it might have come out, between 0 and 1.
 
     Parameters
     ----------
@@ -75,12 +79,28 @@ def stability(unmixing: FloatArray, draws: Iterable[FloatArray]) -> FloatArray:
         What was found.
     draws : iterable of arrays (D, R)
         Mixing matrices as they might have come out with other noise, in the order of the unmixing matrix.
+    template : Template, optional
+        What maps are compared without: of every map that which is not along the template's.
     """
     with one_thread():
-        mixing = pseudo_inverse(unmixing)
-        own = _unit(mixing)
-        correlations = [np.abs(np.sum(own * _unit(draw), axis=0)) for draw in draws]
-    return np.asarray(np.minimum(np.median(correlations, axis=0), 1.0))
+        own = _unit(_without(pseudo_inverse(unmixing), template))
+        correlations = [np.sum(own * _unit(_without(draw, template)), axis=0) for draw in draws]
+        # The sign of a map means nothing, that of a difference from a template does.
+        alike = np.maximum(correlations, 0.0) if template else np.abs(correlations)
+    return np.asarray(np.minimum(np.median(alike, axis=0), 1.0))
+
+
+def _without(maps: FloatArray, template: Template | None) -> FloatArray:
+    """Return maps (D, R) without what is along those of the template, all pointing its way."""
+    if template is None:
+        return maps
+    unit = template.maps.T / np.linalg.norm(template.maps, axis=1)
+    along = np.sum(maps * unit, axis=0)
+    apart = maps - along * unit
+    # Of a map that is the template's, rounding alone is left.
+    nothing = np.linalg.norm(apart, axis=0) <= ROUNDING * np.abs(along)
+    difference: FloatArray = np.where(nothing, 0.0, apart * np.where(along < 0, -1.0, 1.0))
+    return difference
 
 
 def _unit(maps: FloatArray) -> FloatArray:
@@ -106,6 +126,14 @@ class Networks(Result):
         How far each is from the template, where that was measured.
     recovered : callable
         Returns whether each component of ``estimate`` was strong enough to be found; None if all were.
+    number : ComponentNumber, optional
+        How many components the noise lets through, where a mean projector was released.
+    predict : callable
+        Returns the correlation between runs that follows from that of ``estimate`` with the draws.
+    denoises : bool
+        Whether more is known of maps, beforehand, than the method has already used.
+    basis : array (K, D), optional
+        The public basis, the smoothest map first.
     """
 
     estimate: FloatArray
@@ -113,6 +141,10 @@ class Networks(Result):
     template: Template | None = None
     movements: tuple[Movement, ...] = ()
     recovered: Recovered = lambda: None
+    number: ComponentNumber | None = None
+    predict: Prediction = between_runs
+    denoises: bool = False
+    basis: FloatArray | None = None
 
     @cached_property
     def mixing(self) -> FloatArray:
@@ -131,11 +163,34 @@ class Networks(Result):
 
     @cached_property
     def stability(self) -> FloatArray | None:
-        """How stable each map is (:func:`stability`), in the order of the maps; 0 if not recoverable."""
+        """The correlation of each map that another run would have with it, in the order of the maps.
+
+        With a template it is that of the difference from it, and 0 where there is none. It is 0 for maps that
+        are not recoverable.
+        """
         draws = self.draws()
         if draws is None:
             return None
-        return np.where(self.recoverable, self._ordered(stability(self.estimate, draws)), 0.0)
+        predicted = self.predict(likeness(self.estimate, draws, self.template))
+        return np.where(self.recoverable, self._ordered(predicted), 0.0)
+
+    @cached_property
+    def denoised(self) -> FloatArray | None:
+        """The maps as rows (R, D) with less noise (:mod:`capedjica.algorithms.ica.denoising`).
+
+        They are in the order, sign and scale of the raw ones. None where nothing is known of maps beforehand
+        that the method has not used: neither places of the features nor a template.
+        """
+        draws = self.draws() if self.denoises and (self.basis is not None or self.template) else None
+        if draws is None:
+            return None
+        known = None if self.template is None else self.template.maps.T
+        with one_thread():
+            raw = pseudo_inverse(self.estimate)
+            maps = self._ordered(denoised(raw, draws, self.basis, known).T)
+        signs = np.where(np.sum(maps * self.maps, axis=1) < 0, -1.0, 1.0)
+        heights = np.maximum(np.abs(maps).max(axis=1), np.finfo(float).tiny)
+        return np.ascontiguousarray(maps * (signs / heights)[:, np.newaxis])
 
     @cached_property
     def recoverable(self) -> NDArray[np.bool_]:
@@ -155,13 +210,16 @@ class Networks(Result):
         return values if self.template else values[peak_order(pseudo_inverse(self.estimate))]
 
     def arrays(self) -> Mapping[str, FloatArray]:
-        """Return the maps as columns, and the matrix that unmixes a centred scan."""
-        return {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
+        """Return the maps as columns, the matrix that unmixes a centred scan, and denoised maps as rows."""
+        arrays = {"unmixing": pseudo_inverse(self.mixing), "mixing": self.mixing}
+        return arrays if self.denoised is None else arrays | {"maps_denoised": self.denoised}
 
     def tables(self) -> Sequence[ResultTable]:
         """Return how far networks are from the template and which are not recoverable, where known."""
         moved = (movement_table(self.movements),) if self.movements else ()
-        return (*moved, *self._not_recoverable())
+        number = self.number
+        told = (number.table(),) if number is not None and number.telling else ()
+        return (*moved, *told, *self._not_recoverable())
 
     def _not_recoverable(self) -> Sequence[ResultTable]:
         if self.recoverable.all():

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,8 @@ from scipy.ndimage import uniform_filter1d
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
+from capedjica.algorithms.ica.calibration import SPATIAL, calibrated
+from capedjica.algorithms.ica.component_number import ComponentNumber, component_number
 from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import DRAWS, ProjectorSite, redrawn
@@ -62,6 +65,9 @@ class SpatialMethod:
     basis : array (K, D), optional
         A public basis with orthonormal rows, the smoothest first
         (:func:`capedjica.algorithms.ica.basis.low_pass_within`); afterwards K numbers stand for the features.
+    auto : bool
+        Whether R is the most components there may be, of which the estimate has as many as the noise lets
+        through (:mod:`capedjica.algorithms.ica.component_number`).
     """
 
     n_features: int
@@ -69,6 +75,7 @@ class SpatialMethod:
     scan_length: int
     noise: float = 0.0
     basis: FloatArray | None = None
+    auto: bool = False
 
     def __post_init__(self) -> None:
         check_scan_length(self.scan_length)
@@ -93,14 +100,21 @@ class SpatialMethod:
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
         """Ask for the subspace and rotate its maps; ``progress(unmixing, 1)`` is called at the end."""
         means.mean(0)
+        number = component_number(means.released[-1], self.n_components, self.auto)
+        return replace(self, n_components=number.kept)._rotated(means.released[-1], number, progress)
+
+    def _rotated(
+        self, released: ReleasedMean, number: ComponentNumber, progress: Progress | None
+    ) -> Networks:
         with one_thread():
-            released = means.released[-1]
             maps = self._span(released.value, released.noise)
             found = maps @ independent_rotation(maps).T
             unmixing = pseudo_inverse(found)
         if progress is not None:
             progress(unmixing, 1)
-        return Networks(unmixing, lambda: self.draws(found, released))
+        predict = partial(calibrated, constants=SPATIAL)
+        told = number if number.auto or released.noise > 0 else None
+        return Networks(unmixing, lambda: self.draws(found, released), number=told, predict=predict)
 
     def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
         """Return (D, R) maps as they might have come out with other noise, in the order of those found.

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import Final
@@ -36,6 +36,8 @@ from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
+from capedjica.algorithms.ica.calibration import calibrated
+from capedjica.algorithms.ica.component_number import FEWEST, ComponentNumber, component_number
 from capedjica.algorithms.ica.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
@@ -158,6 +160,10 @@ class SubjectMethod:
         J, the number of iterations; by default what suits the noise.
     basis : array (K, D), optional
         A public basis with orthonormal rows; afterwards K numbers stand for the features.
+    auto : bool
+        Whether R is the most components there may be, of which the estimate has as many as the noise lets
+        through (:mod:`capedjica.algorithms.ica.component_number`). What is asked, its noise and its cost are
+        those of R: of fewer components the vectors are filled up with zeros.
     """
 
     n_features: int
@@ -166,6 +172,8 @@ class SubjectMethod:
     noise: float = 0.0
     max_rotations: int | None = None
     basis: FloatArray | None = None
+    auto: bool = False
+    _asked_for: int | None = None
 
     def __post_init__(self) -> None:
         check_scan_length(self.scan_length)
@@ -179,16 +187,21 @@ class SubjectMethod:
         """K, the numbers that stand for the features."""
         return self.n_features if self.basis is None else len(self.basis)
 
+    @property
+    def _maximum(self) -> int:
+        """The number of components on which depends what is asked."""
+        return self._asked_for or self.n_components
+
     @cached_property
     def shares(self) -> tuple[float, ...]:
         """Parts of the budget (of mu^2) of the four stages."""
-        first = subspace_share(self.n_components, self.n_kept, self.noise)
+        first = subspace_share(self._maximum, self.n_kept, self.noise)
         return first, *((1 - first) * share for share in OTHER_SHARES)
 
     @cached_property
     def clips(self) -> tuple[float, ...]:
         """Clips of the four stages."""
-        r, length = self.n_components, self.scan_length
+        r, length = self._maximum, self.scan_length
         coarse = coarse_clip(r) if self.noise > 0 else -math.log(QUIET_FLOOR) * math.sqrt(r)
         return math.sqrt(r), coarse, fine_clip(r, length), rotation_clip(r, length)
 
@@ -229,10 +242,17 @@ class SubjectMethod:
     def site(self, subjects: Sequence[Scan]) -> SubjectSite:
         """Return what a site computes."""
         longest = longest_scan(self.scan_length)
-        return SubjectSite(subjects, self.n_components, self.basis, longest, exact=self.noise == 0)
+        exact = self.noise == 0
+        return SubjectSite(subjects, self.n_components, self.basis, longest, exact, fewer=self.auto)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
         """Run the method; ``progress(unmixing, iteration)`` is called after each rotation."""
+        means.mean(SUBSPACE)
+        number = component_number(means.released[SUBSPACE], self.n_components, self.auto)
+        narrow = replace(self, n_components=number.kept, auto=False, _asked_for=self.n_components)
+        return narrow._estimate(Narrowed(means, number.kept), number, progress)
+
+    def _estimate(self, means: Narrowed, number: ComponentNumber, progress: Progress | None) -> Networks:
         with one_thread():
             V, _, sphering = self._whitening(means)
             means.publish(pack(V=V, sphering=sphering))
@@ -247,6 +267,10 @@ class SubjectMethod:
             unmixing,
             lambda: self.draws(means.released),
             recovered=lambda: self._recovered(means.released, W),
+            number=number if number.auto or self.noise > 0 else None,
+            denoises=self.noise > 0,
+            basis=self.basis,
+            predict=partial(calibrated, turned=np.abs(np.sum(W * start, axis=1))),
             n_iter=iteration,
         )
 
@@ -327,6 +351,34 @@ class SubjectMethod:
             yield W
             if self.noise == 0 and np.abs(angles).max() < SMALLEST_ANGLE:
                 return
+
+
+class Narrowed:
+    """Means of which the first is made, and the others are those of fewer components than asked for.
+
+    Parameters
+    ----------
+    means : Means
+        With the mean projector as the only one made so far.
+    n_components : int
+        How many; what is beyond them in a mean is noise alone.
+    """
+
+    def __init__(self, means: Means, n_components: int) -> None:
+        size, angles = svec_size(n_components), n_components * (n_components - 1) // 2
+        self._means, self._sizes = means, {COARSE: size, FINE: size, ROTATION: angles}
+        self.publish = means.publish
+
+    @property
+    def released(self) -> Sequence[ReleasedMean]:
+        """The means that were made so far."""
+        return [replace(one, value=one.value[: self._sizes.get(one.stage)]) for one in self._means.released]
+
+    def mean(self, stage: int, state: bytes = b"") -> FloatArray:
+        """Return the private mean of a stage's query."""
+        if stage == SUBSPACE:
+            return self._means.released[SUBSPACE].value
+        return self._means.mean(stage, state)[: self._sizes[stage]]
 
 
 def step_length(iteration: int, n_rotations: int) -> float:
@@ -470,7 +522,12 @@ class ProjectorSite:
 class SubjectSite(ProjectorSite):
     """What a site computes for the method, from subjects that are read one at a time, twice in all.
 
-    The parameters are those of :class:`ProjectorSite`.
+    Parameters
+    ----------
+    subjects, n_components, basis, longest, exact
+        See :class:`ProjectorSite`.
+    fewer : bool
+        Whether a subspace of fewer directions may be published; vectors are then filled up with zeros.
     """
 
     def __init__(
@@ -480,8 +537,10 @@ class SubjectSite(ProjectorSite):
         basis: FloatArray | None = None,
         longest: int = longest_scan(TYPICAL_SCAN),
         exact: bool = False,
+        fewer: bool = False,
     ) -> None:
         super().__init__(subjects, n_components, basis, longest, exact)
+        self._fewest = FEWEST if fewer else n_components
         self._subspace = self._sphering = np.empty(0)
         self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
         self._reduced: PackedSubjects | None = None
@@ -493,16 +552,19 @@ class SubjectSite(ProjectorSite):
         if stage == SUBSPACE:
             return super().__call__(stage, published, state)
         self._reduce(*self._read(published))
+        most, r = self._n_components, len(self._sphering)
         if stage in (COARSE, FINE):
-            return map(self._log_covariance, range(len(self._subjects)))
-        r = self._n_components
+            rows = map(self._log_covariance, range(len(self._subjects)))
+            return rows if r == most else map(partial(filled_up, size=svec_size(most)), rows)
         W = read_arrays(state, W=(r, r))["W"]
-        return [skew_statistics(self._whiten(), W)]
+        return [filled_up(skew_statistics(self._whiten(), W), size=most * (most - 1) // 2)]
 
     def _read(self, published: bytes) -> tuple[FloatArray, FloatArray]:
-        r, V = self._n_components, unpack(published).get("V", np.empty(0))
-        if V.ndim != 2 or V.shape[1] != r:
-            raise ProtocolError(f"the published subspace must have {r} columns")
+        most, V = self._n_components, unpack(published).get("V", np.empty(0))
+        if V.ndim != 2 or not self._fewest <= V.shape[1] <= most:
+            least = f"{self._fewest} to " if self._fewest < most else ""
+            raise ProtocolError(f"the published subspace must have {least}{most} columns")
+        r = V.shape[1]
         return V, read_arrays(published, V=V.shape, sphering=(r, r))["sphering"]
 
     def _reduce(self, V: FloatArray, sphering: FloatArray) -> None:
@@ -510,12 +572,17 @@ class SubjectSite(ProjectorSite):
         if self._reduced is None or not np.array_equal(self._subspace, V):
             directions = (V if self._basis is None else self._basis @ V).astype(np.float32)
             self._reduced = PackedSubjects.computed(
-                partial(_projected, directions=directions), self._subjects, self._memory[0]
+                partial(_projected, directions=directions), self._subjects, self._room(0, V.shape[1])
             )
             self._moments = second_moments(self._reduced)
             self._subspace, self._whitened = V, None
         if not np.array_equal(self._sphering, sphering):
             self._sphering, self._whitened = sphering, None
+
+    def _room(self, which: int, width: int) -> NDArray[np.float32]:
+        """Return the memory of the site for as many scans of a smaller width."""
+        memory = self._memory[which]
+        return memory.reshape(-1)[: len(memory) * width].reshape(-1, width)
 
     def _log_covariance(self, number: int) -> FloatArray:
         with np.errstate(all="ignore"):
@@ -527,13 +594,13 @@ class SubjectSite(ProjectorSite):
         assert self._reduced is not None
         if self._whitened is None:
             packed = self._reduced
-            white = self._memory[1][: len(packed.samples)]
+            white = self._room(1, packed.n_features)[: len(packed.samples)]
             sphering = self._sphering.astype(np.float32)
             # One by one: in one large product the rounding of a subject might depend on those before it.
             with np.errstate(all="ignore"):
                 for number, (first, last) in enumerate(pairwise(packed.offsets)):
                     power = np.trace(self._sphered_moments(number))
-                    factor = math.sqrt((last - first) * self._n_components / power) if power > 0 else 1.0
+                    factor = math.sqrt((last - first) * packed.n_features / power) if power > 0 else 1.0
                     np.matmul(packed.samples[first:last], sphering, out=white[first:last])
                     white[first:last] *= np.float32(factor)
             self._whitened = PackedSubjects(white, packed.offsets, packed.longest)
@@ -542,6 +609,11 @@ class SubjectSite(ProjectorSite):
     def _sphered_moments(self, number: int) -> FloatArray:
         sphered: FloatArray = self._sphering.T @ self._moments[number] @ self._sphering
         return sphered
+
+
+def filled_up(rows: FloatArray, size: int) -> FloatArray:
+    """Return rows with as many zeros as they lack."""
+    return np.pad(rows, ((0, 0), (0, size - rows.shape[1])))
 
 
 def second_moments(packed: PackedSubjects) -> FloatArray:

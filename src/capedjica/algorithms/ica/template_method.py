@@ -147,7 +147,10 @@ class TemplateMethod:
             unmixing = pseudo_inverse(self._maps(kept).T)
         # The best that is known of the mean, so that noise is drawn once and not on top of its own.
         best = along * self._poles + shown * kept
-        return Networks(unmixing, lambda: self._draws(best, noise), self.template, movements)
+        # Two runs differ from it and from each other by noise of their own.
+        return Networks(
+            unmixing, lambda: self._draws(best, noise), self.template, movements, predict=np.square
+        )
 
     def _draws(self, best: FloatArray, noise: float) -> Iterator[FloatArray]:
         """Yield (D, R) maps as they might have come out with other noise."""

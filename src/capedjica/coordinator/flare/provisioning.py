@@ -37,6 +37,7 @@ from capedjica.flare.kit import (
 from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.flare.workspace import flare_folders, restrict
 from capedjica.securesum.identity import Identity
+from capedjica.study.analyses import AnalysisTable, IcaTable
 from capedjica.study.public_files import copy_files
 from capedjica.study.study_file import Study, write_study
 from capedjica.tools.locks import locked
@@ -154,9 +155,13 @@ def _is_value(name: str) -> bool:
     return name.lower() in ("true", "false", "yes", "no", "none", "null", "t", "f", "y", "n")
 
 
+def _n_components(table: AnalysisTable) -> int:
+    return table.most_components if isinstance(table, IcaTable) else int(getattr(table, "n_components", 0))
+
+
 def check_sizes(study: Study) -> None:
     """Refuse a study with messages too large to be carried, before anything is charged."""
-    n_components = max((getattr(step.table, "n_components", 0) for step in study.steps), default=0)
+    n_components = max((_n_components(step.table) for step in study.steps), default=0)
     # What is published is a matrix of features by components, and a square one; or one as large as a mean.
     public = 8 * (study.steps[0].setting.n_features + n_components) * n_components
     largest_mean = 8 * max(stage.query.size for stage in study.contract.stages)

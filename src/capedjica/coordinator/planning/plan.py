@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from capedjica.algorithms.ica.component_number import least_shared
 from capedjica.algorithms.ica.paper_method import DESCENT, PaperMethod
 from capedjica.coordinator.planning.paper_accounts import paper_noise, paper_says
 from capedjica.coordinator.planning.what_if import (
@@ -38,7 +39,8 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Stage
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.privacy import ACCOUNTANTS, Release, accountant, gaussian_epsilon, validate
-from capedjica.study.analyses import AnalysisTable
+from capedjica.study.analyses import AnalysisTable, IcaTable
+from capedjica.study.analyses.ica import WITH_AUTO
 from capedjica.study.planned_releases import planned_releases, spendable_delta
 from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile
 from capedjica.tools.toml import listed
@@ -230,7 +232,7 @@ def _plan(study: Study, paper: PaperMethod | None, contract: Contract) -> Plan:
         subjects_needed=subjects_needed(contract) if private else [],
         colluding=colluding(contract) if cape else [],
         one_more_site=one_more_site(contract) if private and contract.mechanism != "local" else {},
-        warnings=_warnings(contract),
+        warnings=_warnings(contract) + _numbers(study, stages),
     )
 
 
@@ -290,6 +292,26 @@ def _warnings(contract: Contract) -> list[str]:
             "so nothing is gained over the conventional scheme."
         )
     return warnings
+
+
+def _numbers(study: Study, stages: list[StagePlan]) -> list[str]:
+    """Return what can be told of the number of components, where that is open or nothing can."""
+    tables = [step.table for step in study.steps if isinstance(step.table, IcaTable)]
+    subspaces = [stage for stage in stages if stage.name.endswith("subspace")]
+    if len(tables) != 1 or len(subspaces) != 1 or tables[0].method not in WITH_AUTO:
+        return []
+    size = (math.isqrt(8 * subspaces[0].n_values + 1) - 1) // 2
+    shared = least_shared(size, tables[0].most_components, subspaces[0].noise)
+    if shared >= 1:
+        return [
+            "The number of components is not determinable: at this noise no direction of the subspace stands "
+            "out, even one that everybody has. More people or a larger epsilon would change that."
+        ]
+    said = (
+        "Number of components: a direction stands out of the noise if, on average, at least "
+        f"{math.ceil(100 * shared)}% of it lies in people's own leading directions."
+    )
+    return [said] if tables[0].auto else []
 
 
 def _finite_or_null(value: Any) -> Any:

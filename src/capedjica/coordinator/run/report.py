@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean, ResultTable
+from capedjica.algorithms.ica.denoising import denoised_words
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
@@ -36,7 +37,7 @@ from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
-from capedjica.study.reliability_file import read_reliability
+from capedjica.study.reliability_file import n_maps, read_reliability
 from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.arrays import FloatArray, read_matrix
 
@@ -141,6 +142,7 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
         template="" if table is None else table.template_words,
         template_source="" if table is None else table.template_source or table.template_origin or "",
         maps=None if networks is None else _maps(folder, study, networks, regions),
+        denoised=_denoised(folder, study),
         sections=[_section(folder, study, step) for step in study.steps if step is not networks],
         contract=study.contract,
         privacy=cost.statement(study.contract),
@@ -153,6 +155,14 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
         paper_says=_paper_says(study),
         origin=_origin(study, provenance, cost.carriers),
     )
+
+
+def _denoised(folder: RunFolder, study: Study) -> str:
+    step, table = study.networks, study.content.networks
+    if step is None or table is None:
+        return ""
+    there = folder.holds([str(Path(study.results_folder(step)) / "maps_denoised.npy")])
+    return denoised_words(table.template or "") if there else ""
 
 
 def _first_file(study: Study, step: StudyStep) -> str:
@@ -191,7 +201,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None
     name = str(place / "maps.npy")
     values = folder.read_array(name)
     reliability = read_reliability(folder.path, study, step)
-    expected = (getattr(step.table, "n_components", len(values)), step.setting.n_features)
+    expected = (n_maps(step.table, len(values)), step.setting.n_features)
     if values.shape != expected:
         raise InputError(
             f"{folder.path / name} has shape {values.shape}, that of its study would be {expected}"

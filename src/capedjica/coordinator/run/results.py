@@ -190,6 +190,12 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
         folder.write(f"{where}peaks.csv", peaks_csv(peaks))
         figure = slices_figure(image, title, reliability, _names(found))
         names = [f"{where}maps.nii.gz", f"{where}peaks.csv", *names]
+        smooth = found.denoised if isinstance(found, Networks) else None
+        if smooth is not None:
+            denoised = picture(study.features, smooth)
+            assert denoised is not None
+            folder.write(f"{where}maps_denoised.nii.gz", gzip.compress(denoised.to_bytes(), mtime=0))
+            names.append(f"{where}maps_denoised.nii.gz")
     else:
         return []
     folder.produce(f"{where}maps.png", lambda file: draw(figure, file))

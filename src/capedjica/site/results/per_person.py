@@ -104,8 +104,8 @@ def unmixing_of(run: Path, study: Study) -> FloatArray:
         raise InputError(f"'{study.content.title}' has no analysis of kind 'ica': there are no networks")
     file = run / study.results_folder(step) / "unmixing.npy"
     unmixing = read_matrix(file)
-    expected = (table.n_components, step.setting.n_features)
-    if unmixing.shape != expected:
+    expected = (table.most_components, step.setting.n_features)
+    if unmixing.ndim != 2 or not table.fits(len(unmixing)) or unmixing.shape[1] != expected[1]:
         raise InputError(f"{file} has shape {unmixing.shape}, that of its study would be {expected}")
     return unmixing
 

@@ -8,6 +8,7 @@ import msgspec
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.component_number import AUTO, FEWEST
 from capedjica.algorithms.ica.guided import GuidedMethod
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.ica.spatial import SpatialMethod
@@ -26,9 +27,10 @@ Source = Annotated[str, msgspec.Meta(max_length=200)]
 METHODS: Final[tuple[str, ...]] = get_args(MethodName)
 # Methods that begin from a template, and those whose steps are counted.
 WITH_TEMPLATE: Final = ("template", "guided")
+WITH_AUTO: Final = ("subject", "spatial")
 _ITERATING: Final = ("subject", "paper", "guided")
 # What results are called, beside which a template of the study is kept.
-_RESULTS: Final = ("maps.npy", "mixing.npy", "unmixing.npy")
+_RESULTS: Final = ("maps.npy", "maps_denoised.npy", "mixing.npy", "unmixing.npy")
 _METHOD_NAMES: Final = {
     "subject": "The default method (one short vector per person and release)",
     "paper": "The paper's method (capePCA, then capeDJICA)",
@@ -45,6 +47,10 @@ _METHOD_WORDS: Final = {
     "spatial": "The method is 'spatial': it looks for maps, not time courses, as independent of each other "
     "as can be, and each person enters every step with one short vector.",
 }
+_AUTO_WORDS: Final = (
+    "How many networks there are is decided by the first release: as many as its noise lets through. What is "
+    "released, its noise and its cost are those of the largest number, whatever is found."
+)
 _MOVED_WORDS: Final = (
     "The method is 'template': no networks are looked for. Each person enters once, with how their own "
     "networks differ from the template's; the mean of that is released, and moves the template."
@@ -60,7 +66,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
 
     kind: Literal["ica"] = "ica"
     method: MethodName = "subject"
-    n_components: Several
+    n_components: Several | Literal["auto"]
     max_iter: Iterations | None = None
     template: str | None = None
     template_sha256: str | None = None
@@ -68,6 +74,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
     template_source: Source = ""
     template_names: tuple[str, ...] = ()
     group_maps: bool = True
+    max_components: Several | None = None
 
     meanings: ClassVar[Words] = {
         "subspace": "in which directions the scans vary most, every person counted alike",
@@ -82,7 +89,8 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
     comments: ClassVar[Words] = {
         "method": '"subject": one small vector per person and release (the default). "paper": capePCA, then '
         'capeDJICA. "template", "guided": from known networks. "spatial": independent maps.',
-        "n_components": "Networks to find; with a template those it has.",
+        "n_components": 'Networks to find; with a template those it has. "auto": as many as the noise lets '
+        "through, at most max_components.",
         "max_iter": "Most iterations.",
         "template": "Known networks, an array (networks, features) beside this file.",
         "template_sha256": "Its hash: every site must have the same.",
@@ -91,6 +99,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         "template_source": "What it was made from.",
         "template_names": "What its networks are called.",
         "group_maps": "Whether the mean difference from the template is released; without it nothing is.",
+        "max_components": 'With n_components = "auto": the most there may be; noise and cost are theirs.',
     }
     public_keys: ClassVar[tuple[str, ...]] = ("template",)
 
@@ -105,25 +114,60 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         return () if self.template_origin is None else (NOT_COVERED[self.template_origin],)
 
     @property
+    def auto(self) -> bool:
+        """Whether the number of networks is left to what the noise lets through."""
+        return self.n_components == AUTO
+
+    @property
+    def most_components(self) -> int:
+        """The number of networks, or the most there may be."""
+        known = self.max_components if self.n_components == AUTO else self.n_components
+        return known or FEWEST
+
+    def fits(self, n_components: int) -> bool:
+        """Tell whether results may have so many networks."""
+        least = FEWEST if self.auto else self.most_components
+        return least <= n_components <= self.most_components
+
+    @property
+    def _counted(self) -> str:
+        return "up to " * self.auto + counted(self.most_components, "brain network")
+
+    @property
     def network_names(self) -> tuple[str, ...]:
         """What the networks are called; numbers where they have no names."""
-        return self.template_names or tuple(f"network {n}" for n in range(1, self.n_components + 1))
+        return self.template_names or tuple(f"network {n}" for n in range(1, self.most_components + 1))
 
     def problems(self, setting: Setting) -> list[str]:
         """Return what keeps networks from being found."""
         if setting.features.kind == "table":
             return ["analysis.kind 'ica' needs scans; features.kind is 'table', one row per person"]
         limits = {"n_features": setting.features.n_features, "scan_length": setting.features.scan_length}
-        found = [
-            f"analysis.n_components must be at most {key}, {most}; got {self.n_components}"
+        asked = "max_components" if self.auto else "n_components"
+        found = self._auto_problems() + [
+            f"analysis.{asked} must be at most {key}, {most}; got {self.most_components}"
             for key, most in limits.items()
-            if most is not None and self.n_components > most
+            if most is not None and self.most_components > most
         ]
         if self.max_iter is not None and self.method not in _ITERATING:
             found.append(f"analysis.max_iter is not for method {self.method!r}, which does not iterate")
         if not self.group_maps and self.method != "template":
             found.append(f"analysis.group_maps is for method 'template'; analysis.method is {self.method!r}")
         return found + self._template_problems()
+
+    def _auto_problems(self) -> list[str]:
+        if not self.auto:
+            given = self.max_components is not None
+            return ['analysis.max_components is for analysis.n_components = "auto"'] if given else []
+        found = []
+        if self.method not in WITH_AUTO:
+            found.append(
+                f"analysis.n_components 'auto' is for methods {' and '.join(map(repr, WITH_AUTO))}; "
+                f"analysis.method is {self.method!r}: give a number"
+            )
+        if self.max_components is None:
+            found.append("analysis.max_components is missing: analysis.n_components is 'auto'")
+        return found
 
     def _template_problems(self) -> list[str]:
         if self.method not in WITH_TEMPLATE:
@@ -143,7 +187,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
                 "analysis.template must be a .npy file that is not called as results are; got "
                 f"{self.template!r} (`capedjica study new --template` makes one of an image)"
             )
-        if self.template_names and len(self.template_names) != self.n_components:
+        if self.template_names and len(self.template_names) != self.most_components:
             found.append(
                 f"analysis.template_names must be one name for each of {self.n_components} networks; got "
                 f"{len(self.template_names)}"
@@ -157,15 +201,15 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         size, length, noise = setting.n_features, setting.scan_length, setting.noise
         if self.method == "paper":
             iterations = {} if self.max_iter is None else {"max_iter": self.max_iter}
-            return PaperMethod(size, self.n_components, **iterations, scan_length=length)
+            return PaperMethod(size, self.most_components, **iterations, scan_length=length)
         basis = self._basis(setting)
         if self.method == "template":
             return TemplateMethod(self._open_template(setting), length, noise, self.group_maps, basis)
         if self.method == "guided":
             return GuidedMethod(self._open_template(setting), length, noise, self.max_iter, basis)
         if self.method == "spatial":
-            return SpatialMethod(size, self.n_components, length, noise, basis)
-        return SubjectMethod(size, self.n_components, length, noise, self.max_iter, basis)
+            return SpatialMethod(size, self.most_components, length, noise, basis, self.auto)
+        return SubjectMethod(size, self.most_components, length, noise, self.max_iter, basis, self.auto)
 
     def _basis(self, setting: Setting) -> FloatArray | None:
         shape = setting.features.image_shape
@@ -173,7 +217,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
 
     def _open_template(self, setting: Setting) -> Template:
         assert self.template is not None
-        shape = (self.n_components, setting.n_features)
+        shape = (self.most_components, setting.n_features)
         return study_template(
             setting.folder / self.template, self.template_sha256, self.template_names, shape
         )
@@ -182,12 +226,13 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         """Return in few words what is computed."""
         return (
             f"{_METHOD_NAMES[self.method]}: {counted(setting.n_features, 'feature')} to "
-            f"{counted(self.n_components, 'component')}, scans of about {setting.scan_length:,} time points"
+            f"{'up to ' * self.auto}{counted(self.most_components, 'component')}, scans of about "
+            f"{setting.scan_length:,} time points"
         )
 
     def words(self, setting: Setting) -> list[str]:
         """Return what is computed in sentences."""
-        networks = f"{counted(self.n_components, 'brain network')} (components: parts of the brain whose "
+        networks = f"{self._counted[0].upper()}{self._counted[1:]} (components: parts of the brain whose "
         scan = (
             f"A scan is a table: {setting.n_features:,} numbers (voxels or regions) at each of about "
             f"{setting.scan_length:,} time points."
@@ -203,6 +248,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
             f"{networks}activity rises and falls together), found in all scans at once by independent "
             "component analysis, which looks for signals as independent of each other as can be. " + scan,
             _METHOD_WORDS[self.method],
+            *([_AUTO_WORDS] if self.auto else []),
         ]
         return [*found, self.template_words] if self.template else found
 
@@ -224,8 +270,8 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         if self.method != "template":
             return super().article(setting)
         taken = "moved to where they are in participants" if self.group_maps else "taken as they are known"
-        return f"{counted(self.n_components, 'brain network')} of a template were {taken}"
+        return f"{self._counted} of a template were {taken}"
 
     def fewest_timepoints(self, setting: Setting) -> int:
         """Return the number of components."""
-        return self.n_components
+        return self.most_components

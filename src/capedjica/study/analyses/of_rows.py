@@ -58,6 +58,11 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
                 f"analysis.networks must name an analysis of kind 'ica' before this one ({before}); got "
                 f"{self.networks!r}"
             )
+        if self.networks is not None and getattr(setting.earlier.get(self.networks), "auto", False):
+            found.append(
+                f"analysis.networks names {self.networks!r}, whose n_components is 'auto': what is asked of "
+                "people must be known beforehand, so give that analysis a number"
+            )
         if setting.features.kind == "table" and self.values != "average":
             found.append(f"analysis.values {self.values!r} needs scans; features.kind is 'table'")
         if self.networks is not None and self.values == "average":
@@ -89,7 +94,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
 
     def _n_courses(self, setting: Setting) -> int:
         earlier = setting.earlier.get(self.networks or "")
-        return earlier.n_components if isinstance(earlier, IcaTable) else setting.n_features
+        return earlier.most_components if isinstance(earlier, IcaTable) else setting.n_features
 
     def vector_names(self, setting: Setting) -> tuple[str, ...]:
         """Return what the numbers of the vector are called."""

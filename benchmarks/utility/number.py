@@ -1,0 +1,155 @@
+"""The number of components by the edge of the noise, on data whose number is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.utility.figures import INK
+from benchmarks.utility.problems import DELTA, KeptSite, Problem, Size, synthetic
+from benchmarks.utility.report import Claim, markdown
+from benchmarks.utility.runs import Cell, Options, Row, Task
+from benchmarks.utility.spatial import BrainSize, brains
+from capedjica.algorithms.ica.component_number import component_number, noise_edge
+from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
+from capedjica.algorithms.svec import unsvec
+from capedjica.engines.embedded import EmbeddedStudy, in_process
+from capedjica.report.figures import COLOURS
+
+NUMBERS: Final = (10, 20, 40)
+EPSILONS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
+# Beyond the truth, as a part of it.
+ROOM: Final = 1.5
+TITLE: Final = "The number of components, told by the edge of the noise"
+SYNTHETIC: Final = "synthetic, M = 1,024"
+BRAINS: Final = "simulated brains, M = 300"
+FOUND: Final = "found"
+NONE: Final = "not determinable"
+
+
+def visible(mean: np.ndarray, n_true: int, maximum: int, noise: float) -> int:
+    """Return how many directions of a mean projector without noise would stand out of it by theory."""
+    values = np.linalg.eigvalsh(mean)[::-1]
+    level, spread = float(np.median(values[n_true:])), noise / math.sqrt(2)
+    half, edge = spread * math.sqrt(len(values)), noise_edge(len(values), spread)
+    heights = values[:maximum] - level
+    return int(np.sum((heights > half) & (heights + half**2 / np.maximum(heights, half) > edge)))
+
+
+def rows_of(setting: str, n_true: int, draws: int, epsilons: Sequence[float], quick: bool) -> list[Row]:
+    """Release the mean projector of one study as the default method does, several times."""
+    problem = _problem(setting, n_true, quick)
+    maximum = round(ROOM * n_true)
+    sites = {name: KeptSite(scans, maximum) for name, scans in problem.features.items()}
+    vectors = [row for site in sites.values() for row in site(SUBSPACE, b"", b"")]
+    mean = unsvec(np.mean(np.concatenate(vectors), axis=0))
+    rows = []
+    for epsilon in epsilons:
+        terms = in_process(epsilon=epsilon, delta=DELTA)
+        noise = terms.mean_noise(list(problem.sizes.values()))
+        size = len(problem.mixing)
+        method = SubjectMethod(size, maximum, problem.scan_length, noise, basis=problem.basis, auto=True)
+        for draw in range(draws):
+            study = EmbeddedStudy("utility", problem.sizes, sites, method.stages(), terms)
+            study.mean(SUBSPACE)
+            number = component_number(study.released[SUBSPACE], maximum, auto=True)
+            shown = visible(mean, n_true, maximum, study.released[SUBSPACE].noise)
+            told = FOUND if number.recoverable is not None and not number.more else NONE
+            rows.append(_row(setting, len(problem.scans), told, epsilon, n_true, draw, number.found, shown))
+    return rows
+
+
+def _row(
+    setting: str, people: int, told: str, epsilon: float, n_true: int, draw: int, found: int, shown: int
+) -> Row:
+    reference = f"R = {n_true}"
+    return Row(
+        setting, people, told, "cape", epsilon, reference, draw, 0.0, 0.0, 0, 0.0, number=found, visible=shown
+    )
+
+
+def _problem(setting: str, n_true: int, quick: bool) -> Problem:
+    if setting == SYNTHETIC:
+        full = Size(n_components=n_true, n_timepoints=150, noise=1.0)
+        return synthetic(11, Size(96, n_true, 60, 12) if quick else full)
+    tiny, brain = BrainSize(32, n_true, (40, 60), 12.0, n_waves=60), BrainSize(300, n_true, (100, 140), 10.0)
+    return brains(11, tiny if quick else brain, keep=False)[0]
+
+
+def tasks(options: Options) -> list[Task]:
+    """Return one task for each kind of data and number."""
+    numbers, epsilons = ((4,), (3.0, 30.0)) if options.quick else (NUMBERS, EPSILONS)
+    return [
+        Task(rows_of, (setting, number, options.seeds, epsilons, options.quick))
+        for setting in (SYNTHETIC, BRAINS)
+        for number in numbers
+    ]
+
+
+def _truth(cell: Cell) -> int:
+    return int(cell.reference.removeprefix("R = "))
+
+
+def summary(cells: Sequence[Cell]) -> str:
+    """Say how often the number is right where theory lets all components through."""
+    allowed = [cell for cell in cells if (cell.visible or 0) >= _truth(cell)]
+    hidden = [cell for cell in cells if (cell.visible or 0) < _truth(cell)]
+    near = sum(cell.n_rows for cell in allowed if abs((cell.number or 0) - _truth(cell)) <= 2)
+    total = sum(cell.n_rows for cell in allowed)
+    unsaid = sum(cell.n_rows for cell in hidden if cell.method == NONE)
+    wrong = sum(
+        cell.n_rows for cell in hidden if cell.method == FOUND and abs((cell.number or 0) - _truth(cell)) > 2
+    )
+    return (
+        "Where theory lets all components stand out of the noise, the number found is within 2 of the truth "
+        f"in {near} of {total} runs. Elsewhere 'not determinable', or 'at least' so many, is said in "
+        f"{unsaid} of {sum(cell.n_rows for cell in hidden)} runs; {wrong} runs claim a number that is off by "
+        f"more than 2. The maximum is {ROOM:g} times the truth. Theory: eigenvalues of the mean projector "
+        "without noise, and the level from which on they stand out (Baik, Ben Arous and Péché 2005)."
+    )
+
+
+def tables(cells: Sequence[Cell]) -> str:
+    """Return what was found beside what theory lets through."""
+    lines = [
+        [
+            cell.setting,
+            cell.reference,
+            f"{cell.epsilon:g}",
+            f"{cell.visible:.0f}",
+            f"{cell.number:.1f}",
+            "a number" if cell.method == FOUND else "not determinable, or at least so many",
+            str(cell.n_rows),
+        ]
+        for cell in sorted(cells, key=lambda cell: (cell.setting, _truth(cell), cell.epsilon or 0.0))
+    ]
+    headings = ["data", "truth", "ε", "visible by theory", "found (mean)", "said", "runs"]
+    return markdown([headings, ["---"] * len(headings), *lines])
+
+
+def figure(cells: Sequence[Cell]) -> Figure:
+    """Draw the number found over epsilon."""
+    drawing = Figure(figsize=(9.0, 4.0), layout="constrained")
+    drawing.suptitle(TITLE, fontsize=11, color=INK)
+    settings = sorted({cell.setting for cell in cells})
+    for axis, setting in zip(np.atleast_1d(drawing.subplots(1, len(settings))), settings, strict=True):
+        for number, colour in zip(sorted({_truth(cell) for cell in cells}), COLOURS, strict=False):
+            own = [cell for cell in cells if cell.setting == setting and _truth(cell) == number]
+            axis.axhline(number, color=colour, linewidth=0.8, linestyle="--")
+            for told, marker in ((FOUND, "o"), (NONE, "x")):
+                points = sorted(
+                    (cell.epsilon or 0.0, cell.number or 0.0) for cell in own if cell.method == told
+                )
+                label = f"R = {number}, {'a number' if told == FOUND else 'not determinable'}"
+                axis.plot(*zip(*points, strict=True), marker, color=colour, label=label) if points else None
+        axis.set(xscale="log", xlabel="total ε", ylabel="components found", title=setting)
+        axis.legend(frameon=False, fontsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+    return drawing
+
+
+NUMBER: Final = Claim(TITLE, tasks, summary, figure, lambda cell: cell.setting, tables=tables)

@@ -1,0 +1,100 @@
+r"""Maps with less noise, by empirical Bayes: what is known of the noise, and that maps are smooth.
+
+Let a be a map in the K numbers of a public basis, which go from the smoothest to the finest, m what is
+expected of it (0, or what of it is along a template's map), and :math:`q_k` the variance of its noise, told
+by draws of the known noise of the releases. If the numbers of :math:`a - m` have variances :math:`p_k` that
+change little from one to the next, the best estimate of each is
+
+.. math:: m_k + \Bigl(1 - \frac{q_k}{p_k + q_k}\Bigr)\, (a_k - m_k),                                     (1)
+
+with :math:`p_k + q_k` the mean of :math:`(a_k - m_k)^2` over neighbours, and :math:`q_k` likewise. Where
+features have no places, as in a table of regions, neighbours say nothing, and without a template there is no
+prior: maps stay as they are. With one, all numbers share one variance, and the difference from the template
+is shrunk as a whole.
+
+What equation (1) leaves is drawn towards the prior. The raw map is the one for inference: tests and standard
+errors know its noise, and where the prior is a template a denoised map looks like it for that reason alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from scipy.ndimage import uniform_filter1d
+
+from capedjica.tools.arrays import FloatArray
+
+# Of the numbers of a basis, those to each side over which variances are averaged.
+NEIGHBOURS: Final = 1 / 8
+# What is kept of any number: noise is known from few draws.
+LEAST_KEPT: Final = 0.05
+
+
+def denoised_words(template: str) -> str:
+    """Return what is to be said of maps beside which there are denoised ones."""
+    prior = (
+        "towards what is smooth and towards the template, and look like it for that reason too: no evidence "
+        "for its networks"
+        if template
+        else "towards what is smooth"
+    )
+    return (
+        "The maps shown are raw, and those for inference. Beside them are denoised ones (maps_denoised), to "
+        f"be looked at: they are drawn {prior}."
+    )
+
+
+def denoised(
+    mixing: FloatArray,
+    draws: Iterable[FloatArray],
+    basis: FloatArray | None,
+    template: FloatArray | None = None,
+) -> FloatArray:
+    """Return maps (D, R) by equation (1).
+
+    Parameters
+    ----------
+    mixing : array (D, R)
+        The raw maps.
+    draws : iterable of arrays (D, R)
+        The same as they might have come out with other noise.
+    basis : array (K, D), optional
+        Orthonormal rows, the smoothest first.
+    template : array (D, R), optional
+        The prior's maps, in the same order.
+    """
+    inside = mixing if basis is None else basis @ mixing
+    noise = _noise(inside, draws, basis)
+    known = None if template is None else (template if basis is None else basis @ template)
+    expected = np.zeros_like(inside) if known is None else known * _fit(inside, known)
+    apart = inside - expected
+    energy, noise = (_averaged(values, basis) for values in (apart**2, noise))
+    kept = np.clip(1 - noise / np.maximum(energy, np.finfo(float).tiny), LEAST_KEPT, 1.0)
+    maps: FloatArray = expected + kept * apart
+    return maps if basis is None else basis.T @ maps
+
+
+def _noise(inside: FloatArray, draws: Iterable[FloatArray], basis: FloatArray | None) -> FloatArray:
+    """Return the variance of each number, of draws scaled to fit the maps."""
+    squares = []
+    for draw in draws:
+        other = draw if basis is None else basis @ draw
+        squares.append((other * _fit(inside, other) - inside) ** 2)
+    return np.asarray(np.mean(squares, axis=0))
+
+
+def _fit(maps: FloatArray, others: FloatArray) -> FloatArray:
+    """Return by what to multiply each of the others so that it comes nearest to its map."""
+    squares = np.maximum(np.sum(others**2, axis=0), np.finfo(float).tiny)
+    return np.asarray(np.sum(maps * others, axis=0) / squares)
+
+
+def _averaged(values: FloatArray, basis: FloatArray | None) -> FloatArray:
+    """Return means over neighbours; over all numbers of a map where features have no places."""
+    if basis is None:
+        return np.broadcast_to(values.mean(axis=0), values.shape)
+    width = 2 * int(len(values) * NEIGHBOURS) + 1
+    averaged: FloatArray = uniform_filter1d(values, width, axis=0, mode="nearest")
+    return averaged
