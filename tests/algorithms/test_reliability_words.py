@@ -95,3 +95,17 @@ def test_what_cannot_be_told_is_said_not_to_be_known():
     assert found.prediction == found.mark(0) == ""
     assert not found.poor(0)
     assert Reliability(2, noisy=False).banner == ""
+
+
+def test_of_a_template_the_difference_is_graded_and_its_maps_stay_networks():
+    words = Reliability(3, np.array([0.0, 0.95, 0.5]), of_difference=True)
+    assert words.banner == "Only 1 of 3 maps differs reliably from the template: read the others as its own."
+    assert words.headline == "3 networks"
+    assert not any(words.poor(index) for index in range(3))
+    assert words.mark(0) == "difference from the template: stability 0.00, poor"
+    assert "correlate with their differences from the template" in words.prediction
+
+
+def test_a_template_that_nobody_left_says_so_and_one_without_noise_says_nothing():
+    assert Reliability(2, np.zeros(2), of_difference=True).banner.startswith("No map differs reliably")
+    assert Reliability(2, np.zeros(2), noisy=False, of_difference=True).banner == ""

@@ -11,7 +11,8 @@ poor    below
 
 Two maps that correlate by r share r^2 of their variance: from 0.9 about four fifths, below 0.7 less than
 half. A poor map is not reliable, and not to be presented as a network. The grade speaks of the noise alone: a
-map can be stable and mean nothing.
+map can be stable and mean nothing. Maps that start from a template are trivially stable, so what is graded
+there is their difference from it; where that is poor, the map is to be read as the template's.
 """
 
 from __future__ import annotations
@@ -55,11 +56,14 @@ class Reliability:
     noisy : bool
         Whether noise was added. Without, there is no other noise to predict anything of; maps that are too
         weak beside others to be found have a stability of 0 all the same.
+    of_difference : bool
+        Whether it is that of the difference from a template.
     """
 
     n_maps: int
     stability: FloatArray | None = None
     noisy: bool = True
+    of_difference: bool = False
 
     @property
     def grades(self) -> list[Grade] | None:
@@ -67,13 +71,18 @@ class Reliability:
         return None if self.stability is None else [grade(float(value)) for value in self.stability]
 
     def poor(self, index: int) -> bool:
-        """Whether a map is known to be unreliable: it is shown faded."""
-        return self.grades is not None and self.grades[index] == "poor"
+        """Whether a map is known to be unreliable: it is shown faded. A template's own map is not."""
+        return self.grades is not None and not self.of_difference and self.grades[index] == "poor"
 
     @property
     def n_reliable(self) -> int | None:
-        """How many maps are good or fair; None where that is not known."""
+        """How many maps, or differences from a template, are good or fair; None where that is not known."""
         return None if self.grades is None else self.n_maps - self.grades.count("poor")
+
+    @property
+    def networks(self) -> bool:
+        """Whether all maps may be called networks."""
+        return self.of_difference or self.n_reliable in (None, self.n_maps)
 
     @property
     def known(self) -> bool:
@@ -85,6 +94,8 @@ class Reliability:
         """What is said before anything else is shown; empty where there is nothing to warn of."""
         if self.stability is None:
             return _UNKNOWN if self.noisy else ""
+        if self.of_difference:
+            return self._banner_of_differences
         poor = [index + 1 for index in range(self.n_maps) if self.poor(index)]
         if not poor:
             return ""
@@ -99,11 +110,20 @@ class Reliability:
         return f"Not reliable: {which} ({why})."
 
     @property
+    def _banner_of_differences(self) -> str:
+        n_poor = self.n_maps - (self.n_reliable or 0) if self.noisy else 0
+        which = "no map" if n_poor == self.n_maps else f"only {self.n_maps - n_poor} of {self.n_maps} maps"
+        verb = "differs" if n_poor >= self.n_maps - 1 else "differ"
+        if not n_poor:
+            return ""
+        return f"{which[0].upper()}{which[1:]} {verb} reliably from the template: read the others as its own."
+
+    @property
     def headline(self) -> str:
         """What was found, in few words: maps are networks where all of them are reliable, or may be."""
-        if self.n_reliable is None or self.n_reliable == self.n_maps:
+        if self.networks:
             return counted(self.n_maps, "network")
-        reliable = {0: "none", 1: "one"}.get(self.n_reliable, str(self.n_reliable))
+        reliable = {0: "none", 1: "one"}.get(self.n_reliable or 0, str(self.n_reliable))
         return f"{counted(self.n_maps, 'map')}, {reliable} of them reliable,"
 
     @property
@@ -113,9 +133,10 @@ class Reliability:
             return ""
         grades, worst = [grade(float(value)) for value in self.stability], int(np.argmin(self.stability))
         counts = [f"{grades.count(name)} {name}" for name in (*GRADES, "poor") if name in grades]
+        what = "their differences from the template" if self.of_difference else "these maps"
         return (
             f"Reliability: {', '.join(counts)}. Another run with fresh noise is predicted to correlate with "
-            f"these maps by {rounded(float(self.stability.mean()))} (worst: map {worst + 1}, "
+            f"{what} by {rounded(float(self.stability.mean()))} (worst: map {worst + 1}, "
             f"{rounded(float(self.stability[worst]))})."
         )
 
@@ -124,7 +145,8 @@ class Reliability:
         if self.stability is None or not (self.noisy or self.poor(index)):
             return ""
         value = float(self.stability[index])
-        return f"stability {rounded(value)}, {grade(value)}"
+        what = "difference from the template: " if self.of_difference else ""
+        return f"{what}stability {rounded(value)}, {grade(value)}"
 
 
 _UNKNOWN: Final = (

@@ -40,7 +40,7 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
     contract = record.contract
     people = contract.participants
     maps = _maps(estimator)
-    what = "Networks" if maps.reliability.n_reliable in (None, len(maps)) else "Maps"
+    what = "Networks" if maps.reliability.networks else "Maps"
     usual = f"{what} of {sum(people.values()):,} people at {counted(len(people), 'site')}"
     words, source = estimator.template_words
     findings = Findings(
@@ -93,4 +93,5 @@ def _maps(estimator: CapeDJICA) -> MapSet:
         estimator.names_,
         estimator.mechanism != "none",
         labels,
+        estimator.template is not None,
     )

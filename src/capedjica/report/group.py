@@ -150,11 +150,15 @@ def _stability(maps: MapSet) -> Figure | None:
         alt=f"Stability of each of the {len(values)} maps, from 0 to 1: "
         + ", ".join(f"map {number} {rounded(value)}" for number, value in zip(numbers, values, strict=True))
         + ".",
-        caption=f"{maps.reliability.n_reliable} of {len(values)} maps are at or above {RELIABLE:g} (dashed). "
-        "Hollow bars are not reliable.",
+        caption=f"{maps.reliability.n_reliable} of {len(values)} {_graded(maps)} are at or above "
+        f"{RELIABLE:g} (dashed). Hollow bars are not reliable.",
         drawing=charts.bars(numbers, values, "stability", RELIABLE),
         numbers=table("stability.csv", ["map", *["name"] * bool(maps.names), "stability"], named),
     )
+
+
+def _graded(maps: MapSet) -> str:
+    return "differences from the template" if maps.of_difference else "maps"
 
 
 def _convergence(findings: Findings) -> Figure | None:

@@ -48,6 +48,8 @@ class MapSet:
         Whether noise was added to what they come from.
     labels : MapLabels, optional
         What maps may be, by an atlas that they were compared with.
+    of_difference : bool
+        Whether their stability is that of the difference from a template.
     """
 
     values: FloatArray
@@ -58,11 +60,12 @@ class MapSet:
     names: Sequence[str] = ()
     noisy: bool = True
     labels: MapLabels | None = None
+    of_difference: bool = False
 
     @property
     def reliability(self) -> Reliability:
         """How far the maps are to be trusted."""
-        return Reliability(len(self), self.stability, self.noisy)
+        return Reliability(len(self), self.stability, self.noisy, self.of_difference)
 
     def __len__(self) -> int:
         return len(self.values)

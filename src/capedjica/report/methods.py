@@ -258,8 +258,11 @@ def _accounting(privacy: PrivacyStatement) -> str:
 def _maps(findings: Findings) -> str:
     if findings.maps is None or not findings.maps.reliability.known:
         return ""
+    what, graded = "each map", "maps"
+    if findings.maps.of_difference:
+        what, graded = "the difference of each map from the template", "differences"
     return (
-        "How far another run with fresh noise would correlate with each map was predicted from what was "
-        f"published; {findings.maps.reliability.n_reliable} of {len(findings.maps)} maps, with a predicted "
+        f"How far another run with fresh noise would correlate with {what} was predicted from what was "
+        f"published; {findings.maps.reliability.n_reliable} of {len(findings.maps)} {graded}, with a predicted "
         f"correlation of at least {RELIABLE:g}, are interpreted."
     )

@@ -21,6 +21,10 @@ _STATEMENT: Final = (
     "poor below: noise may have made it, and it is not to be presented as a network. A stable map is not "
     "for that reason a true one."
 )
+_OF_DIFFERENCE: Final = (
+    " Of maps that start from a template it is that of their difference from it; where that is poor, a map "
+    "is to be read as the template's."
+)
 _UNKNOWN: Final = "This method cannot tell how stable its maps are."
 _NO_NOISE: Final = "No noise was added. Maps of stability 0 are too weak beside others to be found."
 
@@ -32,7 +36,8 @@ class _File(msgspec.Struct):
 def reliability_json(reliability: Reliability, names: Sequence[str] = ()) -> dict[str, Any]:
     """Return how reliable each map is, and what that means; with their names, where they have some."""
     stability = reliability.stability
-    known = _STATEMENT if reliability.noisy else _NO_NOISE
+    said = _STATEMENT + _OF_DIFFERENCE * reliability.of_difference
+    known = said if reliability.noisy else _NO_NOISE
     return ({"names": list(names)} if names else {}) | {
         "statement": _UNKNOWN if stability is None else known,
         "grades": GRADES,
@@ -54,7 +59,8 @@ def read_reliability(run: Path, study: Study, step: StudyStep) -> Reliability:
     if stability is not None and expected != len(stability):
         raise InputError(f"{path} tells of {len(stability)} maps, its study has {expected}")
     values = None if stability is None else np.array(stability)
-    return Reliability(expected, values, study.contract.mechanism != "none")
+    guided = bool(getattr(step.table, "template", None))
+    return Reliability(expected, values, study.contract.mechanism != "none", guided)
 
 
 def n_maps(table: AnalysisTable, found: int) -> int:

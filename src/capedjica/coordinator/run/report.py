@@ -219,6 +219,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None
         getattr(step.table, "template_names", ()),
         reliability.noisy,
         labels,
+        reliability.of_difference,
     )
 
 
@@ -333,7 +334,12 @@ def _entry(one: ComparedRun, maps: MapSet, reference: FloatArray, run: Path) -> 
         mechanism=one.mechanism,
         epsilon=one.epsilon if one.private else None,
         gain_index=one.gain_index,
-        maps=replace(_placed(values, maps, Study.load(run)), stability=stable, noisy=maps.noisy),
+        maps=replace(
+            _placed(values, maps, Study.load(run)),
+            stability=stable,
+            noisy=maps.noisy,
+            of_difference=maps.of_difference,
+        ),
         correlations=matching.correlations,
         seconds=one.seconds,
     )

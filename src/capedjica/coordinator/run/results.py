@@ -173,7 +173,8 @@ def _names(found: Result) -> list[str]:
 
 def _reliability(study: Study, found: Result) -> Reliability:
     n_maps = 0 if found.maps is None else len(found.maps)
-    return Reliability(n_maps, found.stability, study.contract.mechanism != "none")
+    guided = isinstance(found, Networks) and found.template is not None
+    return Reliability(n_maps, found.stability, study.contract.mechanism != "none", guided)
 
 
 def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, title: str) -> list[str]:
