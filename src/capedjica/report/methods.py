@@ -263,6 +263,6 @@ def _maps(findings: Findings) -> str:
         what, graded = "the difference of each map from the template", "differences"
     return (
         f"How far another run with fresh noise would correlate with {what} was predicted from what was "
-        f"published; {findings.maps.reliability.n_reliable} of {len(findings.maps)} {graded}, with a predicted "
-        f"correlation of at least {RELIABLE:g}, are interpreted."
+        f"published; {findings.maps.reliability.n_reliable} of {len(findings.maps)} {graded}, with a "
+        f"predicted correlation of at least {RELIABLE:g}, are interpreted."
     )
