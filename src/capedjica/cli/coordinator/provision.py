@@ -27,8 +27,9 @@ def provision(
         ),
     ] = False,
 ) -> None:
-    """Seal a study: it can be changed no more, and every site gets a kit to connect with.
+    """Seal a study, and make a kit for every site.
 
+    A sealed study can be changed no more; a kit is what a site connects with.
     With --again the study stays the same, and all earlier kits become useless: every site needs its new one.
     """
     need_flare()

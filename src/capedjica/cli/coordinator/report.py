@@ -21,8 +21,9 @@ def report(
         Path | None, typer.Option(help="Where to write it; by default report.html in the folder.")
     ] = None,
 ) -> None:
-    """Write the report of a complete run: one page for a browser, to be read by anybody, without a network.
+    """Write the report of a complete run, one page.
 
+    For a browser, to be read by anybody, without a network.
     It is made from what the run published; sites are not asked for anything.
     """
     from capedjica.coordinator.run.report import REPORT, run_report
