@@ -69,7 +69,7 @@ def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, sit
     ("arguments", "message"),
     [
         (["--total-epsilon", "2", "--study-epsilon", "3"], "epsilon 3, is above that of all together, 2"),
-        (["--study-epsilon", "nan"], "epsilon must be a finite number above 0"),
+        (["--study-epsilon", "nan"], "epsilon must be a number, got nan"),
         (["--data", "nowhere"], "nowhere must be the folder of the scans; it is not a folder"),
         (["--data", "empty"], "empty holds no .npy, .csv"),
         (["--data", "empty", "--kind", "abide"], "empty is no copy of ABIDE"),

@@ -37,7 +37,7 @@ def test_nobody_else_changes_a_word_of_it(place):
 def test_a_number_that_is_none_is_refused(number):
     words = SITE.card("north", 16).split()
     words[3] = number
-    with pytest.raises(InputError, match="not signed by its key|not a site card"):
+    with pytest.raises(InputError, match=r"not signed by its key|not a site card"):
         Card.read(" ".join(words))
 
 

@@ -15,6 +15,7 @@ import re
 import shutil
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,8 @@ def _arrays_by_site(collection: Path) -> dict[str, tuple[str, ...]]:
         if not re.fullmatch(NAME_PATTERN, person):
             raise InputError(f"{table}: {printable(person)!r} cannot be the name of a file; rename them")
         found.setdefault(_site_name(site), []).append(person)
-    twice = [name for people in found.values() for name in people if people.count(name) > 1]
+    named = Counter(name for people in found.values() for name in people)
+    twice = [name for name, times in named.items() if times > 1]
     if twice:
         raise InputError(f"{table} names {printable(twice[0])!r} twice; expected a row per participant")
     return {name: tuple(people) for name, people in sorted(found.items())}
