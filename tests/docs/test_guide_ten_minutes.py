@@ -73,7 +73,7 @@ LAYOUTS = {
     "A table of people": people,
 }
 # The other ways differ in what is read, and that is tested where it is read.
-LONG = {"NIfTI images", "nilearn's copy of ABIDE"}
+LONG = {"NIfTI images", "Derivatives of fMRIPrep", "nilearn's copy of ABIDE"}
 
 
 def test_every_way_has_a_layout():
