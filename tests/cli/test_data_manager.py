@@ -240,3 +240,13 @@ def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):
     assert "interrupted" in stopped.stdout
     other = changed(study, tmp_path / "other.toml", title="Another")
     assert cli("status", str(tmp_path / "other.toml")).returncode == 2, other
+
+
+def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):
+    cli("site", "enrol", str(study.folder / "sites" / "s3"), "--participant-label", "00")
+    seal = ["study", "provision", str(study.folder), "--host", "localhost", "--sites"]
+    result = cli(*seal, str(study.folder / "sites"))
+    assert result.returncode == 2
+    assert "was not sealed: site s3: the study enrols 7 subjects, its enrolment has 1" in result.stderr
+    assert result.stderr.splitlines()[-2].split()[:3] == ["s3", "7", "1"]
+    assert not (study.folder / "federation").exists()

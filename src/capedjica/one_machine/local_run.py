@@ -14,7 +14,7 @@ from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.errors import BudgetExceededError, CapedjicaError, InputError
 from capedjica.privacy.wording import round_up
-from capedjica.site.approval.admission import problems, spent_on
+from capedjica.site.approval.admission import Scans, problems, spent_on, why_not
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll
@@ -107,6 +107,21 @@ def _check_sites(study: Study, homes: Sequence[SiteHome], watcher: Watcher, begu
         reasons = [words for own in found.values() for words in own]
         told = listed(f"'{study.content.title}' {outcome}", reasons)
         raise InputError(f"{told}\n{_site_table(study, found)}")
+
+
+def check_before_sealing(study: Study, folder: Path) -> None:
+    """Refuse to seal what a site of this machine could not approve: another number of people, its limits."""
+    found = {home: _refusals(home, study) for home in find_sites(study, folder)}
+    if any(found.values()):
+        reasons = [words for own in found.values() for words in own]
+        told = listed(f"'{study.content.title}' was not sealed", reasons)
+        raise InputError(f"{told}\n{_site_table(study, found)}")
+
+
+def _refusals(home: SiteHome, study: Study) -> list[str]:
+    scans = Scans(home, study, read=False)
+    found = why_not(home, study, scans, approving=True)
+    return [f"site {home.settings.name}: {reason.words}" for reason in found]
 
 
 def _problems_at(home: SiteHome, study: Study, watcher: Watcher) -> list[str]:

@@ -80,7 +80,8 @@ def next_words(home: SiteHome, study: Study | None, facts: dict[str, Any]) -> st
     if not facts["usable"]["usable"]:
         return f"{count}; next: mend what is listed above, and check again."
     if facts["enrolment"] is None:
-        return f"{count}; next: capedjica site enrol {folder}, which leaves out the others."
+        others = ", which leaves out the others" * (facts["usable"]["usable"] < facts["usable"]["people"])
+        return f"{count}; next: capedjica site enrol {folder}{others}."
     if study is None:
         return f"{count}; next: send {card} to the coordinator, and check again with --study."
     if not facts.get("approval", {}).get("approved"):

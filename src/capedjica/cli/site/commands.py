@@ -84,7 +84,10 @@ def init(
         typer.echo(f"The scans belong into {home.data_path}, or say in site.toml where they are.")
     else:
         typer.echo(f"Found {len(found.people):,} people in {data}.")
-    typer.echo(f"Card, to be given to the coordinator, also as {home.card_path}:\n  {card.card}")
+    typer.echo(
+        "Card, to be given to the coordinator after `capedjica site enrol`, which puts the number of people "
+        f"on it, also as {home.card_path}:\n  {card.card}"
+    )
     typer.echo(f"Fingerprint, to be compared by voice:\n  {card.fingerprint}")
     typer.echo(f"Next: capedjica site check {shlex.quote(str(home.folder))}")
 
@@ -296,7 +299,7 @@ def enrol(
         for reason in one.reasons:
             typer.echo(f"left out: {reason}")
     typer.echo(f"Site {home.settings.name} enrolled {len(enrolment.enrolled)} people: enrolled.toml.")
-    typer.echo(f"Their number, signed, is on the card for the coordinator: {home.card_path}")
+    typer.echo(f"Next: send the coordinator the card, which has their number, signed: {home.card_path}")
     for words in affected(home, before, enrolment):
         typer.echo(words)
 

@@ -23,7 +23,7 @@ def look(study: Study, run: Path) -> dict[str, Any]:
     folder = RunFolder(run)
     state = folder.state()
     if state is None:
-        return _facts(study, "not sealed", _NOT_BEGUN, "no folder of this machine takes part yet")
+        return _facts(study, "not sealed", _NOT_BEGUN, "not known before it runs")
     folder.check(study)
     here = "a folder of this machine"
     if state.complete:
