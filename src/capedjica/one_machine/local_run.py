@@ -140,7 +140,7 @@ def _site_table(study: Study, found: dict[SiteHome, list[str]]) -> str:
             known = spent_on(home, study)
             stands = known is not None and not known.revoked
             approved = "yes" if stands else "by itself" if by_itself and known is None else "no"
-        rows.append((name, str(study.contract.enrolled[name]), here, approved, str(len(own) or "-")))
+        rows.append((name, str(study.contract.enrolled.get(name, "-")), here, approved, str(len(own) or "-")))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(f"  {line.rstrip()}" for line in lines)
