@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from capedjica.coordinator.drafts import add_site
+from capedjica.coordinator.drafts import add_sites
 from capedjica.errors import InputError
 from capedjica.study.study_file import SiteTable, Study, read_study_file, write_study
 from tests.support.drafts import card, draft
@@ -15,6 +15,10 @@ def file(tmp_path):
     path = tmp_path / "study.toml"
     write_study(path, draft(subjects=()), draft=True)
     return path
+
+
+def add_site(file, one):
+    return add_sites(file, [one])
 
 
 def site(name, subjects=20, epsilon=None):

@@ -167,7 +167,7 @@ CASES = {
         "budget",
         setting("total_epsilon = 50.0", "total_epsilon = 9.0"),
         "all studies together",
-        False,
+        True,
     ),
     "list of the withdrawn": ("consent", lost_list, "lacks 1 of the 1 withdrawals of consent", True),
     "the same, begun": ("consent", begun(lost_list), "lacks 1 of the 1 withdrawals of consent", True),

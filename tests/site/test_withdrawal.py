@@ -272,10 +272,10 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
         "results about this person of 1 studies",
         "cannot be taken back, and results are not computed anew",
         "this person included, at most epsilon ",
-        "'A small study' has begun",
-        "counts as zero among the 6",
     ):
         assert words in done.stdout
+    # It has finished, so there is nothing to be said of what it releases from now on.
+    assert "has begun" not in done.stdout
     assert "A study runs here" not in done.stdout
     assert not (folder / PERSON).exists()
     assert not (folder / "report.html").exists()
@@ -283,6 +283,11 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     assert not list(home.cache_path.glob("*.npy"))
     assert read_record(home, study).people[PERSON] == {}
     assert read_record(home, study).people["sub-02"]
+    for noted in home.approved_path.glob("*.over"):
+        noted.unlink()
+    done = run_main(["site", "withdraw", "sub-04", str(home.folder)], monkeypatch, capsys)
+    assert "'A small study' has begun" in done.stdout
+    assert "counts as zero among the 6" in done.stdout
     # Results that are made again are made without.
     run_main(["site", "results", str(tmp_path / "run"), "--site", str(home.folder)], monkeypatch, capsys)
     assert not (folder / PERSON).exists()

@@ -17,6 +17,8 @@ from capedjica.cli.coordinator.status import status
 from capedjica.cli.coordinator.study import app as study_app
 from capedjica.cli.first_look.demo import demo, federated_demo
 from capedjica.cli.first_look.simulate import simulate
+from capedjica.cli.first_look.sites import app as sites_app
+from capedjica.cli.options import by_role
 from capedjica.cli.site import connection
 from capedjica.cli.site.commands import app as site_app
 from capedjica.cli.site.ledger import app as ledger_app
@@ -30,6 +32,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    cls=by_role(
+        To_look_around=("demo", "federated-demo", "simulate"),
+        Coordinator=("plan", "study", "run", "status", "report", "compare"),
+        Data_manager_of_a_hospital=("site", "ledger"),
+        All_sites_on_one_machine=("sites",),
+    ),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
@@ -41,6 +49,7 @@ app.command()(status)
 app.command()(report)
 app.command()(compare)
 study_app.command()(provision)
+site_app.command()(connection.join)
 site_app.command()(connection.start)
 site_app.command()(connection.status)
 site_app.command()(connection.stop)
@@ -50,6 +59,7 @@ site_app.command()(connection.agent)
 site_app.command()(connection.carrier)
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(site_app, name="site")
+app.add_typer(sites_app, name="sites")
 app.add_typer(study_app, name="study")
 
 

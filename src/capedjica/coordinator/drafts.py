@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,22 +21,25 @@ def sealed_path(study: str | os.PathLike[str]) -> Path:
     return study_path(study).parent / "federation" / "sealed.json"
 
 
-def add_site(path: str | os.PathLike[str], site: SiteTable) -> Study:
-    """Append a site to a ``study.toml`` and return the study, which may still lack others.
+def add_sites(path: str | os.PathLike[str], sites: Sequence[SiteTable]) -> Study:
+    """Append sites to a ``study.toml``, all or none, and return the study, which may still lack others.
 
     Everything else in the file, comments too, stays as it is. It is written whole or not at all: only when
-    what was written reads back as the study with this site in it does it take the place of the file.
+    what was written reads back as the study with these sites in it does it take the place of the file.
     """
     file = study_path(path)
     content = read_study_file(file)
     if sealed_path(file).exists():
         raise InputError(f"{file} was sealed ({sealed_path(file)}); a changed study is a new study")
-    _check_newcomer(file, content, site)
-    grown = Study(msgspec.structs.replace(content, sites=(*content.sites, site)), file.parent)
+    for site in sites:
+        _check_newcomer(file, content, site)
+        content = msgspec.structs.replace(content, sites=(*content.sites, site))
+    grown = Study(content, file.parent)
     found = grown.draft_problems()
     if found:
-        raise InputError(listed(f"site {site.name} cannot be added to {file}", found))
-    _append(file.resolve(), site_block(site), grown.content)
+        names = ", ".join(site.name for site in sites)
+        raise InputError(listed(f"site {names} cannot be added to {file}", found))
+    _append(file.resolve(), "".join(map(site_block, sites)), grown.content)
     return grown
 
 

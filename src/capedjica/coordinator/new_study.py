@@ -16,7 +16,7 @@ import numpy as np
 from capedjica.data.features import FeatureTable, count_features, open_features
 from capedjica.data.templates import GivenTemplate, names_beside, read_template
 from capedjica.errors import InputError
-from capedjica.securesum.identity import PublicIdentity
+from capedjica.securesum.identity import Card
 from capedjica.study.public_files import copy_file
 from capedjica.study.study_file import SiteTable
 from capedjica.tools.arrays import FloatArray
@@ -25,7 +25,8 @@ from capedjica.tools.text import printable
 from capedjica.tools.toml import listed, problems
 
 SITE_FORMS: Final = (
-    "CARD:SUBJECTS (a card or its file), or a site's folder (its scans are counted), or FOLDER:SUBJECTS"
+    "a card or its file (CARD:SUBJECTS if it does not say how many are enrolled), or a site's folder (its "
+    "scans are counted), or FOLDER:SUBJECTS"
 )
 _CARD: Final = "capedjica-site-"
 # A file with more in it holds something else.
@@ -35,17 +36,39 @@ _LONGEST_CARD: Final = 4096
 FolderReader = Callable[[str, int | None], SiteTable]
 
 
-def read_card(text: str) -> PublicIdentity:
-    """Return the site of a card, given itself or a file that holds it."""
+def read_card(text: str) -> Card:
+    """Return what a card says, given itself or a file that holds it."""
     if text.lstrip().startswith(_CARD) or not _exists(text):
-        return PublicIdentity.from_card(text)
+        return Card.read(text)
     try:
         with open(text, encoding="utf-8") as file:
-            return PublicIdentity.from_card(file.read(_LONGEST_CARD))
+            content = file.read(_LONGEST_CARD)
     except OSError as error:
         raise InputError(f"{text} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, InputError):
-        raise InputError(f"{text} holds no site card: expected one line, '{_CARD}1 NAME KEY'") from None
+    except UnicodeDecodeError:
+        content = ""
+    if not content.lstrip().startswith(_CARD):
+        raise InputError(f"{text} holds no site card: expected one line, '{_CARD}1 NAME KEY'")
+    try:
+        return Card.read(content)
+    except InputError as error:
+        raise InputError(f"{text}: {error}") from None
+
+
+def site_of_card(text: str, subjects: int | None = None, epsilon: float | None = None) -> SiteTable:
+    """Return the site of a card; how many people it has is on the card, or given where it is not."""
+    card = read_card(text)
+    name, known = card.site.name, card.n_enrolled
+    if known is None and subjects is None:
+        raise InputError(
+            f"site {name}: how many people? Its card does not say: ask for the one that `capedjica site "
+            "enrol` wrote, or give the number, CARD:SUBJECTS or --subjects"
+        )
+    if known is not None and subjects not in (None, known):
+        raise InputError(f"site {name}: its card says {known} enrolled participants, not {subjects}")
+    n_subjects = known if subjects is None else subjects
+    assert n_subjects is not None
+    return SiteTable(name=name, subjects=n_subjects, card=card.site.card, epsilon=epsilon)
 
 
 def read_site(text: str, of_folder: FolderReader) -> SiteTable:
@@ -56,10 +79,7 @@ def read_site(text: str, of_folder: FolderReader) -> SiteTable:
     """
     who, subjects = _split(text.strip())
     if who.startswith(_CARD) or who.endswith(".card"):
-        site = read_card(who)
-        if subjects is None:
-            raise InputError(f"site {site.name}: how many people? Expected CARD:SUBJECTS")
-        return SiteTable(name=site.name, subjects=subjects, card=site.card)
+        return site_of_card(who, subjects)
     if _exists(who):
         return of_folder(who, subjects)
     raise InputError(f"site {printable(text)!r} is neither a card nor a folder; expected {SITE_FORMS}")

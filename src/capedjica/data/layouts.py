@@ -377,7 +377,7 @@ def _participant_problems(table: Path, people: Mapping[str, object]) -> Iterator
     """Say where ``participants.tsv`` and the folders disagree."""
     if not table.is_file():
         return
-    listed = [row.get("participant_id") or "" for row in _rows_of(table, "\t")]
+    listed = [row.get("participant_id") or "" for row in rows_of(table, "\t")]
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield Problem(table, f"{name} more than once", "every participant once", subject=name)
     for name in sorted(set(listed) - set(people) - {""}):
@@ -386,7 +386,8 @@ def _participant_problems(table: Path, people: Mapping[str, object]) -> Iterator
         yield Problem(table, f"no row of {name}", "a row for everybody", fatal=False, subject=name)
 
 
-def _rows_of(table: Path, delimiter: str) -> list[dict[str, str]]:
+def rows_of(table: Path, delimiter: str) -> list[dict[str, str]]:
+    """Return the rows of a table with names above its columns."""
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             return list(csv.DictReader(file, delimiter=delimiter))
@@ -403,13 +404,22 @@ def _phenotypes(home: Path) -> Path | None:
     return next((place / PHENOTYPES for place in places if (place / PHENOTYPES).is_file()), None)
 
 
+def abide_sites(folder: Path) -> list[str]:
+    """Return which of ABIDE's sites a copy of it has files of; none where it is no copy."""
+    table = _phenotypes(folder)
+    if table is None:
+        return []
+    there = {_file_id(path) for path in _matching(folder, "*", deep=True)}
+    return sorted({row["SITE_ID"] for row in rows_of(table, ",") if row.get("FILE_ID") in there})
+
+
 def _abide(home: Path, pattern: str, site: str | None) -> dict[str, list[Recording]]:
     """Return the recordings of one of ABIDE's sites, or of all, by person."""
     table = _phenotypes(home)
     if table is None:
         raise InputError(f"{home} is no copy of ABIDE: it has no {PHENOTYPES}")
     sites = {
-        row["FILE_ID"]: row["SITE_ID"] for row in _rows_of(table, ",") if {"FILE_ID", "SITE_ID"} <= set(row)
+        row["FILE_ID"]: row["SITE_ID"] for row in rows_of(table, ",") if {"FILE_ID", "SITE_ID"} <= set(row)
     }
     known = set(sites.values())
     if site is not None and site.lower() not in {name.lower() for name in known}:

@@ -444,7 +444,7 @@ def _read(kind: Any, body: bytes) -> Any:
 
 def socket_path(place: Path, role: str) -> Path:
     """Return where the socket of a role is for the process that works in a folder: short, and not in it."""
-    name = hashlib.sha256(os.fsencode(place.absolute())).hexdigest()[:16]
+    name = hashlib.sha256(os.fsencode(place.resolve())).hexdigest()[:16]
     return _sockets_folder() / f"{name}.{role}"
 
 

@@ -89,7 +89,7 @@ def start(place: Path, programs: Sequence[Program], owner: str = "") -> int:
 
     With the mark of an ``owner`` they end when that process does.
     """
-    place = place.absolute()
+    place = place.resolve()
     if running(place) is not None:
         raise InputError(f"{place} is running already, as process {running(place)}")
     _write_programs(place, programs)
@@ -129,7 +129,7 @@ def _read_programs(place: Path) -> list[Program]:
 
 def stop(place: Path) -> bool:
     """Stop programs and all that they began; return whether there was anything to stop."""
-    place = place.absolute()
+    place = place.resolve()
     pid = running(place)
     # It takes down the others, and would start again what is ended before it.
     supervisor = [] if pid is None else [psutil.Process(pid)]
@@ -154,7 +154,7 @@ def log(place: Path, program: str) -> Path:
 
 def family(place: Path, program: str | None = None) -> list[psutil.Process]:
     """Return the processes of all programs or of one, those that they began included, whoever began them."""
-    folders = {one.folder for one in _read_programs(place.absolute()) if program in (None, one.name)}
+    folders = {one.folder for one in _read_programs(place.resolve()) if program in (None, one.name)}
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -166,7 +166,7 @@ def family(place: Path, program: str | None = None) -> list[psutil.Process]:
 
 def supervise(place: Path, programs: Sequence[Program]) -> None:
     """Run programs until told to end; start each again when it dies. Blocks."""
-    place = place.absolute()
+    place = place.resolve()
     _write_programs(place, programs)
     _supervise(place)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from capedjica.coordinator.run.conducting import check_seed, conduct
@@ -11,9 +12,9 @@ from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
-from capedjica.errors import BudgetExceededError, InputError
+from capedjica.errors import BudgetExceededError, CapedjicaError, InputError
 from capedjica.privacy.wording import round_up
-from capedjica.site.approval.admission import problems, spent_on
+from capedjica.site.approval.admission import Scans, problems, spent_on, why_not
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
 from capedjica.site.people.roll import call_roll
@@ -49,6 +50,8 @@ def run_study(
         _run(study, homes, folder, insecure_noise_seed, watcher)
     finished = folder.state()
     assert finished is not None
+    for home in homes:
+        home.note_over(study.hash, datetime.now(UTC).isoformat(timespec="seconds"))
     return finished
 
 
@@ -64,14 +67,19 @@ def _run(
         conduct(study, folder, state, InProcessEngine(sites).exchange, seed, watcher)
 
 
-def find_sites(study: Study, folder: Path) -> list[SiteHome]:
-    """Return the homes of a study's sites among the sub-folders of ``folder`` (each with a site.toml)."""
+def site_files(folder: Path) -> list[Path]:
+    """Return the ``site.toml`` of every site whose folder is in a folder."""
     files = sorted(folder.glob("*/site.toml"))
     if not files:
         raise InputError(f"{folder} holds no folders with a site.toml; say with --sites where the sites are")
+    return files
+
+
+def find_sites(study: Study, folder: Path) -> list[SiteHome]:
+    """Return the homes of a study's sites among the sub-folders of ``folder`` (each with a site.toml)."""
     homes: dict[str, SiteHome] = {}
     found: list[str] = []
-    for file in files:
+    for file in site_files(folder):
         try:
             home = SiteHome.load(file)
         except InputError as error:
@@ -93,13 +101,49 @@ def find_sites(study: Study, folder: Path) -> list[SiteHome]:
 
 def _check_sites(study: Study, homes: Sequence[SiteHome], watcher: Watcher, begun: bool) -> None:
     watcher.checking(study.n_subjects)
-    found: list[str] = []
-    for home in homes:
-        name = home.settings.name
-        found += problems(home, study, lambda name=name: watcher.reading(name))  # type: ignore[misc]
-    if found:
+    found = {home: _problems_at(home, study, watcher) for home in homes}
+    if any(found.values()):
         outcome = "cannot go on; nothing more was spent" if begun else "cannot be run; nothing was spent"
-        raise InputError(listed(f"'{study.content.title}' {outcome}", found))
+        reasons = [words for own in found.values() for words in own]
+        told = listed(f"'{study.content.title}' {outcome}", reasons)
+        raise InputError(f"{told}\n{_site_table(study, found)}")
+
+
+def check_before_sealing(study: Study, folder: Path) -> None:
+    """Refuse to seal what a site of this machine could not approve: another number of people, its limits."""
+    found = {home: _refusals(home, study) for home in find_sites(study, folder)}
+    if any(found.values()):
+        reasons = [words for own in found.values() for words in own]
+        told = listed(f"'{study.content.title}' was not sealed", reasons)
+        raise InputError(f"{told}\n{_site_table(study, found)}")
+
+
+def _refusals(home: SiteHome, study: Study) -> list[str]:
+    scans = Scans(home, study, read=False)
+    found = why_not(home, study, scans, approving=True)
+    return [f"site {home.settings.name}: {reason.words}" for reason in found]
+
+
+def _problems_at(home: SiteHome, study: Study, watcher: Watcher) -> list[str]:
+    return problems(home, study, lambda: watcher.reading(home.settings.name))
+
+
+def _site_table(study: Study, found: dict[SiteHome, list[str]]) -> str:
+    """Return in one table how every site stands: people in the study and here, approved, in the way."""
+    rows = [("site", "people in the study", "here", "approved", "in the way")]
+    for home, own in found.items():
+        name, by_itself = home.settings.name, home.settings.policy.auto_approve
+        here, approved = "?", "?"
+        with suppress(CapedjicaError):
+            here = str(len(call_roll(home, study).people))
+        with suppress(CapedjicaError):
+            known = spent_on(home, study)
+            stands = known is not None and not known.revoked
+            approved = "yes" if stands else "by itself" if by_itself and known is None else "no"
+        rows.append((name, str(study.contract.enrolled.get(name, "-")), here, approved, str(len(own) or "-")))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(f"  {line.rstrip()}" for line in lines)
 
 
 def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | None) -> None:
@@ -120,6 +164,11 @@ def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | No
                 f"{begun}. Give the folder of that run to go on with it, or make a new study, with a title "
                 "of its own, to spend more"
             )
+
+
+def sites_of_folder(folder: Path) -> list[SiteTable]:
+    """Return all sites whose folders are in a folder."""
+    return [site_of_folder(str(home.folder), None) for home in map(SiteHome.load, site_files(folder))]
 
 
 def site_of_folder(folder: str, subjects: int | None) -> SiteTable:

@@ -31,6 +31,9 @@ SIGNATURE_BYTES: Final = 64
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AGGREGATOR: Final = "aggregator"
 _CARD_PREFIX: Final = "capedjica-site-1"
+_COUNTED_PREFIX: Final = "capedjica-site-2"
+# A count of people is no larger.
+_MOST_DIGITS: Final = 12
 
 
 def fingerprint(public_key: bytes) -> str:
@@ -104,6 +107,51 @@ class PublicIdentity:
         return PublicIdentity, (self.name, self.public_key)
 
 
+@dataclass(frozen=True)
+class Card:
+    """What a site hands to the coordinator: who it is and, once it has enrolled, how many people.
+
+    Before the enrolment it reads ``capedjica-site-1 NAME KEY``, then ``capedjica-site-2 NAME KEY N
+    SIGNATURE``. The signature, by the site's own key, is of its name and N, so that the number that a study
+    is planned with is the site's, and no slip of whoever typed it.
+
+    Parameters
+    ----------
+    site : PublicIdentity
+        Who it is; the fingerprint is still to be compared with what the site itself says.
+    n_enrolled : int or None
+        How many people are enrolled there; None where the card does not say.
+    """
+
+    site: PublicIdentity
+    n_enrolled: int | None
+
+    @classmethod
+    def read(cls, text: str) -> Card:
+        """Read a card of either form; refuse a number that the site did not sign."""
+        words = text.split()
+        if words[:1] != [_COUNTED_PREFIX]:
+            return cls(PublicIdentity.from_card(text), None)
+        if len(words) != 5:
+            raise InputError(f"not a site card: expected '{_COUNTED_PREFIX} NAME KEY N SIGNATURE'")
+        site = PublicIdentity.from_card(f"{_CARD_PREFIX} {words[1]} {words[2]}")
+        try:
+            signature = base64.b64decode(words[4], validate=True)
+        except ValueError:
+            signature = b""
+        plain = words[3].isascii() and words[3].isdigit() and len(words[3]) <= _MOST_DIGITS
+        if not plain or not site.verify(signature, _enrolled_content(site.name, int(words[3]))):
+            raise InputError(
+                f"the card of site {site.name} says {words[3][:20]!r} enrolled participants, and that is not "
+                "signed by its key: ask the site for its card again"
+            )
+        return cls(site, int(words[3]))
+
+
+def _enrolled_content(name: str, n_enrolled: int) -> bytes:
+    return f"capedjica enrolled participants\0{name}\0{n_enrolled}".encode()
+
+
 class Identity:
     """The long-term signing key of a site.
 
@@ -154,6 +202,15 @@ class Identity:
     def public(self, name: str) -> PublicIdentity:
         """Return the public half under the name the site goes by."""
         return PublicIdentity(name, self.public_key)
+
+    def card(self, name: str, n_enrolled: int | None = None) -> str:
+        """Return the card of the site, one line of text, with the number of people if that is known."""
+        public = self.public(name)
+        if n_enrolled is None:
+            return public.card
+        signature = base64.b64encode(self.sign(_enrolled_content(name, n_enrolled))).decode()
+        key = base64.b64encode(self.public_key).decode()
+        return f"{_COUNTED_PREFIX} {name} {key} {n_enrolled} {signature}"
 
     def sign(self, data: bytes) -> bytes:
         """Return the 64 bytes of the signature of ``data``, which begins with a label of what is signed."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import decimal
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from statistics import median
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import read_record
 from capedjica.site.people.enrolment import Enrolment
-from capedjica.site.people.roll import Roll, Tick, measure
+from capedjica.site.people.roll import Roll, Tick
 from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.terminal import show_heading, show_paragraph
@@ -64,10 +64,31 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
     except InputError as error:
         facts["data"], seen = None, [("", str(error), False, "")] * (str(error) not in facts["obstacles"])
     else:
-        facts["data"] = _measured(roll)
+        facts["data"] = _measured(scans)
         facts["enrolment"] = None if roll.enrolment is None else _enrolment(roll.enrolment, roll)
+        facts["usable"] = {"people": len(roll.people), "usable": scans.n_usable}
     facts["problems"] = [dict(zip(("person", "what", "fatal", "alike"), one, strict=True)) for one in seen]
     return facts | _cost(home, study)
+
+
+def next_words(home: SiteHome, study: Study | None, facts: dict[str, Any]) -> str:
+    """Return how many can be used, and what the data manager does next."""
+    folder, card = shlex.quote(str(home.folder)), home.card_path
+    if facts["data"] is None:
+        return "Nobody's data can be looked at; next: say where they are, in [data] of site.toml."
+    count = "{usable:,} of {people:,} usable".format(**facts["usable"])
+    if not facts["usable"]["usable"]:
+        return f"{count}; next: mend what is listed above, and check again."
+    if facts["enrolment"] is None:
+        others = ", which leaves out the others" * (facts["usable"]["usable"] < facts["usable"]["people"])
+        return f"{count}; next: capedjica site enrol {folder}{others}."
+    if study is None:
+        return f"{count}; next: send {card} to the coordinator, and check again with --study."
+    if not facts.get("approval", {}).get("approved"):
+        return f"{count}; next: capedjica site approve STUDY {folder}, with your kit or the study.toml."
+    if facts["approval"]["over"]:
+        return f"{count}; next: nothing, the study has finished."
+    return f"{count}; next: nothing, the coordinator runs the study."
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
@@ -89,16 +110,14 @@ def _approval(home: SiteHome, study: Study, found: list[Reason]) -> dict[str, An
         "by_itself": home.settings.policy.auto_approve,
         "when": None if record is None else record.when,
         "releases": 0 if spent is None else spent.n_releases,
+        "over": home.is_over(study.hash.hex()),
         "changed": [reason.words for reason in found if reason.kind == "record"],
     }
 
 
-def _measured(roll: Roll) -> dict[str, Any]:
+def _measured(scans: Scans) -> dict[str, Any]:
     """Return what there is, in numbers; a recording that cannot be read is left out of them."""
-    measured = []
-    for recording in (recording for person in roll.found for recording in person.recordings):
-        with suppress(Exception):
-            measured.append(measure(recording))
+    roll, measured = scans.roll, [one.measures for one in scans.measured]
     lengths = [one.n_timepoints for one in measured]
     times = [one.repetition_time for one in measured]
     return {
@@ -307,7 +326,9 @@ def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
         if approval["when"] is None
         else f"Approved {approval['when']}, with the data of that time."
     )
-    if approval["releases"]:
+    if approval["over"]:
+        yield f"It has finished, with {counted(approval['releases'], 'release')}."
+    elif approval["releases"]:
         n_made = approval["releases"]
         yield f"It has begun: {counted(n_made, 'release')} {'was' if n_made == 1 else 'were'} made."
     elif approval["when"] is not None and not approval["changed"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -167,7 +168,11 @@ class SiteHome:
         home = Path(folder)
         identity = Identity.generate()
         identity.public(name)  # refuses a bad name before anything is written
-        Cap(total_epsilon, delta), Cap(study_epsilon, delta)
+        if Cap(study_epsilon, delta).mu2 > Cap(total_epsilon, delta).mu2:
+            raise InputError(
+                f"the limit of one study, epsilon {study_epsilon:g}, is above that of all together, "
+                f"{total_epsilon:g}; expected at most that"
+            )
         if (home / "site.toml").exists():
             raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
         head = Path("ledger.head")
@@ -219,9 +224,12 @@ class SiteHome:
         """Return what the peers may know of this site."""
         return self.identity().public(self.settings.name)
 
-    def write_card(self, identity: Identity) -> None:
-        """Write the card of a key of this site, whole or not at all."""
-        write_whole(self.card_path, f"{identity.public(self.settings.name).card}\n".encode())
+    def write_card(self, identity: Identity, n_enrolled: int | None = None) -> str:
+        """Write the card of a key of this site, whole or not at all, and return it."""
+        card = identity.card(self.settings.name, n_enrolled)
+        with writing(self.card_path):
+            write_whole(self.card_path, f"{card}\n".encode())
+        return card
 
     @property
     def card_path(self) -> Path:
@@ -247,6 +255,18 @@ class SiteHome:
     def approved_path(self) -> Path:
         """Where copies of the approved studies are."""
         return self.folder / "approved"
+
+    def note_over(self, study: bytes, when: str) -> None:
+        """Note that a study, given by its hash, has finished; on a full disk that is not known."""
+        with suppress(OSError):
+            write_whole(self.approved_path / f"{study.hex()[:16]}.over", f"{when}\n".encode())
+
+    def is_over(self, study: str) -> bool:
+        """Whether a study, given by its hash, has finished, as far as this site was told."""
+        name = study[:16]
+        # The second as sites noted it before, of studies with a kit only.
+        noted = (self.approved_path / f"{name}.over", self.folder / "studies" / name / "over.txt")
+        return any(path.exists() for path in noted)
 
     @property
     def carrier_path(self) -> Path:

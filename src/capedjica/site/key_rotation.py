@@ -26,6 +26,7 @@ from capedjica.securesum.identity import Identity, PublicIdentity
 from capedjica.site.approval.admission import approved
 from capedjica.site.home import SiteHome
 from capedjica.site.idle import resting
+from capedjica.site.people.enrolment import read_enrolment
 from capedjica.tools.durable import sync_folder
 
 
@@ -49,7 +50,9 @@ class Rotation:
 def bound_studies(home: SiteHome) -> list[str]:
     """Return the titles of the approved studies that name the site's present key, the latest first."""
     card = home.card().card
-    return [study.title for study in approved(home) if card in {site.card for site in study.sites}]
+    return [
+        study.title for study in approved(home, finished=False) if card in {site.card for site in study.sites}
+    ]
 
 
 def rotate_key(home: SiteHome) -> Rotation:
@@ -78,7 +81,8 @@ def _rotate(home: SiteHome) -> Rotation:
     sync_folder(place.parent)
     # defence: the-ledger-changes-first
     _change_ledger(home, old, new)
-    home.write_card(new)
+    enrolment = read_enrolment(home)
+    home.write_card(new, None if enrolment is None else len(enrolment.enrolled))
     # defence: the-identity-changes-last
     os.replace(coming, place)
     sync_folder(place.parent)

@@ -15,6 +15,17 @@ class BusyError(InputError):
     """Another process holds what is wanted."""
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process holds a file; nothing is made where it is missing."""
+    if not path.exists():
+        return False
+    try:
+        with locked(path, ""):
+            return False
+    except BusyError:
+        return True
+
+
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
     """Hold a file, made where it is missing; BusyError with ``busy`` while another process does.

@@ -16,12 +16,15 @@ from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.flare.launch import FINAL_CODE
 from capedjica.flare.link import LinkError, socket_path
+from capedjica.flare.parcels import write_notice
 from capedjica.mechanisms.messages import Answer, Status, Unknown, question_hash, read_reply
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.agent.owner import standing
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
+from capedjica.site.home import SiteHome
 from tests.site.agent.agents import agent_process, asked, hello, party_of, read
+from tests.site.agent.test_party import coordinators_key, notice
 from tests.support.waiting import wait_for
 
 
@@ -36,6 +39,30 @@ def test_an_agent_answers_a_greeting_with_a_signed_status(ready, study):
         )
         assert agent.receive(b"no parcel") == b""
     assert "the agent has begun" in (ready.folder / "site.log").read_text()
+
+
+def test_an_agent_disconnects_when_the_study_is_over(ready, study):
+    """Not in the middle of a job, which would end it for all; and its supervisor starts nothing again."""
+    with agent_process(ready) as agent:
+        forged = write_notice(notice(study))
+        assert agent.receive(forged) == b""
+        assert isinstance(read(study, hello(study), asked(agent.receive, study, hello(study))), Status)
+        assert agent.receive(write_notice(notice(study, coordinators_key(study)))) == b""
+        assert standing(agent.kit).connected
+        assert agent.process.poll() is None
+        assert agent.wait() == FINAL_CODE
+    assert agent.said == "the coordinator has ended the study: this site disconnects\n"
+    assert ready.is_over(study.hash.hex())
+
+
+def test_an_agent_is_found_by_any_name_of_its_folder(ready, tmp_path, monkeypatch):
+    link = tmp_path / "link"
+    link.symlink_to(ready.folder)
+    with agent_process(ready):
+        monkeypatch.chdir(ready.folder.parent)
+        name = ready.folder.name
+        for path in (name, f"../{ready.folder.parent.name}/{name}", str(link)):
+            assert standing(kits.find_kit(SiteHome.load(path))) is not None, path
 
 
 def test_the_agents_process_has_no_network(ready):

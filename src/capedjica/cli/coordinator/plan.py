@@ -76,8 +76,9 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a study will release, how noisy it will be and what it costs, before anything is computed.
+    """Show what a study will release and what it costs.
 
+    And how noisy it will be, before anything is computed.
     Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
     find the cost of the paper's noise. With --predict, also how good the maps will be.
     """

@@ -20,6 +20,10 @@ def provision(
     port: Annotated[
         int | None, typer.Option(help="Its port, the only one that sites must reach; by default 8002.")
     ] = None,
+    sites: Annotated[
+        Path | None,
+        typer.Option(help="The sites' folders, where they are on this machine: each is asked first."),
+    ] = None,
     again: Annotated[
         bool,
         typer.Option(
@@ -27,8 +31,10 @@ def provision(
         ),
     ] = False,
 ) -> None:
-    """Seal a study: it can be changed no more, and every site gets a kit to connect with.
+    """Seal a study, and make a kit for every site.
 
+    A sealed study can be changed no more; a kit is what a site connects with. With --sites, those sites are
+    asked whether they could approve it, by their numbers of people and their limits.
     With --again the study stays the same, and all earlier kits become useless: every site needs its new one.
     """
     need_flare()
@@ -36,6 +42,10 @@ def provision(
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
+    if sites is not None:
+        from capedjica.one_machine.local_run import check_before_sealing
+
+        check_before_sealing(given, sites)
     if again:
         federation = provisioning.provision_again(given, host, port)
         typer.echo("All earlier kits are useless now: every site approves its new one.")

@@ -29,8 +29,9 @@ def report(
         typer.Option(help="For tables of regions: the image of these, labels (3-D) or maps (4-D)."),
     ] = None,
 ) -> None:
-    """Write the report of a complete run: one page for a browser, to be read by anybody, without a network.
+    """Write the report of a complete run, one page.
 
+    For a browser, to be read by anybody, without a network.
     It is made from what the run published; sites are not asked for anything. What maps are compared with is
     not part of the study, and costs nothing: the result is written to labels.csv in the folder as well.
     """

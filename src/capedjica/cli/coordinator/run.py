@@ -71,7 +71,7 @@ def run(
     csf: CsfOption = None,
     white_matter: WhiteMatterOption = None,
 ) -> None:
-    """Run a study; run it again to go on after an interruption.
+    """Run a study, or go on after an interruption.
 
     Everything is checked before anything is spent. Exit codes: 0 complete, 2 something given cannot be used,
     3 a budget does not allow it, 4 too few sites or a broken protocol, 5 a ledger cannot be used,
@@ -89,6 +89,7 @@ def run(
     if resume and not (folder / "run.json").exists():
         raise InputError(f"{folder} holds no run to go on with; begin one without --resume")
     console = Console(highlight=False, markup=False)
+    done = _complete(given, folder)
     try:
         with progress_bars(console) as progress:
             if engine is Engine.FLARE:
@@ -106,7 +107,17 @@ def run(
         raise
     if label_files.given:
         write_labels(folder, label_files)
+    if done:
+        console.print("This run is already complete: nothing was computed or spent anew.", style="bold")
     _show(given, state, folder, console)
+
+
+def _complete(study: Study, folder: Path) -> bool:
+    """Whether a folder holds a complete run of a study."""
+    from capedjica.coordinator.run.run_folder import RunFolder
+
+    state = RunFolder(folder).check(study)
+    return state is not None and state.complete
 
 
 def progress_bars(console: Console) -> Progress:

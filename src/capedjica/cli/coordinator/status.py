@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group
@@ -13,7 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from capedjica.cli.options import JsonOption
+from capedjica.cli.options import JsonOption, need_flare
+
+if TYPE_CHECKING:
+    from capedjica.study.study_file import Study
 
 _EVERY_SECONDS = 1.0
 
@@ -28,18 +32,16 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Keep looking until the run has ended.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a study on several machines goes: who is connected, which stage, epsilon so far.
+    """Show how a run goes.
 
+    Who is connected, which stage, and epsilon so far; on several machines or on this one.
     Exit codes for scripts: 0 complete, 10 not sealed or not begun, 11 running, 12 stopped.
     """
-    from capedjica.cli.options import need_flare
-
-    need_flare()
-    from capedjica.coordinator.flare.status import look
     from capedjica.study.study_file import Study
 
     given = Study.load(study)
     run = out or (study if study.is_dir() else study.parent) / "run"
+    look = _looker(given, run)
     facts = look(given, run)
     console = Console(highlight=False)
     if as_json:
@@ -53,6 +55,20 @@ def status(
     else:
         console.print(_view(facts))
     raise typer.Exit({"complete": 0, "running": 11, "stopped": 12}.get(facts["state"], 10))
+
+
+def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
+    """Return what looks at a run: on this machine where one was begun without a server, or none is sealed."""
+    from capedjica.coordinator.drafts import sealed_path
+    from capedjica.coordinator.run import standing_of_run
+
+    begun_here = (run / "run.json").exists() and not (run / "progress.json").exists()
+    if begun_here or not sealed_path(study.folder).exists():
+        return standing_of_run.look
+    need_flare()
+    from capedjica.coordinator.flare.status import look
+
+    return look
 
 
 def _view(facts: dict[str, Any]) -> Group:

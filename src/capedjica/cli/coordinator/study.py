@@ -32,7 +32,10 @@ def show(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Explain a study in plain words: who, what, what leaves each site, what it costs, what if sites fail."""
+    """Explain a study in plain words.
+
+    Who takes part, what leaves each site, what it costs, and what happens if sites fail.
+    """
     from capedjica.study.approval_text import describe, show_study
     from capedjica.study.study_file import Study
 
@@ -110,15 +113,20 @@ def new(
         list[str] | None,
         typer.Option(
             metavar="SITE",
-            help="CARD:SUBJECTS, the card or its file; or a site's folder, its scans counted. Repeat it.",
+            help="A card or its file (CARD:SUBJECTS if it does not say how many); or a site's folder, its "
+            "scans counted. Repeat it.",
         ),
+    ] = None,
+    sites_folder: Annotated[
+        Path | None, typer.Option("--sites", help="A folder of sites' folders on this machine: all of them.")
     ] = None,
     site_file: Annotated[
         Path | None, typer.Option(help="A text file with a site on each line, as for --site.")
     ] = None,
 ) -> None:
-    """Write a study.toml from options; what is missing is asked for, if there is somebody to ask.
+    """Write a study.toml from options.
 
+    What is missing is asked for, if there is somebody to ask.
     Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
     """
     from capedjica.coordinator.new_study import (
@@ -130,7 +138,7 @@ def new(
         region_names,
     )
     from capedjica.coordinator.new_study import template_of as read
-    from capedjica.one_machine.local_run import site_of_folder
+    from capedjica.one_machine.local_run import site_of_folder, sites_of_folder
     from capedjica.study.study_file import PrivacyTable, Study, StudyFile, write_study
 
     file = out / "study.toml" if out.is_dir() else out
@@ -138,6 +146,8 @@ def new(
         raise InputError(f"{file} exists already and is not overwritten")
     shape = None if image_shape is None else image_size(image_shape)
     sites = read_sites(site or [], "--site", site_of_folder)
+    if sites_folder:
+        sites += sites_of_folder(sites_folder)
     if site_file:
         sites += read_site_file(site_file, site_of_folder)
     if atlas is not None and regions is not None:
@@ -192,7 +202,7 @@ def new(
         typer.echo(f"It needs {file.parent / name}: hand both on together.")
     if draft:
         typer.echo(f"It is a draft: it has {len(sites)} sites and needs at least 2.")
-        typer.echo(f"Next: capedjica study add-site CARD --subjects N --study {file}")
+        typer.echo(f"Next: capedjica study add-site CARD... --study {file}")
         return
     typer.echo(f"Its hash, to be compared with the others:\n  {Study.load(file).hash.hex()}")
     typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
@@ -200,25 +210,38 @@ def new(
 
 @app.command()
 def add_site(
-    card: Annotated[str, typer.Argument(metavar="CARD", help="The site's card, or the file that holds it.")],
-    subjects: Annotated[int, typer.Option(help="How many people are enrolled there.")],
+    cards: Annotated[
+        list[str], typer.Argument(metavar="CARD...", help="Cards of sites, or the files that hold them.")
+    ],
+    subjects: Annotated[
+        int | None, typer.Option(help="How many people are enrolled there, where the card does not say.")
+    ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="The site's own limit, where it is not the study's.")
+        float | None, typer.Option(help="The sites' own limit, where it is not the study's.")
     ] = None,
     study: Annotated[Path, typer.Option(help="The study.toml, or its folder.")] = Path("study.toml"),
 ) -> None:
-    """Add a site to a study.toml that was not sealed yet; all else in the file stays as it is."""
+    """Add sites, by their cards, to a study.toml.
+
+    The study must not be sealed yet. All of the sites are added or none, and all else in the file stays as it
+    is. A card that `capedjica site enrol` wrote says how many people are enrolled.
+    """
     from capedjica.coordinator import drafts
-    from capedjica.coordinator.new_study import read_card
-    from capedjica.study.study_file import SiteTable, study_path
+    from capedjica.coordinator.new_study import site_of_card
+    from capedjica.securesum.identity import PublicIdentity
+    from capedjica.study.study_file import study_path
     from capedjica.tools.toml import listed
 
-    site, file = read_card(card), study_path(study)
-    table = SiteTable(name=site.name, subjects=subjects, card=site.card, epsilon=epsilon)
-    grown = drafts.add_site(file, table)
-    count = len(grown.content.sites)
-    typer.echo(f"Added site {site.name} with {subjects:,} people to {file}. Sites now: {count}.")
-    typer.echo(f"Its fingerprint; compare it by voice with the site:\n  {site.fingerprint}")
+    file = study_path(study)
+    sites = [site_of_card(card, subjects, epsilon) for card in cards]
+    grown = drafts.add_sites(file, sites)
+    for site in sites:
+        typer.echo(f"Added site {site.name} with {site.subjects:,} people to {file}.")
+        typer.echo(
+            "Its fingerprint; compare it by voice with the site:\n  "
+            f"{PublicIdentity.from_card(site.card).fingerprint}"
+        )
+    typer.echo(f"Sites now: {len(grown.content.sites)}.")
     found = grown.problems()
     if found:
         typer.echo(listed("Not ready yet", found))

@@ -26,7 +26,10 @@ def demo(
     components: Annotated[int, typer.Option(help="Networks to find.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
 ) -> None:
-    """Watch four hospitals find brain networks together without sharing a scan, on data with known truth."""
+    """Watch four hospitals find brain networks together.
+
+    Without sharing a scan, on data with known truth.
+    """
     from capedjica.one_machine.demo import WAYS, prepare_folder, run_demo, write_demo
     from capedjica.privacy import validate
     from capedjica.privacy.wording import NOT_PRIVATE
@@ -109,8 +112,9 @@ def federated_demo(
     port: Annotated[int | None, typer.Option(help="Port of the server; by default a free one.")] = None,
     seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
 ) -> None:
-    """Watch a server and four hospitals, each a process of its own, find brain networks over mutual TLS.
+    """Watch the same with a server, over mutual TLS.
 
+    The server and each of four hospitals are processes of their own.
     Everything that a real consortium does, on this machine, with people who do not exist: simulate, seal the
     study, approve it, start the sites, run, report. No process is left behind.
     """

@@ -58,7 +58,10 @@ def simulate(
     ] = "npy",
     seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
 ) -> None:
-    """Make a study with sites and scans of nobody real, whose truth is known, to try everything out on."""
+    """Make a study with simulated participants.
+
+    Its sites and scans are of nobody real and the truth is known, to try everything out on.
+    """
     from capedjica.coordinator.planning.plan import spread_subjects
     from capedjica.one_machine.simulation import Simulation
     from capedjica.one_machine.simulation import simulate as write_simulation

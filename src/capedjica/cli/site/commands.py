@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,18 +14,24 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from capedjica.cli.options import JsonOption, SiteOption
+from capedjica.cli.options import JsonOption, SiteArgument, by_role, of_a_site
 from capedjica.errors import CapedjicaError
 
 if TYPE_CHECKING:
     from capedjica.site.home import SiteHome
     from capedjica.study.study_file import Study
 
-SiteArgument = Annotated[Path, typer.Argument(metavar="[SITE]", help="The site's folder or its site.toml.")]
 StudyOption = Annotated[Path | None, typer.Option("--study", help="The study.toml, or its folder.")]
 
 app = typer.Typer(
-    help="A hospital's own side: its identity, its limits, and what left.", no_args_is_help=True
+    help="A hospital's own side: its limits, people, studies.",
+    no_args_is_help=True,
+    cls=by_role(
+        The_site_and_its_people=("init", "check", "enrol", "withdraw", "rotate-key", "migrate"),
+        A_study=("join", "approve", "start", "status", "stop", "revoke", "forget"),
+        What_left_and_what_came_out=("outbox", "results", "report", "purge"),
+        For_system_managers=("agent", "carrier"),
+    ),
 )
 
 
@@ -52,10 +59,15 @@ def init(
     ] = "auto",
     abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
 ) -> None:
-    """Make a site: a private key that never leaves, a site.toml with its limits, and a card for its peers."""
-    from capedjica.data.layouts import data_kind
+    """Make a site: its key, its limits, its card.
+
+    The private key never leaves; site.toml holds the limits; the card is for the coordinator and the peers.
+    Limits and the folder of the scans are looked at first, and nothing is made where they cannot be used.
+    """
+    from capedjica.data.layouts import data_kind, find_people
     from capedjica.site.home import SiteHome
 
+    found = None if data is None else find_people(data_kind(kind), data, abide_site=abide_site)
     home = SiteHome.create(
         folder or Path(name),
         name,
@@ -68,21 +80,31 @@ def init(
     )
     card = home.card()
     typer.echo(f"Made {home.folder / 'site.toml'}. Read it, and change what you want to be different.")
-    typer.echo(f"Card, to be given to the coordinator, also as {home.card_path}:\n  {card.card}")
+    if found is None:
+        typer.echo(f"The scans belong into {home.data_path}, or say in site.toml where they are.")
+    else:
+        typer.echo(f"Found {len(found.people):,} people in {data}.")
+    typer.echo(
+        "Card, to be given to the coordinator after `capedjica site enrol`, which puts the number of people "
+        f"on it, also as {home.card_path}:\n  {card.card}"
+    )
     typer.echo(f"Fingerprint, to be compared by voice:\n  {card.fingerprint}")
+    typer.echo(f"Next: capedjica site check {shlex.quote(str(home.folder))}")
 
 
 @app.command()
+@of_a_site
 def approve(
     study: Annotated[
         Path,
         typer.Argument(metavar="STUDY", help="The study.toml or its folder; or a kit, NAME.zip."),
     ],
-    site: SiteOption = Path("."),
+    site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
 ) -> None:
-    """Show what a study asks of this site, and approve exactly that; a changed study is refused.
+    """Show what a study asks, and approve exactly that.
 
+    A changed study is refused, and so is one that would exceed what this site allows.
     On a terminal the question is asked first; elsewhere the command is the answer. The scans are recorded as
     they are, so that you are told if they change before the study begins; then approve it again. Exit code 1
     where the answer was no: nothing changed.
@@ -128,18 +150,20 @@ def approve(
 
 
 @app.command()
+@of_a_site
 def revoke(
     study: Annotated[
         str,
         typer.Argument(metavar="STUDY", help="The study.toml, its folder, or its title in the ledger."),
     ],
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Revoke without being asked.")] = False,
 ) -> None:
-    """Take the approval of a study back, for good: nothing more leaves for it, not even a stored answer.
+    """Take the approval of a study back, for good.
 
-    Also while it runs, from this site's next message on. What was released stays released and charged. The
-    same study cannot be approved again. Exit code 1 where the answer was no: nothing changed.
+    Nothing more leaves for it, not even a stored answer. Also while it runs, from this site's next message
+    on. What was released stays released and charged. The same study cannot be approved again. Exit code 1
+    where the answer was no: nothing changed.
     """
     from capedjica.site.approval import revocation
     from capedjica.site.home import SiteHome
@@ -160,12 +184,14 @@ def revoke(
 
 
 @app.command("rotate-key")
+@of_a_site
 def rotate_key(
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Change it without being asked.")] = False,
 ) -> None:
-    """Give this site a new key, and keep its ledger: what was spent stays spent.
+    """Give this site a new key, and keep its ledger.
 
+    What was spent stays spent.
     Not while it takes part in a study. Studies that name the old key cannot go on. Should it be interrupted,
     the same command finishes it.
     """
@@ -193,13 +219,15 @@ def rotate_key(
 
 
 @app.command()
-def check(site: SiteArgument = Path("."), study: StudyOption = None, as_json: JsonOption = False) -> None:
-    """Tell what is here, what is wrong with it, and with --study what would leave and what it would cost.
+@of_a_site
+def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = False) -> None:
+    """Tell what is here and what is wrong with it.
 
-    Every scan is looked at; nothing is spent. Exit code 2 where something keeps this site from taking part.
+    With --study also what would leave and what it would cost. Every scan is looked at; nothing is spent. Exit
+    code 2 where something keeps this site from taking part.
     """
     from capedjica.errors import InputError
-    from capedjica.site.check import show_site, site_report
+    from capedjica.site.check import next_words, show_site, site_report
     from capedjica.tools.toml import listed
 
     home, given = _load(site, study)
@@ -210,15 +238,35 @@ def check(site: SiteArgument = Path("."), study: StudyOption = None, as_json: Js
     else:
         show_site(facts, Console(highlight=False))
     what = "any study" if given is None else f"'{given.content.title}'"
+    if not as_json:
+        ready = "" if facts["obstacles"] else f"Site {home.settings.name} is ready for {what}.\n"
+        typer.echo(f"\n{ready}{next_words(home, given, facts)}")
     if facts["obstacles"]:
         raise InputError(listed(f"site {home.settings.name} is not ready for {what}", facts["obstacles"]))
-    if not as_json:
-        typer.echo(f"\nSite {home.settings.name} is ready for {what}.")
+
+
+def look_at(kit: Path, site: Path) -> None:
+    """Look at everybody's data as the study of a kit reads them; refuse where something is in the way."""
+    from capedjica.errors import InputError
+    from capedjica.site.approval.admission import Scans, why_not
+    from capedjica.site.flare.kits import received
+    from capedjica.site.home import SiteHome
+    from capedjica.tools.toml import listed
+
+    home = SiteHome.load(site)
+    with received(home, kit) as (given, _), _looking(home) as tick:
+        scans = Scans(home, given, tick=tick)
+        found = [reason.words for reason in why_not(home, given, scans, approving=True)]
+        if found:
+            title = f"site {home.settings.name} is not ready for '{given.content.title}'"
+            raise InputError(listed(title, found))
+        typer.echo(f"Checked: {scans.n_usable:,} of {len(scans.roll.people):,} usable.")
 
 
 @app.command()
+@of_a_site
 def enrol(
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
     study: StudyOption = None,
     participant_label: Annotated[
         list[str] | None, typer.Option(help="Whom to consider, with or without 'sub-'; repeat it.")
@@ -227,10 +275,11 @@ def enrol(
     space: Annotated[str | None, typer.Option(help="Which template space of BIDS derivatives.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace an earlier enrolment.")] = False,
 ) -> None:
-    """Look at everybody's data, leave out those that cannot be used, and fix who takes part.
+    """Fix who takes part: everybody who can.
 
-    The list stays here, in enrolled.toml, with the reasons; how many are on it is public. With --study the
-    data are looked at as that study will read them.
+    Everybody's data are looked at, and who cannot be used is left out. The list stays here, in enrolled.toml,
+    with the reasons; how many are on it is public. With --study the data are looked at as that study will
+    read them.
     """
     import msgspec
 
@@ -250,23 +299,34 @@ def enrol(
         for reason in one.reasons:
             typer.echo(f"left out: {reason}")
     typer.echo(f"Site {home.settings.name} enrolled {len(enrolment.enrolled)} people: enrolled.toml.")
+    typer.echo(f"Next: send the coordinator the card, which has their number, signed: {home.card_path}")
     for words in affected(home, before, enrolment):
         typer.echo(words)
 
 
 @app.command()
+@of_a_site
 def withdraw(
     person: Annotated[str, typer.Argument(metavar="PERSON", help="Whose consent, with or without 'sub-'.")],
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Withdraw without being asked.")] = False,
 ) -> None:
-    """Somebody withdraws their consent: from now on no study reads their data, and nobody enrols them.
+    """Somebody withdraws their consent.
 
-    Also while a study runs, from its next release on. What was released cannot be taken back.
+    From now on no study reads their data, and nobody enrols them. Also while a study runs, from its next
+    release on. What was released cannot be taken back.
     """
-    from capedjica.site.consent.withdrawal import explain, withdraw
+    from capedjica.site.consent.withdrawal import explain, known_as, withdraw
     from capedjica.site.home import SiteHome
+    from capedjica.tools.text import printable
 
     home = SiteHome.load(site)
+    if not yes and sys.stdin.isatty():
+        name = printable(known_as(home, person))
+        typer.echo(f"From now on no study reads the data of {name}, and nobody enrols them.")
+        if not typer.confirm(f"Withdraw {name}, for good?", default=False):
+            typer.echo("Not withdrawn; nothing changed.")
+            raise typer.Exit(1)
     done = _by_the_agent(home, "withdraw", person)
     for words in explain(home, withdraw(home, person)) if done is None else done:
         typer.echo(words)
@@ -284,13 +344,17 @@ def _by_the_agent(home: SiteHome, what: Literal["revoke", "withdraw"], subject: 
 
 
 @app.command()
+@of_a_site
 def purge(
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
     results: Annotated[
         bool, typer.Option("--results", help="Also remove the results about single people.")
     ] = False,
 ) -> None:
-    """Remove what was extracted from scans to save time; keys, ledger and enrolment stay."""
+    """Remove what was extracted from scans to save time.
+
+    Keys, ledger and enrolment stay.
+    """
     from capedjica.data.cache import SeriesCache
     from capedjica.site.home import SiteHome
     from capedjica.site.results.per_person import purge_results
@@ -303,14 +367,16 @@ def purge(
 
 
 @app.command()
+@of_a_site
 def results(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
-    site: SiteOption = Path("."),
+    site: SiteArgument,
 ) -> None:
-    """Write what the maps of a run say about each person of this site; it stays here.
+    """Write what a run says about each person here.
 
     Time courses, their spectra, functional network connectivity and the person's own maps, under the site's
-    folder, which nobody else can open. People who have theirs already, after an interruption, are kept.
+    folder, which nobody else can open; they stay here. People who have theirs already, after an
+    interruption, are kept.
     """
     from capedjica.site.home import SiteHome
     from capedjica.site.results.per_person import reliability_of, write_local_results
@@ -328,14 +394,15 @@ def results(
 
 
 @app.command()
+@of_a_site
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
-    site: SiteOption = Path("."),
+    site: SiteArgument,
 ) -> None:
-    """Write a page about the people of this site, for a browser; it stays here.
+    """Write a page about the people of this site.
 
     Connectivity, spectra, time courses, and who is of unusual quality, from what `capedjica site results`
-    writes; results that are missing are written first.
+    writes; results that are missing are written first. It is for a browser, and stays here.
     """
     from capedjica.site.home import SiteHome
     from capedjica.site.results.page import write_local_report
@@ -373,8 +440,9 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
 
 
 @app.command()
-def outbox(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
-    """List everything made from anybody's data that ever left this site, in plain words."""
+@of_a_site
+def outbox(site: SiteArgument, as_json: JsonOption = False) -> None:
+    """List everything made of data that ever left this site."""
     from capedjica.site.home import SiteHome
     from capedjica.site.ledger_view import NOT_LISTED, messages_sent
     from capedjica.tools.terminal import show_paragraph

@@ -12,8 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from capedjica.cli.options import JsonOption, need_flare
-from capedjica.cli.site.commands import SiteArgument
+from capedjica.cli.options import JsonOption, SiteArgument, need_flare, of_a_site
 from capedjica.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,8 +29,30 @@ AnyOption = Annotated[
 ]
 
 
+@of_a_site
+def join(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit that the coordinator sent, NAME.zip.")],
+    site: SiteArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
+) -> None:
+    """Take part in a study: check, approve, start.
+
+    Every scan is read as the study reads it; then the study is shown, and approved if you say so; then the
+    site is connected. It ends at the first of the three that cannot be done, and says why.
+    """
+    need_flare()
+    from capedjica.cli.site.commands import approve, look_at
+
+    if kit.suffix != ".zip":
+        raise InputError(f"{kit} is not a kit, NAME.zip; a study without one: capedjica site approve")
+    look_at(kit, site)
+    approve(study=kit, site=site, site_option=None, yes=yes)
+    start(site=site, site_option=None, study=None, foreground=False, unconfined=False)
+
+
+@of_a_site
 def start(
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
     study: WhichOption = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay in the foreground, for systemd and containers.")
@@ -44,11 +65,11 @@ def start(
         ),
     ] = False,
 ) -> None:
-    """Connect this site to the server of an approved study, and answer what was approved.
+    """Connect this site to the server of a study.
 
-    Two programs are started: the agent has the keys, the ledger and the scans, and no network; the carrier
-    has the network, and cannot open the site's files. Everything is checked first, and nothing runs that was
-    not approved. Each is started again when it dies.
+    It answers what was approved. Two programs are started: the agent has the keys, the ledger and the scans,
+    and no network; the carrier has the network, and cannot open the site's files. Everything is checked
+    first, and nothing runs that was not approved. Each is started again when it dies.
     """
     need_flare()
     from capedjica.flare import processes
@@ -72,13 +93,15 @@ def start(
     typer.echo(f"What happens: {home.folder / 'site.log'}; of the network: {kit.workspace / 'log.txt'}")
 
 
+@of_a_site
 def agent(
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
     study: WhichOption = None,
 ) -> None:
-    """Run only the agent, in the foreground, where a system manager starts the carrier as another user.
+    """Run only the agent, in the foreground.
 
-    The site.toml names that user ([carrier] user), and only its processes may connect.
+    A system manager starts the carrier as another user. The site.toml names that user ([carrier] user), and
+    only its processes may connect.
     """
     need_flare()
     from capedjica.site.flare.starting import run_agent
@@ -92,7 +115,10 @@ def carrier(
         Path, typer.Argument(metavar="FOLDER", help="The carrier's folder of the study, carrier/HASH.")
     ],
 ) -> None:
-    """Run only the carrier, in the foreground: NVIDIA FLARE's client, which reads nothing but its folder."""
+    """Run only the carrier, in the foreground.
+
+    That is NVIDIA FLARE's client, which reads nothing but its folder.
+    """
     need_flare()
     from capedjica.flare.launch import run_carrier
 
@@ -125,8 +151,12 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
     return home, kit, given
 
 
-def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
-    """Disconnect this site, from one study or all; what it released stays charged, and a run can go on."""
+@of_a_site
+def stop(site: SiteArgument, study: AnyOption = None) -> None:
+    """Disconnect this site, from one study or all.
+
+    What it released stays charged, and a run can go on.
+    """
     need_flare()
     from capedjica.flare import processes
     from capedjica.site.agent.owner import standing
@@ -145,10 +175,12 @@ def stop(site: SiteArgument = Path("."), study: AnyOption = None) -> None:
         typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")
 
 
-def status(site: SiteArgument = Path("."), study: AnyOption = None, as_json: JsonOption = False) -> None:
-    """Show of each study whether this site runs and is connected, and what it has spent.
+@of_a_site
+def status(site: SiteArgument, study: AnyOption = None, as_json: JsonOption = False) -> None:
+    """Show of each study whether this site is connected.
 
-    Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but not connected.
+    And what it has spent. Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but
+    not connected.
     """
     need_flare()
     from capedjica.site.flare.status import look
@@ -185,11 +217,15 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
     return Group(table)
 
 
+@of_a_site
 def forget(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="The beginning of the study's hash.")],
-    site: SiteArgument = Path("."),
+    site: SiteArgument,
 ) -> None:
-    """Remove the kit of a study that is over; its approval and the ledger stay."""
+    """Remove the kit of a study that is over.
+
+    Its approval and the ledger stay.
+    """
     need_flare()
     from capedjica.site.flare import kits
     from capedjica.site.home import SiteHome
@@ -202,10 +238,12 @@ def forget(
     )
 
 
-def migrate(site: SiteArgument = Path(".")) -> None:
-    """Put aside kits from before the network was kept apart, and say what becomes of each study.
+@of_a_site
+def migrate(site: SiteArgument) -> None:
+    """Put aside kits of an earlier kind.
 
-    The ledger, the approvals and the enrolment stay as they are: what was spent stays spent.
+    Those from before the network was kept apart; it is said what becomes of each study. The ledger, the
+    approvals and the enrolment stay as they are: what was spent stays spent.
     """
     from capedjica.site.flare.migration import migrate as carry_over
     from capedjica.site.home import SiteHome

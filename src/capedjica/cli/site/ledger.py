@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from capedjica.cli.options import JsonOption, SiteOption
+from capedjica.cli.options import JsonOption, SiteArgument, of_a_site
 from capedjica.errors import InputError
 from capedjica.tools.text import printable
 
@@ -20,8 +20,9 @@ app = typer.Typer(help="The site's record of all that was made from data and lef
 
 
 @app.command()
-def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
-    """Show what each study has spent of its budget, and all together."""
+@of_a_site
+def show(site: SiteArgument, as_json: JsonOption = False) -> None:
+    """Show what each study has spent, and all together."""
     from capedjica.site.home import SiteHome
     from capedjica.site.ledger_view import spending, study_hashes
 
@@ -54,8 +55,12 @@ def show(site: SiteOption = Path("."), as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def verify(site: SiteOption = Path(".")) -> None:
-    """Check every entry, every stored message and the signed head; say what is wrong, if anything is."""
+@of_a_site
+def verify(site: SiteArgument) -> None:
+    """Check that the record is whole.
+
+    Every entry, every stored message and the signed head; it is said what is wrong, if anything is.
+    """
     from capedjica.site.home import SiteHome
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
@@ -64,12 +69,13 @@ def verify(site: SiteOption = Path(".")) -> None:
 
 
 @app.command()
+@of_a_site
 def export(
     path: Annotated[Path, typer.Argument(help="The file to write.")],
-    site: SiteOption = Path("."),
+    site: SiteArgument,
     messages: Annotated[bool, typer.Option(help="Include the messages as they left.")] = False,
 ) -> None:
-    """Write the whole ledger to one JSON file that a person can open."""
+    """Write the whole ledger to one JSON file."""
     from capedjica.site.home import SiteHome
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
@@ -78,12 +84,14 @@ def export(
 
 
 @app.command("rebuild-head")
+@of_a_site
 def rebuild_head(
-    site: SiteOption = Path("."),
+    site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Rebuild it without being asked.")] = False,
 ) -> None:
-    """Make the ledger's signed head again when its file is lost for good; the ledger records it.
+    """Make the ledger's lost head again.
 
+    Only when the file of the signed head is lost for good; the ledger records it.
     The head is what tells an older copy of the ledger from the latest. Only you can know that this is the
     latest one: if it is not, what was spent since would be forgotten, and spent once more.
     """

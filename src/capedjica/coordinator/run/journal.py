@@ -150,6 +150,11 @@ class JournaledMeans:
 
 def read_journal(path: Path, contract: Contract) -> list[ReleasedMean]:
     """Return the means of a journal of this contract, which stays as it is."""
+    return _released(read_records(path, contract), contract)
+
+
+def read_records(path: Path, contract: Contract) -> list[MeanRecord]:
+    """Return the records of a journal of this contract, which stays as it is."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -157,7 +162,7 @@ def read_journal(path: Path, contract: Contract) -> list[ReleasedMean]:
     header = _MAGIC + contract.hash
     if not content.startswith(header):
         raise InputError(f"{path} is not the journal of this study")
-    return _released(_read(content, len(header), path)[0], contract)
+    return _read(content, len(header), path)[0]
 
 
 def _released(records: list[MeanRecord], contract: Contract) -> list[ReleasedMean]:

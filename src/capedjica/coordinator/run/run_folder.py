@@ -61,6 +61,11 @@ class RunFolder:
         """What happened, line by line."""
         return self.path / "log.txt"
 
+    @property
+    def lock_path(self) -> Path:
+        """Held by the process that runs it."""
+        return self.path / ".lock"
+
     def state(self) -> RunState | None:
         """Return the run that is here; None where there is none."""
         file = self.path / "run.json"
@@ -116,7 +121,7 @@ class RunFolder:
     @contextmanager
     def claim(self, study: Study) -> Iterator[RunState]:
         """Begin or take up the run, alone; add the time it took when it ends, however it ends."""
-        with locked(self.path / ".lock", f"{self.path} is in use by another process"):
+        with locked(self.lock_path, f"{self.path} is in use by another process"):
             state, started = self._begin(study), time.monotonic()
             try:
                 yield state

@@ -22,7 +22,10 @@ def main() -> None:
     from capedjica.site.agent.serving import serve
 
     try:
-        serve(network, *sys.argv[1:])  # type: ignore[arg-type]
+        if serve(network, *sys.argv[1:]):  # type: ignore[arg-type]
+            # For its supervisor: nothing is to be started again, and the carrier ends as well.
+            sys.stderr.write("the coordinator has ended the study: this site disconnects\n")
+            sys.exit(FINAL_CODE)
     except CapedjicaError as error:
         # One line, which `site start` shows; it names a file or a setting, and no person.
         sys.stderr.write(f"{error}\n")

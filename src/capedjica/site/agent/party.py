@@ -66,6 +66,11 @@ class SiteParty:
         self._begun = False
         self._joining = threading.Lock()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the coordinator has ended the study."""
+        return (self._place / OVER).exists()
+
     # A carrier comes and goes
 
     def connected(self, seed: int | None) -> None:
@@ -125,7 +130,7 @@ class SiteParty:
     def _check(self) -> None:
         """Refuse what was not approved, or is not as it was."""
         home, study = self._home, self._study
-        if (self._place / OVER).exists():
+        if self.is_over:
             raise InputError(f"the coordinator has ended the study ({self._place / OVER})")
         found = [reason.words for reason in why_not(home, study, Scans(home, study, read=False))]
         # defence: approval-of-a-study
@@ -173,6 +178,7 @@ class SiteParty:
             return
         with suppress(CapedjicaError, OSError):
             write_whole(self._place / OVER, f"{notice.when}\n".encode())
+            self._home.note_over(self._study.hash, notice.when)
             with own_log(self._home):
                 log.info("the coordinator has ended the study, at %s", notice.when)
 

@@ -25,6 +25,8 @@ from capedjica.site.run import own_log
 from capedjica.tools.log_files import private_log
 
 ROLE: Final = "carrier"
+# How soon it is noticed that a study is over.
+_LOOK_SECONDS: Final = 0.5
 CARRIERS: Final = {
     "user": "a user of its own",
     "landlock": "Landlock, in the same user account",
@@ -48,6 +50,7 @@ class Agent:
         self._party = SiteParty(home, kit.study(), kit.label, kit.path, carrier)
         self._desk = Desk(self._party)
         self._busy = threading.Lock()
+        self.over = threading.Event()
         self._asked: float | None = None
         path = socket_path(kit.path, ROLE)
         self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, self._report)
@@ -77,6 +80,9 @@ class Agent:
             self._log.exception("unexpected error")
         finally:
             self._busy.release()
+            # Only now: whoever leaves while the job still runs would end it for all.
+            if self._party.is_over:
+                self.over.set()
 
     def _answer(self, parcel: bytes) -> bytes:
         self._asked = time.monotonic()
@@ -95,8 +101,8 @@ class Agent:
         self._log.info("the agent has ended")
 
 
-def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> None:
-    """Serve until a signal says to end."""
+def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> bool:
+    """Serve until a signal says to end, or the study is over; return whether it is over."""
     if carrier not in CARRIERS:
         raise InputError(f"a carrier is confined by one of {', '.join(CARRIERS)}, got {carrier!r}")
     kit = Kit.load(Path(place))
@@ -110,7 +116,10 @@ def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> None
         _keep_the_console_clean(home)
         agent = Agent(home, kit, carrier, int(uid) if uid else os.getuid(), network)
         held.callback(agent.close)
-        ended.wait()
+        while not ended.wait(_LOOK_SECONDS):
+            if agent.over.is_set():
+                return True
+    return False
 
 
 def _keep_the_console_clean(home: SiteHome) -> None:

@@ -22,7 +22,8 @@ from capedjica.site.consent.consents import read_withdrawn
 from capedjica.site.home import SiteHome
 from capedjica.site.people.approved_scans import differences, read_record, record_path
 from capedjica.site.people.enrolment import read_enrolment
-from capedjica.site.people.roll import Roll, Tick, call_roll, look
+from capedjica.site.people.oddities import Measured, oddities
+from capedjica.site.people.roll import Roll, Tick, call_roll, look, measure
 from capedjica.study.study_file import Study, StudyFile, changes, read_study_file
 
 Kind = Literal["membership", "approval", "key", "policy", "enrolment", "budget", "consent", "record", "scans"]
@@ -70,7 +71,31 @@ class Scans:
             # Whoever watches counts people, and not those who could be found.
             for _ in range(len(self.roll.people) - len(self.roll.found)):
                 self.tick()
+            if self.study is None:
+                found += _new_oddities(found, self.measured)
         return list(dict.fromkeys(found))
+
+    @cached_property
+    def measured(self) -> list[Measured]:
+        """What recordings say of themselves; one that cannot be read says nothing."""
+        found = []
+        for person in self.roll.found:
+            for recording in person.recordings:
+                with suppress(Exception):
+                    found.append(Measured(person.name, recording, measure(recording)))
+        return found
+
+    @property
+    def n_usable(self) -> int:
+        """How many people can be used, each counted once whatever is wrong."""
+        unusable = {problem.name for problem in self.problems if problem.fatal}
+        return sum(person.name not in unusable for person in self.roll.found)
+
+
+def _new_oddities(found: list[Problem], measured: list[Measured]) -> list[Problem]:
+    """Return what is odd about recordings of which nothing worse is known."""
+    worse = {problem.path for problem in found}
+    return [odd for odd in oddities(measured) if odd.path not in worse]
 
 
 def why_not(
@@ -110,7 +135,7 @@ def _demands(home: SiteHome, study: Study | None, scans: Scans | None) -> Iterat
     yield "enrolment", True, partial(_enrolment, home, study)
     yield "budget", True, partial(_cap, home, study)
     yield "approval", False, partial(_approval, home, study)
-    yield "budget", False, partial(_budget, home, study)
+    yield "budget", True, partial(_budget, home, study)
     if scans is not None:
         yield "consent", True, partial(_consent, home)
         yield "record", False, partial(_record, home, study, scans)
@@ -143,10 +168,15 @@ def is_settled(home: SiteHome, study: Study) -> bool:
     return not home.settings.policy.auto_approve and has_begun(home, study)
 
 
-def approved(home: SiteHome) -> Iterator[StudyFile]:
-    """Yield the copies of approved studies, the latest first; one that cannot be read tells nothing."""
+def approved(home: SiteHome, *, finished: bool = True) -> Iterator[StudyFile]:
+    """Yield the copies of approved studies, the latest first; one that cannot be read tells nothing.
+
+    Unless those that have ``finished`` are wanted too, they are left out.
+    """
     copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
     for copy in reversed(copies):
+        if not finished and home.is_over(copy.stem):
+            continue
         with suppress(InputError):
             yield read_study_file(copy)
 

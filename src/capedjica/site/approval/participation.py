@@ -78,7 +78,7 @@ def taking_part(home: SiteHome, study: Study) -> Iterator[None]:
 def affected(home: SiteHome, before: Enrolment | None, now: Enrolment) -> list[str]:
     """Return in words what an enrolment means for the studies that were approved before it."""
     n_enrolled, words = len(now.enrolled), []
-    for study in approved(home):
+    for study in approved(home, finished=False):
         subjects = [site.subjects for site in study.sites if site.name == home.settings.name]
         title = f"'{printable(study.title)}'"
         if subjects != [n_enrolled]:

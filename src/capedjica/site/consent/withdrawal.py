@@ -121,6 +121,11 @@ def _released_words(spent: Spent) -> str:
     )
 
 
+def known_as(home: SiteHome, person: str) -> str:
+    """Return the name that somebody has here; refuse a stranger."""
+    return _name(home, read_enrolment(home), person)
+
+
 def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
     """Return the name that somebody has here, given with or without ``sub-``; refuse a stranger."""
     known = {one.name for one in read_list(home)}
@@ -165,7 +170,7 @@ def _remove_results(home: SiteHome, name: str) -> int:
 def _studies(home: SiteHome) -> Iterator[str]:
     totals = home.totals()
     spent = [] if totals is None else totals.studies.values()
-    for study in approved(home):
+    for study in approved(home, finished=False):
         enrolled = sum(site.subjects for site in study.sites if site.name == home.settings.name)
         title = f"'{printable(study.title)}'"
         if any(one.n_releases for one in spent if one.title == study.title):

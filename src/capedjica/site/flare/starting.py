@@ -70,7 +70,7 @@ def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement
 
 def programs(home: SiteHome, kit: Kit, confinement: Confinement) -> list[processes.Program]:
     """Return what is run for a study; the carrier works in a folder that is its own, and knows one socket."""
-    workspace, socket = kit.workspace.absolute(), socket_path(kit.path, ROLE)
+    workspace, socket = kit.workspace.resolve(), socket_path(kit.path, ROLE)
     point_to(workspace, socket)
     command, closed = start_command(workspace), secrets(home, kit)
     carrier = processes.confined(CARRIER, confinement, workspace, command, closed, socket)
@@ -80,12 +80,12 @@ def programs(home: SiteHome, kit: Kit, confinement: Confinement) -> list[process
 def agent_program(kit: Kit, confinement: Confinement) -> processes.Program:
     """Return the agent."""
     command = _agent_command(kit, confinement.kind, confinement.uid)
-    return processes.Program(AGENT, command, str(kit.path.absolute()))
+    return processes.Program(AGENT, command, str(kit.path.resolve()))
 
 
 def _agent_command(kit: Kit, carrier: str, uid: int | None) -> tuple[str, ...]:
     own = "" if uid is None else str(uid)
-    return sys.executable, "-m", "capedjica.site.agent", str(kit.path.absolute()), carrier, own
+    return sys.executable, "-m", "capedjica.site.agent", str(kit.path.resolve()), carrier, own
 
 
 def secrets(home: SiteHome, kit: Kit) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import mode
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -40,6 +41,8 @@ Tick = Callable[[], None]
 _PLAIN_IMAGES: Final = FeatureTable(kind="voxels", voxel_size=8.0)
 # The fewest time points that any analysis needs.
 _FEWEST_TIMEPOINTS: Final = 2
+# So many tables tell how wide they usually are.
+_FOR_THE_WIDTH: Final = 25
 _WITHDREW: Final = "withdrew consent on"
 
 
@@ -160,7 +163,9 @@ def _plain_features(people: list[Person]) -> Features:
     paths = [recording.path for recording in recordings]
     if any(map(is_image, paths)):
         return open_features(_PLAIN_IMAGES, Path(), None)
-    return open_features(FeatureTable(), Path(), next(filter(None, map(_n_columns, paths)), 1))
+    # The usual width, and not that of the first file, which may be the odd one.
+    widths = [width for width in map(_n_columns, paths[:_FOR_THE_WIDTH]) if width is not None]
+    return open_features(FeatureTable(), Path(), mode(widths) if widths else 1)
 
 
 def _n_columns(path: Path) -> int | None:
@@ -230,4 +235,5 @@ def enrol(
     title = None if study is None else study.content.title
     enrolment = Enrolment.now(data, enrolled, left_out, title)
     write_enrolment(home, enrolment)
+    home.write_card(home.identity(), len(enrolled))
     return enrolment

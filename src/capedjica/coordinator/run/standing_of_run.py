@@ -1,0 +1,67 @@
+"""How a run on one machine stands, for whoever asks from another terminal; nothing of it is changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from capedjica.coordinator.run.journal import read_records
+from capedjica.coordinator.run.run_folder import RunFolder
+from capedjica.mechanisms.aggregator.history import privacy_statement
+from capedjica.privacy.wording import NOT_PRIVATE, round_up
+from capedjica.study.study_file import Study
+from capedjica.tools.locks import is_held
+
+_NOT_BEGUN: Final = (
+    "not begun, and not sealed. On this machine: capedjica run; for sites on machines of their own: "
+    "capedjica study provision"
+)
+
+
+def look(study: Study, run: Path) -> dict[str, Any]:
+    """Return how far a run is, as plain values, in the form that a run on several machines has."""
+    folder = RunFolder(run)
+    state = folder.state()
+    if state is None:
+        return _facts(study, "not sealed", _NOT_BEGUN, "not known before it runs")
+    folder.check(study)
+    here = "a folder of this machine"
+    if state.complete:
+        phase, words = "complete", f"complete; it took {state.seconds:.0f} s"
+    elif is_held(folder.lock_path):
+        phase, words = "running", f"running since {state.started}"
+    else:
+        phase, words = "stopped", "interrupted; the same command goes on"
+    return _facts(study, phase, words, here) | _made(study, folder)
+
+
+def _made(study: Study, folder: RunFolder) -> dict[str, Any]:
+    """Return which releases the journal holds, and what they cost."""
+    contract = study.contract
+    if not folder.journal_path.exists():
+        return {}
+    records = read_records(folder.journal_path, contract)
+    spent = privacy_statement(contract, [release for record in records for release in record.releases])
+    return {
+        "stage": contract.stages[records[-1].stage].query.label if records else "",
+        "n_done": len(records),
+        "epsilon": round_up(spent.spent_epsilon) if spent.private else NOT_PRIVATE,
+    }
+
+
+def _facts(study: Study, state: str, words: str, of_sites: str) -> dict[str, Any]:
+    there = state != "not sealed"
+    names = study.contract.roster.names
+    return {
+        "title": study.content.title,
+        "study": study.hash.hex(),
+        "state": state,
+        "words": words,
+        "server": "none: all sites are on this machine" if there else "not sealed",
+        "warnings": [],
+        "sites": [{"name": name, "connected": there, "words": of_sites} for name in names],
+        "stage": "",
+        "n_done": 0,
+        "n_total": sum(stage.count for stage in study.contract.stages),
+        "epsilon": "0",
+    }

@@ -1,0 +1,252 @@
+"""What data managers and coordinators stumbled over, each as a behaviour."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from capedjica.securesum.identity import Card
+from capedjica.site.home import SiteHome
+from tests.support.small_study import SIZES, changed, make_study
+from tests.support.terminal import Terminal
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return make_study(tmp_path, simulated=False)
+
+
+@pytest.fixture
+def site(study):
+    return study.folder / "sites" / "s1"
+
+
+# Sites are named by position; --site is the same
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["site outbox", "ledger show", "ledger verify", "ledger rebuild-head", "site purge", "site check"],
+)
+def test_a_site_is_named_by_position_or_by_option(command, site, cli):
+    SiteHome.load(site).open_ledger().close()
+    placed = cli(*command.split(), str(site))
+    named = cli(*command.split(), "--site", str(site))
+    assert (placed.returncode, placed.stdout) == (named.returncode, named.stdout) != (2, "")
+    both = cli(*command.split(), str(site), "--site", str(site))
+    assert both.returncode == 2
+    assert "the site is named twice" in both.stderr
+
+
+def test_without_a_name_the_site_is_here(site, cli, monkeypatch):
+    monkeypatch.chdir(site)
+    assert "next: capedjica site enrol" in cli("site", "check").stdout
+
+
+def test_approve_takes_the_site_by_position(study, site, cli):
+    approved = cli("site", "approve", str(study.folder), str(site))
+    assert approved.returncode == 0, approved.stderr
+    assert "Site s1 approved 'A small study'" in approved.stdout
+
+
+# Limits
+
+
+def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, site, cli):
+    settings = site / "site.toml"
+    settings.write_text(settings.read_text().replace("total_epsilon = 50.0", "total_epsilon = 9.0"))
+    result = cli("site", "approve", str(study.folder), str(site), "--yes")
+    assert result.returncode == 2
+    assert "the study may cost epsilon 10" in result.stderr
+    assert "all studies together are allowed epsilon 9" in result.stderr
+    assert not list((site / "approved").glob("*.toml"))
+    assert SiteHome.load(site).totals() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--total-epsilon", "2", "--study-epsilon", "3"], "epsilon 3, is above that of all together, 2"),
+        (["--study-epsilon", "nan"], "epsilon must be a number, got nan"),
+        (["--data", "nowhere"], "nowhere must be the folder of the scans; it is not a folder"),
+        (["--data", "empty"], "empty holds no .npy, .csv"),
+        (["--data", "empty", "--kind", "abide"], "empty is no copy of ABIDE"),
+    ],
+)
+def test_a_site_is_made_only_of_what_can_be_used(arguments, message, tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    result = cli("site", "init", "north", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert not (tmp_path / "north").exists()
+
+
+def test_a_new_site_says_how_many_people_it_found(site, tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = cli("site", "init", "north", "--data", str(site / "data"))
+    assert "Found 6 people" in made.stdout
+    assert "Next: capedjica site check north" in made.stdout
+
+
+# What check says
+
+
+def test_check_ends_with_how_many_are_usable_and_what_is_next(study, site, cli):
+    scan = site / "data" / "sub-02.npy"
+    broken = np.load(scan)
+    broken[3, 4] = np.nan
+    np.save(scan, broken)
+    shutil.copy(scan, site / "data" / "sub-02_run-2.npy")  # a second reason, the same person
+    checked = cli("site", "check", str(site))
+    assert checked.returncode == 2
+    assert checked.stdout.splitlines()[-1].startswith("5 of 6 usable; next: capedjica site enrol ")
+    assert cli("site", "enrol", str(site)).returncode == 0
+    enrolled = cli("site", "check", str(site)).stdout.splitlines()[-1]
+    assert enrolled.startswith("5 of 5 usable; next: send ")
+    assert "s1.card to the coordinator" in enrolled
+    facts = json.loads(cli("site", "check", str(site), "--json").stdout)
+    assert facts["usable"] == {"people": 5, "usable": 5}
+
+
+def test_check_follows_a_study_to_its_end(tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    study = make_study(tmp_path, iterations=2)
+    site = tmp_path / "sites" / "s1"
+
+    def last():
+        return cli("site", "check", str(site), "--study", str(tmp_path)).stdout.splitlines()[-1]
+
+    for name in ("s1", "s2", "s3", "s4"):
+        cli("site", "enrol", str(tmp_path / "sites" / name))
+    assert "next: capedjica site approve STUDY" in last()
+    assert cli("run", str(tmp_path)).returncode == 0
+    assert "next: nothing, the study has finished" in last()
+    # Finished, it is no study that has begun.
+    home = SiteHome.load(site)
+    assert home.is_over(study.hash.hex())
+    withdrawn = cli("site", "withdraw", "sub-01", str(site)).stdout
+    assert "has begun" not in withdrawn
+    assert "names the present key" not in cli("site", "rotate-key", str(site)).stdout
+    # And the run is not done again.
+    again = cli("run", str(tmp_path))
+    assert again.returncode == 0
+    assert "already complete" in again.stdout
+    looked = cli("status", str(tmp_path))
+    assert looked.returncode == 0
+    assert "complete" in looked.stdout
+
+
+@pytest.mark.parametrize("odd", ["first", "last"])
+def test_the_odd_one_out_is_the_one_unlike_the_others(site, cli, odd):
+    name = {"first": "sub-00", "last": "sub-05"}[odd]
+    np.save(site / "data" / f"{name}.npy", np.random.default_rng(0).normal(size=(60, 70)))
+    short = np.random.default_rng(1).normal(size=(20, 100))
+    np.save(site / "data" / "sub-03.npy", short)
+    checked = cli("site", "check", str(site))
+    wrong = checked.stdout.split("What is wrong with the data")[1].split("What it costs")[0]
+    assert f"{name}.npy: 70 features" in wrong
+    assert "note: " in wrong
+    assert "sub-03.npy: 20 time points; expected about 60" in wrong
+    assert wrong.count(".npy") == 2
+    assert checked.stdout.splitlines()[-1].startswith("5 of 6 usable")
+
+
+# Withdrawal is asked about
+
+
+def test_on_a_terminal_a_withdrawal_is_asked_for(site):
+    terminal = Terminal("site", "withdraw", "sub-01", str(site), cwd=site)
+    terminal.answer("Withdraw sub-01, for good?", "n")
+    terminal.expect("nothing changed")
+    assert terminal.close() == 1
+    assert not list(site.glob("withdrawn*"))
+
+
+# Cards
+
+
+def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    numbers = ["--components", "3", "--image-shape", "10x10", "--timepoints", "60", "--epsilon", "8"]
+    assert cli("study", "new", "joint/study.toml", "--title", "Joint", *numbers).returncode == 0
+    cards = []
+    for number in range(1, 5):
+        home = SiteHome.load(study.folder / "sites" / f"s{number}")
+        assert cli("site", "enrol", str(home.folder)).returncode == 0
+        cards.append(str(home.card_path))
+    assert Card.read((study.folder / "sites" / "s1" / "s1.card").read_text()).n_enrolled == SIZES[0]
+    wrong = cli("study", "add-site", cards[0], "--subjects", "99", "--study", "joint")
+    assert wrong.returncode == 2
+    assert "its card says 6 enrolled participants, not 99" in wrong.stderr
+    twice = cli("study", "add-site", *cards, cards[0], "--study", "joint")
+    assert twice.returncode == 2
+    assert "[[sites]]\nname" not in (tmp_path / "joint" / "study.toml").read_text()
+    added = cli("study", "add-site", *cards, "--study", "joint")
+    assert added.returncode == 0, added.stderr
+    assert added.stdout.count("compare it by voice") == 4
+    assert "The study's hash is now" in added.stdout
+    file = (tmp_path / "joint" / "study.toml").read_text()
+    assert [f"subjects = {size}" in file for size in SIZES] == [True] * 4
+    # What a study holds is the card of before, so that its hash is what it was.
+    assert "capedjica-site-2" not in file
+
+
+def test_a_new_key_signs_the_number_again(study, site, cli):
+    cli("site", "enrol", str(site))
+    assert cli("site", "rotate-key", str(site), "--yes").returncode == 0
+    home = SiteHome.load(site)
+    card = Card.read(home.card_path.read_text())
+    assert (card.site, card.n_enrolled) == (home.card(), 6)
+
+
+# Runs on one machine
+
+
+def test_what_keeps_sites_from_a_run_is_in_one_table(study, cli):
+    (study.folder / "sites" / "s3" / "data" / "sub-00.npy").unlink()
+    cli("site", "approve", str(study.folder), str(study.folder / "sites" / "s1"))
+    result = cli("run", str(study.folder))
+    assert result.returncode == 2
+    rows = [line.split() for line in result.stderr.splitlines() if line.startswith("  s")]
+    table = {row[0]: row[1:4] for row in rows if row[0] in ("s1", "s2", "s3", "s4")}
+    assert table == {
+        "s1": ["6", "6", "yes"],
+        "s2": ["9", "9", "no"],
+        "s3": ["7", "6", "no"],
+        "s4": ["8", "8", "no"],
+    }
+    assert cli("sites", "approve", str(study.folder), "--yes").returncode == 2
+    assert SiteHome.load(study.folder / "sites" / "s4").totals() is None
+
+
+def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    study = make_study(tmp_path, iterations=2)
+    before = cli("status", str(tmp_path))
+    assert before.returncode == 10
+    assert "capedjica run" in " ".join(before.stdout.split())
+    run = tmp_path / "run"
+    assert cli("run", str(tmp_path)).returncode == 0
+    facts = json.loads(cli("status", str(tmp_path), "--json").stdout)
+    assert (facts["state"], facts["n_done"] > 0) == ("complete", True)
+    assert float(facts["epsilon"]) == pytest.approx(10, rel=0.2)
+    state = json.loads((run / "run.json").read_text()) | {"complete": False}
+    (run / "run.json").write_text(json.dumps(state))
+    stopped = cli("status", str(tmp_path))
+    assert stopped.returncode == 12
+    assert "interrupted" in stopped.stdout
+    other = changed(study, tmp_path / "other.toml", title="Another")
+    assert cli("status", str(tmp_path / "other.toml")).returncode == 2, other
+
+
+def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):
+    cli("site", "enrol", str(study.folder / "sites" / "s3"), "--participant-label", "00")
+    seal = ["study", "provision", str(study.folder), "--host", "localhost", "--sites"]
+    result = cli(*seal, str(study.folder / "sites"))
+    assert result.returncode == 2
+    assert "was not sealed: site s3: the study enrols 7 subjects, its enrolment has 1" in result.stderr
+    assert result.stderr.splitlines()[-2].split()[:3] == ["s3", "7", "1"]
+    assert not (study.folder / "federation").exists()

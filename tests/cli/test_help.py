@@ -1,0 +1,48 @@
+"""What `--help` shows on a terminal of 80 columns."""
+
+import re
+import sys
+
+import pytest
+import typer
+
+from capedjica.cli import app, main
+
+GROUPS = ["", "site", "sites", "study", "ledger"]
+
+
+def shown(group, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    monkeypatch.setattr(sys, "argv", ["capedjica", *group.split(), "--help"])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    assert exited.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_summary_fits_into_one_line_of_eighty_columns(group, monkeypatch, capsys):
+    text = shown(group, monkeypatch, capsys)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "..." not in text.replace("COMMAND [ARGS]...", "")
+    command = typer.main.get_command(app)
+    for name in group.split():
+        command = command.commands[name]
+    for name in command.commands:
+        assert len(re.findall(rf"^  {name} +\S", text, re.MULTILINE)) == 1, name
+
+
+def test_commands_are_grouped_by_who_needs_them(monkeypatch, capsys):
+    text = shown("", monkeypatch, capsys)
+    headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert headings[1:] == [
+        "To look around",
+        "Coordinator",
+        "Data manager of a hospital",
+        "All sites on one machine",
+    ]
+    manager = text.split("Data manager of a hospital:")[1]
+    assert manager.split()[0] == "site"
+    own = re.findall(r"^(\S.*):$", shown("site", monkeypatch, capsys), re.MULTILINE)
+    assert "The site and its people" in own

@@ -1,0 +1,92 @@
+"""The page from data to a report: each of its ways, with small data of simulated participants laid out so."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.docs.test_docs import ROOT
+from tests.docs.test_guide_scans import make_abide
+from tests.support.shell import run_script
+
+PAGE = ROOT / "docs" / "guide-ten-minutes.md"
+
+
+def ways():
+    """The text of each section by its heading."""
+    parts = re.split(r"^## (.*)\n", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def fenced(heading, language):
+    return "".join(re.findall(rf"```{language}\n(.*?)```", ways()[heading], re.DOTALL))
+
+
+def simulated(folder, name, options):
+    """Lay simulated scans out as a folder for each site, which is not yet a site."""
+    run_script(f"capedjica simulate scratch {options}", folder)
+    for fifo in ("ask", "answer"):
+        (folder / fifo).unlink()
+    for home in (folder / "scratch" / "sites").iterdir():
+        shutil.copytree(home / "data", folder / name / home.name)
+
+
+def arrays(folder):
+    make_abide(folder, per_site=4, length=60, sites=["NYU", "PITT", "UM_1", "YALE"])
+    (folder / "abide_cc200").mkdir()
+    (folder / "series.npz").rename(folder / "abide_cc200" / "timeseries.npz")
+    (folder / "people.tsv").rename(folder / "abide_cc200" / "participants.tsv")
+    shutil.rmtree(folder / "nilearn_data")
+
+
+def tables(folder):
+    simulated(folder, "my_tables", "--sites 3 --subjects 24 --components 3 --timepoints 80 --image-side 8")
+
+
+def images(folder, name="my_images", kind="nifti"):
+    options = f"--format {kind} --sites 3 --subjects 9 --components 3 --timepoints 80 --voxel-size 12"
+    simulated(folder, name, options)
+
+
+def derivatives(folder):
+    images(folder, "my_derivatives", "bids")
+
+
+def people(folder):
+    rng = np.random.default_rng(0)
+    for site in ("north", "south", "west"):
+        (folder / "my_people" / site).mkdir(parents=True)
+        rows = [f"sub-{n:02}\t{rng.normal(50, 9):.1f}\t{rng.normal(1400, 90):.1f}" for n in range(12)]
+        text = "\n".join(["participant_id\tage\tvolume", *rows])
+        (folder / "my_people" / site / "participants.tsv").write_text(f"{text}\n")
+    (folder / "means.toml").write_text(fenced("A table of people", "toml"))
+
+
+LAYOUTS = {
+    "Arrays in one archive": arrays,
+    "Tables of regions": tables,
+    "NIfTI images": images,
+    "Derivatives of fMRIPrep": derivatives,
+    "nilearn's copy of ABIDE": lambda folder: make_abide(folder, per_site=2, length=60),
+    "A table of people": people,
+}
+# The other ways differ in what is read, and that is tested where it is read.
+LONG = {"NIfTI images", "Derivatives of fMRIPrep", "nilearn's copy of ABIDE"}
+
+
+def test_every_way_has_a_layout():
+    assert {heading for heading in ways() if fenced(heading, "bash")} == set(LAYOUTS)
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [pytest.param(name, marks=pytest.mark.full if name in LONG else ()) for name in LAYOUTS],
+)
+def test_six_commands_from_data_to_a_report(heading, tmp_path):
+    LAYOUTS[heading](tmp_path)
+    commands = fenced(heading, "bash")
+    assert len(commands.splitlines()) <= 6
+    run_script(commands, tmp_path)
+    (page,) = tmp_path.glob("*/run/report.html")
+    assert page.stat().st_size > 10_000
