@@ -1,10 +1,7 @@
 r"""One vector per person from their scan: what analyses of rows are computed on in a study of scans.
 
-================  =====================================================================================
-``average``       the mean over time of every feature; of a table with a row per person, the row
-``connectivity``  Fisher's z of the correlations between features, or between the time courses of networks
-``amplitudes``    log standard deviation of every feature or time course, less the person's mean of these
-================  =====================================================================================
+``average`` is the mean over time of every feature, or the row of a table with a row per person; everything
+else is one of :mod:`capedjica.algorithms.outcomes`, of the features or of the time courses of networks.
 
 Time courses are those of networks that an earlier analysis of the same study published: a centred scan times
 its unmixing matrix. All that is computed touches one person only, so it costs nothing.
@@ -15,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import Analysis, Means, Progress, Result
-from capedjica.algorithms.ica.one_person import centre, connectivity, standardise
+from capedjica.algorithms.ica.one_person import centre
 from capedjica.algorithms.ica.scan_length import CutScans
+from capedjica.algorithms.outcomes import Band, Outcome, OutcomeName
 from capedjica.algorithms.parallel import InParallel
 from capedjica.algorithms.state import pack, read_arrays
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
-ValuesName = Literal["average", "connectivity", "amplitudes"]
+ValuesName = Literal["average"] | OutcomeName
 Found_co = TypeVar("Found_co", bound=Result, covariant=True)
 # Correlations and deviations of fewer time points mean nothing.
 _FEWEST: Final = 3
@@ -42,14 +39,16 @@ class Values:
 
     Parameters
     ----------
-    kind : {"average", "connectivity", "amplitudes"}
-        What is computed.
+    kind : str
+        "average", or the name of an outcome.
     n_courses : int
         Features of a scan, or networks of the earlier analysis.
     order : tuple of int
         Which of the numbers, in which order; all of them where it is empty.
     center, scale : tuple of float
         Public numbers that are subtracted from these, and by which they are divided then; none where empty.
+    groups, bands, shrinkage
+        Of the outcome.
     """
 
     kind: ValuesName
@@ -57,6 +56,16 @@ class Values:
     order: tuple[int, ...] = ()
     center: tuple[float, ...] = ()
     scale: tuple[float, ...] = ()
+    groups: tuple[str, ...] = ()
+    bands: tuple[Band, ...] = ()
+    shrinkage: float = 0.1
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What is computed of time courses; None for averages."""
+        if self.kind == "average":
+            return None
+        return Outcome(self.kind, self.n_courses, self.groups, self.bands, self.shrinkage)
 
     @property
     def size(self) -> int:
@@ -65,13 +74,12 @@ class Values:
 
     @property
     def _all(self) -> int:
-        pairs = self.n_courses * (self.n_courses - 1) // 2
-        return pairs if self.kind == "connectivity" else self.n_courses
+        return self.n_courses if self.outcome is None else self.outcome.size
 
     def names(self, courses: Sequence[str]) -> tuple[str, ...]:
         """Return the names of the numbers, from those of the features or networks."""
-        if self.kind == "connectivity":
-            courses = [f"{one} - {other}" for one, other in combinations(courses, 2)]
+        if self.outcome is not None:
+            courses = self.outcome.names(courses)
         names = [courses[number] for number in self.order or range(self._all)]
         if self.center:
             names = [
@@ -90,27 +98,20 @@ class Values:
         with np.errstate(all="ignore"):
             if len(scan) < (1 if self.kind == "average" else _FEWEST):
                 return np.full(self.size, np.nan)
-            courses = np.asarray(scan, dtype=np.float64)
-            if unmixing is not None:
-                courses = centre(courses) @ unmixing.T
+            values = np.asarray(scan, dtype=np.float64)
+            courses = values if unmixing is None else centre(values) @ unmixing.T
             if not np.isfinite(courses).all():
                 return np.full(self.size, np.nan)
-            numbers = self._numbers(courses)
+            numbers = self._numbers(courses, values, unmixing)
             chosen = numbers[list(self.order)] if self.order else numbers
             moved = chosen - np.array(self.center) if self.center else chosen
             return moved / np.array(self.scale) if self.scale else moved
 
-    def _numbers(self, courses: FloatArray) -> FloatArray:
-        if self.kind == "average":
+    def _numbers(self, courses: FloatArray, scan: FloatArray, unmixing: FloatArray | None) -> FloatArray:
+        if self.outcome is None:
             average: FloatArray = courses.mean(axis=0)
             return average
-        if self.kind == "connectivity":
-            z = connectivity(standardise(courses))
-            upper: FloatArray = z[np.triu_indices(len(z), 1)]
-            return upper
-        logarithms = np.log(courses.std(axis=0))
-        relative: FloatArray = logarithms - logarithms.mean()
-        return relative
+        return self.outcome.numbers(courses, scan, unmixing)
 
 
 @dataclass(frozen=True, eq=False)
