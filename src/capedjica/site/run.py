@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from capedjica.data.covariates import Covariates
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
@@ -108,3 +109,7 @@ class _Watched(Sequence[Scan]):
         subject = self._subjects[index]
         self._reading()
         return subject
+
+    def covariates(self, index: int, motion: bool = False) -> Covariates:
+        """Return what a person's row says."""
+        return self._subjects.covariates(index, motion)

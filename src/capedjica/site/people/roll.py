@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN, longest_scan
+from capedjica.data.covariates import with_rows
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.layouts import Found, check_folder, find_people, is_image
@@ -106,7 +107,7 @@ def find(
     wanted = None if study is None else study.content.features.space
     if wanted is not None and data.space not in (None, wanted):
         raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
-    return find_people(
+    found = find_people(
         data.kind,
         home.data_path,
         pattern=data.pattern,
@@ -117,6 +118,9 @@ def find(
         # defence: the-withdrawn-are-not-found
         without=read_withdrawn(home) if withdrawn is None else withdrawn,
     )
+    if study is None or not study.content.participant_columns:
+        return found
+    return replace(found, people=with_rows(found.people, home.data_path))
 
 
 def open_people(home: SiteHome, study: Study) -> People:

@@ -40,6 +40,8 @@ class Setting:
         The analyses before this one, by name.
     folder : Path
         Where the public files that it names are.
+    sites : dict
+        How many people each site enrols.
     """
 
     features: FeatureTable
@@ -47,6 +49,7 @@ class Setting:
     noise: float = 0.0
     earlier: Mapping[str, AnalysisTable] = field(default_factory=dict)
     folder: Path = Path()
+    sites: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
@@ -100,6 +103,11 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     def releases(self) -> bool:
         """Whether anything is released; what releases nothing has no part of the budget."""
         return True
+
+    @property
+    def participant_columns(self) -> tuple[str, ...]:
+        """Columns of ``participants.tsv`` by which people are compared, besides their scans."""
+        return ()
 
     @property
     def not_covered(self) -> tuple[str, ...]:
