@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from capedjica.data.simulated.groups import SimulatedGroups
 from capedjica.errors import InputError
 from capedjica.one_machine.simulated_sites import Scans, SimulatedData, Tables
 from capedjica.privacy import validate
@@ -34,6 +35,8 @@ _USUAL_IMAGES: Final[dict[str, Any]] = {
     "noise": 1.0,
     "epsilon": 10.0,
 }
+# Standard deviations that differ by a factor of 20.
+_LARGEST_DIFFERENCE: Final = 3.0
 _FOREIGN: Final = {"voxel_size": TABLES, "image_side": IMAGES}
 # What a site may keep besides its scans, and the study: settings, keys, the study.toml.
 _SITE_BYTES: Final = 3 * 8192
@@ -63,6 +66,9 @@ class Simulation:
         Tables of pixels, one per person; or scans, as plain images or as fMRIPrep's derivatives.
     seed : int
         Of the scans; the private noise of a run is never seeded by it.
+    group_difference : float, optional
+        Patients and controls whose networks differ by so much (:mod:`capedjica.data.simulated.groups`), and
+        a study that compares them; without it, all are alike.
     """
 
     subjects: tuple[int, ...]
@@ -75,6 +81,7 @@ class Simulation:
     delta: float = 1e-5
     file_format: str = "npy"
     seed: int = 0
+    group_difference: float | None = None
 
     def __post_init__(self) -> None:
         for number, enrolled in enumerate(self.subjects, start=1):
@@ -87,6 +94,11 @@ class Simulation:
         validate.count("seed", self.seed, minimum=0)
         validate.nonnegative("noise", self.noise)
         validate.probability("delta", self.delta)
+        if self.group_difference is not None and not abs(self.group_difference) <= _LARGEST_DIFFERENCE:
+            raise InputError(
+                f"group_difference must be a number between -{_LARGEST_DIFFERENCE:g} and "
+                f"{_LARGEST_DIFFERENCE:g}, got {self.group_difference:g}"
+            )
         if validate.positive("epsilon", self.epsilon) > SITE_EPSILON:
             raise InputError(
                 f"epsilon must be at most the {SITE_EPSILON:g} of simulated sites, got {self.epsilon:g}"
@@ -105,6 +117,13 @@ class Simulation:
     def n_subjects(self) -> int:
         """Subjects of all sites."""
         return sum(self.subjects)
+
+    @cached_property
+    def groups(self) -> SimulatedGroups | None:
+        """Who is in which group."""
+        if self.group_difference is None:
+            return None
+        return SimulatedGroups.draw(self.n_subjects, self.n_components, self.group_difference, self.seed)
 
     @cached_property
     def data(self) -> SimulatedData:

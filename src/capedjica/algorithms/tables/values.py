@@ -9,10 +9,10 @@ its unmixing matrix. All that is computed touches one person only, so it costs n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -114,6 +114,21 @@ class Values:
         return self.outcome.numbers(courses, scan, unmixing)
 
 
+class NumbersBeside(Protocol):
+    """Numbers made of what is known of a person besides their scan: their covariates."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+
+    @property
+    def motion(self) -> bool:
+        """Whether the person's motion in the scanner is among what has to be known."""
+
+    def of(self, covariates: Mapping[str, Any]) -> FloatArray:
+        """Return the numbers; NaN where they cannot be had."""
+
+
 @dataclass(frozen=True, eq=False)
 class OfScans(Generic[Found_co]):
     """An analysis of rows, computed on scans.
@@ -132,6 +147,8 @@ class OfScans(Generic[Found_co]):
         Name of the earlier analysis whose networks are used; empty for none.
     unmixing : array (R, D), optional
         What that analysis found; only the aggregator has it, and publishes it.
+    beside : NumbersBeside, optional
+        Numbers that come before those of the scan in a row, from what else is known of the person.
     """
 
     rows: Analysis[Found_co]
@@ -140,6 +157,7 @@ class OfScans(Generic[Found_co]):
     longest: int
     networks: str = ""
     unmixing: FloatArray | None = None
+    beside: NumbersBeside | None = None
 
     def stages(self) -> tuple[Stage, ...]:
         """Return what is asked of the rows."""
@@ -153,7 +171,7 @@ class OfScans(Generic[Found_co]):
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
         """Return what a site computes, from rows that are made once for every matrix that is published."""
-        return _ScanRows(self, CutScans(subjects, self.longest))
+        return _ScanRows(self, subjects)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Found_co:
         """Publish the networks, if there are any, and analyse the rows."""
@@ -183,11 +201,13 @@ class _Beside:
 class _ScanRows:
     """What a site computes: the rows, kept, and what the analysis makes of them."""
 
-    def __init__(self, analysis: OfScans[Result], scans: CutScans) -> None:
-        self._analysis, self._scans = analysis, scans
+    def __init__(self, analysis: OfScans[Result], subjects: Sequence[Scan]) -> None:
+        self._analysis, self._subjects = analysis, subjects
+        self._scans = CutScans(subjects, analysis.longest)
+        self._n_beside = 0 if analysis.beside is None else analysis.beside.size
         # Before anybody's scan is read, and every page written to: whether there is memory must not depend on
         # data.
-        self._rows = np.full((len(scans), analysis.values.size), np.nan)
+        self._rows = np.full((len(subjects), self._n_beside + analysis.values.size), np.nan)
         self._networks: bytes | None = None
         self._statistics: Statistics | None = None
 
@@ -204,14 +224,23 @@ class _ScanRows:
             shape = (values.n_courses, self._analysis.n_features)
             unmixing = read_arrays(networks, unmixing=shape)["unmixing"]
         computed = InParallel(partial(values.of, unmixing=unmixing), self._scans)
-        for row in self._rows:
+        for number, row in enumerate(self._rows):
             # Whatever goes wrong with one person's scan must not touch anybody else's part.
             try:
-                row[:] = next(computed)
+                row[self._n_beside :] = next(computed)
+                row[: self._n_beside] = self._numbers_beside(number)
             except Exception:
                 # defence: one-row-fails-alone
                 row[:] = np.nan
         self._networks, self._statistics = networks, self._analysis.rows.site(list(self._rows))
+
+    def _numbers_beside(self, number: int) -> FloatArray:
+        """Return what else is known of a person; nobody's row can be had of subjects that have none."""
+        beside = self._analysis.beside
+        if beside is None:
+            return np.empty(0)
+        known = cast(Any, self._subjects).covariates(number, beside.motion)
+        return beside.of(known)
 
 
 def _apart(published: bytes) -> tuple[bytes, bytes]:

@@ -57,6 +57,13 @@ def simulate(
         ),
     ] = "npy",
     seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
+    group_difference: Annotated[
+        float | None,
+        typer.Option(
+            help="Make patients and controls, with two networks whose log standard deviations differ by so "
+            "much, and a study that compares them."
+        ),
+    ] = None,
 ) -> None:
     """Make a study with sites and scans of nobody real, whose truth is known, to try everything out on."""
     from capedjica.coordinator.planning.plan import spread_subjects
@@ -77,6 +84,7 @@ def simulate(
         epsilon=epsilon,
         delta=delta,
         seed=seed,
+        group_difference=group_difference,
     )
     console = Console()
     columns = (TextColumn("writing scans"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())
