@@ -1043,4 +1043,13 @@ DEFENCES = (
         "test_an_agent_of_two_users_is_told_which_network_it_was_started_in",
         {"the-network-it-was-started-in": "if knows_users:"},
     ),
+    Defence(
+        "bounds of a cross-moment",
+        "no row, however hostile, moves a cross-moment beyond its sensitivity",
+        "test_hostile_rows_never_move_it_beyond_the_declared_sensitivity",
+        {
+            "cross-moment-clips-vectors": "vectors = rows[:, 2:]",
+            "cross-moment-bounds-on-integers": "within = np.ones(len(y), dtype=bool)",
+        },
+    ),
 )

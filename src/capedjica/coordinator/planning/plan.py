@@ -241,7 +241,7 @@ def _stage_plan(contract: Contract, stage: Stage, plan: ReleasePlan) -> StagePla
         n_values=query.size,
         n_releases=stage.count,
         clip=query.clip,
-        spread=query.spread,
+        spread=query.sensitivity() / query.clip,
         share=stage.share,
         mu=mu,
         noise=plan.output_std,
