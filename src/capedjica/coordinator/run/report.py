@@ -27,17 +27,21 @@ from capedjica.metrics import match_components
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.brain import Peak
+from capedjica.report.findings import Comparison, effects_on_maps, findings_section
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
+from capedjica.study.analyses.group_comparison import GroupComparisonTable
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.arrays import FloatArray, read_matrix
 
 REPORT: Final = "report.html"
+# The arrays of a group comparison.
+_COMPARED: Final = ("effects", "standard_errors", "p_values", "q_values", "intervals", "noise")
 
 
 class _SiteCost(msgspec.Struct):
@@ -158,6 +162,8 @@ def _first_file(study: Study, step: StudyStep) -> str:
 
 
 def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
+    if isinstance(step.table, GroupComparisonTable):
+        return findings_section(_comparison(folder, study, step, step.table))
     place = Path(study.results_folder(step))
     shown = folder.holds([str(place / "maps.npy")])
     return section(
@@ -167,6 +173,38 @@ def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
         _tables(folder, study, step),
         _maps(folder, study, step) if shown else None,
     )
+
+
+def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupComparisonTable) -> Comparison:
+    """Return what a group comparison found, from the arrays that it left."""
+    place = Path(study.results_folder(step))
+    found = {name: folder.read_array(str(place / f"{name}.npy")) for name in _COMPARED}
+    return Comparison(
+        name=step.name,
+        summary=table.summary(step.setting),
+        article=table.article(step.setting),
+        outcome=table.values,
+        contrast=table.contrast_words,
+        names=table.vector_names(step.setting),
+        courses=table.pair_names(step.setting),
+        on_maps=_on_maps(folder, study, table, found["effects"]),
+        public_groups=table.mode == "public-groups",
+        **found,
+    )
+
+
+def _on_maps(
+    folder: RunFolder, study: Study, table: GroupComparisonTable, effects: FloatArray
+) -> MapSet | None:
+    """Return the effects on single networks where these are; None where outcomes are not of networks."""
+    networks = next((step for step in study.steps if step.name == table.networks), None)
+    if networks is None:
+        return None
+    maps = _maps(folder, study, networks)
+    if len(maps) != len(effects):
+        return None
+    shown = effects_on_maps(effects, maps.values)
+    return replace(_placed(shown, maps, study), names=(f"effect on {table.values}",))
 
 
 def _tables(folder: RunFolder, study: Study, step: StudyStep) -> list[ResultTable]:

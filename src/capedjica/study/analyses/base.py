@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -138,6 +138,14 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     def fewest_timepoints(self, setting: Setting) -> int:
         """Return how many time points a scan must have to be of any use."""
         return 1
+
+    def covariate_notes(self, covariates: Mapping[str, Any]) -> Iterable[tuple[str, str, bool]]:
+        """Return what is found and expected of a person's covariates, and whether it has to be mended."""
+        return ()
+
+    def site_notes(self, people: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+        """Return what is found and expected of the covariates of a site's people together."""
+        return ()
 
     def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
         """Return what only its site is told of a scan that is of less or no use: what is found and expected.

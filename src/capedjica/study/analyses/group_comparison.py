@@ -1,19 +1,22 @@
-"""``kind = "group-comparison"``: whether groups differ, or outcomes go with a number, people's others alike."""
+"""``kind = "group-comparison"``: whether groups differ in outcomes of people, or these go with a number."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 import msgspec
 import numpy as np
 
+from capedjica.algorithms.glm.design import Column, Design, is_missing
 from capedjica.algorithms.outcomes import Standard, default_clip, from_theory
 from capedjica.data.covariates import MOTION
+from capedjica.errors import InputError
 from capedjica.study.analyses.base import Positive, Setting, Words
 from capedjica.study.analyses.of_rows import Number, RowsTable
+from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted
 
 ColumnName = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
@@ -25,11 +28,24 @@ _ORIGINS: Final = {
     "public-cohort": "from a public cohort, nobody of which takes part",
     "earlier-study": "from the published results of an earlier study",
 }
-_UNPROTECTED: Final = (
-    "who belongs to which group: the number of people in each group of every site is public (mode "
-    "'public-groups'), and the guarantee is for everything else about a person"
-)
 _MISSING: Final = "A person without one of these, or with a scan of no use, counts as zero; all stay counted."
+
+
+@dataclass(frozen=True, eq=False)
+class DesignRow:
+    """A person's row of the design, from their covariates."""
+
+    design: Design
+    motion: bool
+
+    @property
+    def size(self) -> int:
+        """Numbers of a row."""
+        return self.design.size
+
+    def of(self, covariates: Mapping[str, Any]) -> FloatArray:
+        """Return the row; NaN for what is missing."""
+        return self.design.encode(covariates)
 
 
 class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -104,7 +120,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     @property
     def not_covered(self) -> tuple[str, ...]:
         """That groups are public, where they are."""
-        return (_UNPROTECTED,) if self.mode == "public-groups" else ()
+        return () if self.mode == "private" else self.design.not_covered
 
     # What is wrong
 
@@ -163,7 +179,58 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     def _contrast(self) -> ColumnTable:
         return next(column for column in self.columns if column.name == self.contrast)
 
+    @property
+    def design(self) -> Design:
+        """What is compared, and what is adjusted for."""
+        others = [column.column() for column in self.columns if column.name != self.contrast]
+        others += [Column(MOTION, "number", 0.0, self.motion_limit)] * self.motion
+        sizes = {one.site: one.sizes for one in self.group_sizes} if self.mode == "public-groups" else None
+        return Design(self._contrast.column(), tuple(others), self.mode, sizes)
+
+    # What only a site is told
+
+    def covariate_notes(self, covariates: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
+        """Yield what is found and expected of a person's covariates, and whether it has to be mended."""
+        for column in self.design.columns:
+            value = covariates.get(column.name)
+            if is_missing(value):
+                yield f"no {column.name}", "a value; without one a person counts as zero", False
+            elif not np.isfinite(column.encode(value)).all():
+                declared = " or ".join(column.levels) or "a number"
+                yield f"{column.name} {str(value)[:40]!r}", f"{declared}, as the study declares", True
+            elif column.kind == "number" and not column.low <= float(cast(Any, value)) <= column.high:
+                bounds = f"{column.low:g} to {column.high:g}, to which others are clipped"
+                yield f"{column.name} {float(cast(Any, value)):g}", bounds, False
+
+    def site_notes(self, people: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+        """Yield what is found and expected of the people of a site together; nobody else is told."""
+        counts = Counter(str(row[self.contrast]) for row in people if not is_missing(row.get(self.contrast)))
+        if len(counts) == 1:
+            yield f"{self.contrast} is the same for everybody", "several; the site says nothing about it"
+        elif self._contrast.levels and 1 in counts.values():
+            yield f"a group of {self.contrast} with one person", "more; the site says little about it"
+
     # In words
+
+    @property
+    def contrast_words(self) -> str:
+        """What is compared: the second level against the first, or one unit more of a number."""
+        if self._contrast.levels:
+            return f"{self._contrast.levels[1]} against {self._contrast.levels[0]}"
+        return f"per unit of {self.contrast}"
+
+    def vector_names(self, setting: Setting) -> tuple[str, ...]:
+        """Return what the numbers are called; effects are in their own units, not standardised ones."""
+        return msgspec.structs.replace(self, center=(), scale=())._plain_names(setting)
+
+    def _plain_names(self, setting: Setting) -> tuple[str, ...]:
+        return super().vector_names(setting)
+
+    def pair_names(self, setting: Setting) -> tuple[str, ...]:
+        """Return what the outcomes are between: networks or groups of them; nothing for other outcomes."""
+        if self.values == "blocks":
+            return tuple(dict.fromkeys(self.groups))
+        return self.course_names(setting) if self.values.endswith("connectivity") else ()
 
     def summary(self, setting: Setting) -> str:
         """Return in few words what is computed."""
@@ -202,7 +269,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             f"on {self.contrast}, adjusted for {listed}"
         )
 
-    # Standardised outcomes
+    # Computed
 
     def standard(self, setting: Setting) -> Standard:
         """Return the public centre, scale and clip."""

@@ -127,9 +127,12 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
 
     def vector_names(self, setting: Setting) -> tuple[str, ...]:
         """Return what the numbers of the vector are called."""
+        return self.vector(setting).names(self.course_names(setting))
+
+    def course_names(self, setting: Setting) -> tuple[str, ...]:
+        """Return what the features or networks are called."""
         earlier = setting.earlier.get(self.networks or "")
-        courses = earlier.network_names if isinstance(earlier, IcaTable) else setting.names
-        return self.vector(setting).names(courses)
+        return earlier.network_names if isinstance(earlier, IcaTable) else tuple(setting.names)
 
     def on_scans(self, rows: Analysis[Any], setting: Setting) -> Analysis[Any]:
         """Return an analysis of rows as one of scans."""
