@@ -16,12 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from capedjica.data.simulated.groups import SimulatedGroups
+from capedjica.data.simulated.groups import AGES, LEVELS, SimulatedGroups
 from capedjica.errors import InputError
 from capedjica.one_machine.simulated_sites import Scans, SimulatedData, Tables
 from capedjica.privacy import validate
 from capedjica.site.home import SiteHome
-from capedjica.study.analyses import IcaTable
+from capedjica.study.analyses import AnalysisTable, IcaTable
+from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study
 
 # The most that a simulated site may spend, on one study as on all of them.
@@ -205,6 +206,18 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes:,.0f} PB"
 
 
+def _analyses(simulation: Simulation) -> tuple[AnalysisTable, ...]:
+    """Return the networks, and the comparison of their amplitudes where there are groups."""
+    networks = IcaTable(n_components=simulation.n_components)
+    if simulation.groups is None:
+        return (networks,)
+    columns = ColumnTable(name="group", levels=LEVELS), ColumnTable(name="age", range=AGES)
+    comparison = GroupComparisonTable(
+        name="groups", networks=networks.kind, values="amplitudes", contrast="group", columns=columns
+    )
+    return networks, comparison
+
+
 def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     """Write the sites without their scans, and the study between them; return where the scans go."""
     data = simulation.data
@@ -228,7 +241,7 @@ def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     privacy = PrivacyTable(epsilon=simulation.epsilon, delta=simulation.delta)
     content = StudyFile(
         title=title,
-        analyses=(IcaTable(n_components=simulation.n_components),),
+        analyses=_analyses(simulation),
         features=data.features,
         privacy=privacy,
         sites=sites,

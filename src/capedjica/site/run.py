@@ -63,7 +63,7 @@ def attending(
                 home,
                 ledger,
                 open_people(home, study),
-                lambda people: study.analysis.site(_Watched(people, partial(reading, name))),
+                lambda people: study.analysis.site(_Watched(people, name, partial(reading, name))),
             )
             try:
                 policy = SitePolicy(home.settings.policy.allow_unprotected)
@@ -97,10 +97,10 @@ def _log_unreadable(site: str, people: People) -> None:
 
 
 class _Watched(Sequence[Scan]):
-    """Subjects that tell when one of them is read."""
+    """Subjects of a site that tell when one of them is read."""
 
-    def __init__(self, subjects: People, reading: Callable[[], None]) -> None:
-        self._subjects, self._reading = subjects, reading
+    def __init__(self, subjects: People, site: str, reading: Callable[[], None]) -> None:
+        self._subjects, self.site, self._reading = subjects, site, reading
 
     def __len__(self) -> int:
         return len(self._subjects)

@@ -125,8 +125,8 @@ class NumbersBeside(Protocol):
     def motion(self) -> bool:
         """Whether the person's motion in the scanner is among what has to be known."""
 
-    def of(self, covariates: Mapping[str, Any]) -> FloatArray:
-        """Return the numbers; NaN where they cannot be had."""
+    def of(self, covariates: Mapping[str, Any], site: str) -> FloatArray:
+        """Return the numbers of a person of a site; NaN where they cannot be had."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,8 +239,8 @@ class _ScanRows:
         beside = self._analysis.beside
         if beside is None:
             return np.empty(0)
-        known = cast(Any, self._subjects).covariates(number, beside.motion)
-        return beside.of(known)
+        subjects = cast(Any, self._subjects)
+        return beside.of(subjects.covariates(number, beside.motion), subjects.site)
 
 
 def _apart(published: bytes) -> tuple[bytes, bytes]:

@@ -41,7 +41,8 @@ from capedjica.tools.arrays import FloatArray, read_matrix
 
 REPORT: Final = "report.html"
 # The arrays of a group comparison.
-_COMPARED: Final = ("effects", "standard_errors", "p_values", "q_values", "intervals", "noise")
+_COMPARED: Final = ("effects", "standard_errors", "p_values", "q_values", "intervals")
+NOISE_COLUMN: Final = "of it by privacy noise"
 
 
 class _SiteCost(msgspec.Struct):
@@ -179,6 +180,8 @@ def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupCo
     """Return what a group comparison found, from the arrays that it left."""
     place = Path(study.results_folder(step))
     found = {name: folder.read_array(str(place / f"{name}.npy")) for name in _COMPARED}
+    (effects,) = _tables(folder, study, step)
+    noise = np.array([row[effects.columns.index(NOISE_COLUMN)] for row in effects.rows], dtype=np.float64)
     return Comparison(
         name=step.name,
         summary=table.summary(step.setting),
@@ -189,6 +192,7 @@ def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupCo
         courses=table.pair_names(step.setting),
         on_maps=_on_maps(folder, study, table, found["effects"]),
         public_groups=table.mode == "public-groups",
+        noise=noise,
         **found,
     )
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 import msgspec
 import numpy as np
 
+from capedjica.algorithms.analysis import Analysis
+from capedjica.algorithms.glm.analysis import (
+    DESIGN_LABEL,
+    EFFECTS_LABEL,
+    LEADING,
+    VARIANCES_LABEL,
+    GroupComparisonAnalysis,
+)
 from capedjica.algorithms.glm.design import Column, Design, is_missing
+from capedjica.algorithms.ica.scan_length import longest_scan
 from capedjica.algorithms.outcomes import Standard, default_clip, from_theory
+from capedjica.algorithms.tables.values import OfScans
 from capedjica.data.covariates import MOTION
 from capedjica.errors import InputError
 from capedjica.study.analyses.base import Positive, Setting, Words
@@ -32,20 +42,21 @@ _MISSING: Final = "A person without one of these, or with a scan of no use, coun
 
 
 @dataclass(frozen=True, eq=False)
-class DesignRow:
-    """A person's row of the design, from their covariates."""
+class DesignNumbers:
+    """A person's numbers of the design, from their covariates; those that lead the row first."""
 
-    design: Design
+    comparison: GroupComparisonAnalysis
     motion: bool
 
     @property
     def size(self) -> int:
-        """Numbers of a row."""
-        return self.design.size
+        """How many there are."""
+        return LEADING + self.comparison.design.size
 
-    def of(self, covariates: Mapping[str, Any]) -> FloatArray:
-        """Return the row; NaN for what is missing."""
-        return self.design.encode(covariates)
+    def of(self, covariates: Mapping[str, Any], site: str) -> FloatArray:
+        """Return the numbers; NaN for what is missing."""
+        design = self.comparison.design.encode(covariates)
+        return np.concatenate([self.comparison.leading(site, float(design[0])), design])
 
 
 class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -97,6 +108,11 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     clip: Positive | None = None
     origin: Origin = "theory"
 
+    meanings: ClassVar[Words] = {
+        VARIANCES_LABEL: "how much the numbers vary between people of the same site",
+        DESIGN_LABEL: "how much the columns vary between people of the same site, and which go together",
+        EFFECTS_LABEL: "how the numbers go with the column of interest, differences between sites taken out",
+    }
     comments: ClassVar[Words] = {
         **RowsTable.comments,
         "contrast": "The column of interest: two levels, or a number.",
@@ -279,3 +295,27 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             theory = from_theory(vector.outcome, setting.scan_length)
             return Standard(theory.center, theory.scale, clip, theory.origin)
         return Standard(np.array(self.center), np.array(self.scale), clip, _ORIGINS[self.origin])
+
+    def open(self, setting: Setting) -> Analysis[Any]:
+        """Return the comparison of standardised outcomes."""
+        standard = self.standard(setting)
+        comparison = GroupComparisonAnalysis(
+            self.design,
+            tuple(map(float, standard.scale)),
+            dict(setting.sites),
+            standard.clip,
+            self.vector_names(setting),
+        )
+        scaled = replace(
+            self.vector(setting),
+            center=tuple(map(float, standard.center)),
+            scale=tuple(map(float, standard.scale)),
+        )
+        return OfScans(
+            comparison,
+            scaled,
+            setting.n_features,
+            longest_scan(setting.scan_length),
+            self.networks or "",
+            beside=DesignNumbers(comparison, self.motion),
+        )
