@@ -1,9 +1,9 @@
 r"""The design of a group comparison: public columns, and how a person's values become numbers in [-1, 1].
 
-A number x in a public range [l, h] becomes :math:`2 (x - l) / (h - l) - 1`, clipped to [-1, 1]. A category with
-L public levels becomes L - 1 numbers, 1 for the level and -1 for all others, the first level having none of its
-own; two levels are thus -1 and 1. A value that is missing, or a level that is not declared, becomes NaN, and
-somebody with NaN anywhere contributes zero to every release.
+A number x in a public range [l, h] becomes :math:`2 (x - l) / (h - l) - 1`, clipped to [-1, 1]. A category
+with L public levels becomes L - 1 numbers, 1 for the level and -1 for all others, the first level having none
+of its own; two levels are thus -1 and 1. A value that is missing, or a level that is not declared, becomes
+NaN, and somebody with NaN anywhere contributes zero to every release.
 """
 
 from __future__ import annotations
