@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from capedjica.algorithms.analysis import ResultTable
 from capedjica.report import charts
-from capedjica.report.downloads import Download, Figure, table, tsv
+from capedjica.report.downloads import Download, Figure, tsv
 from capedjica.report.maps import MapSet, components
-from capedjica.report.sections import Section
+from capedjica.report.sections import Section, shown_table
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted
 
@@ -24,7 +25,11 @@ _POWER: Final = 0.8
 _MOST_SHOWN: Final = 40
 # A network covers the features where its map has at least this part of its largest value.
 _COVERED: Final = 0.4
-_COLUMNS: Final = ("outcome", "effect", "standard_error", "low", "high", "p_value", "q_value")
+_HALF: Final = " Groups are coded -1 and 1, so an effect is half the difference between them."
+_NOT_ESTIMABLE: Final = (
+    "No effect can be estimated: the released moments do not show, beyond their noise, that the column of "
+    "interest varies within sites."
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,8 +48,8 @@ class Comparison:
         Of the outcomes.
     effects, standard_errors, p_values, q_values : arrays (d,)
         Of each outcome, in its own units.
-    intervals : array (d, 2)
-        Of each test by itself, at 95%.
+    low, high : arrays (d,)
+        Ends of the interval of each test by itself, at 95%.
     noise : array (d,)
         Standard deviation that privacy alone adds to each effect.
     courses : sequence of str
@@ -53,6 +58,10 @@ class Comparison:
         Effects of single networks where these are (:func:`effects_on_maps`).
     public_groups : bool
         Whether group membership is public.
+    halved : bool
+        Whether an effect is half a difference, that of two groups coded -1 and 1.
+    table : ResultTable
+        All numbers.
     """
 
     name: str
@@ -65,11 +74,14 @@ class Comparison:
     standard_errors: FloatArray
     p_values: FloatArray
     q_values: FloatArray
-    intervals: FloatArray
+    low: FloatArray
+    high: FloatArray
     noise: FloatArray
+    table: ResultTable
     courses: Sequence[str] = ()
     on_maps: MapSet | None = None
     public_groups: bool = False
+    halved: bool = False
 
     @property
     def found(self) -> NDArray[np.bool_]:
@@ -77,32 +89,37 @@ class Comparison:
         found: NDArray[np.bool_] = self.q_values <= LEVEL
         return found
 
+    @property
+    def strength(self) -> FloatArray:
+        """Effects in units of their standard errors, without their sign."""
+        strength: FloatArray = np.abs(self.effects / self.standard_errors)
+        return strength
+
+    @property
+    def estimable(self) -> bool:
+        """Whether there are effects at all."""
+        return bool(len(self.effects)) and bool(np.isfinite(self.effects).all())
+
 
 def findings_section(compared: Comparison) -> Section:
     """Return the section."""
-    rows = _rows(compared)
-    file = table(f"{compared.name}.csv", _COLUMNS, rows)
+    shown_numbers = shown_table(replace(compared.table, chart="none"))
+    if not compared.estimable:
+        words = [_NOT_ESTIMABLE, methods_words(compared)]
+        return Section(compared.name, compared.summary, compared.article, [shown_numbers], paragraphs=words)
+    file, shown = shown_numbers.file, compared.on_maps
     figures = [_matrix(compared, file), _forest(compared, file)]
-    shown = compared.on_maps
     return Section(
         compared.name,
         compared.summary,
         compared.article,
+        [shown_numbers],
         components=[] if shown is None else components(shown),
         look="" if shown is None else shown.look,
         paragraphs=[found_words(compared), hidden_words(compared), methods_words(compared)],
         figures=[figure for figure in figures if figure is not None],
-        files=[file, tsv(f"{compared.name}.tsv", _COLUMNS, rows)],
+        files=[file, tsv(f"{compared.name}.tsv", compared.table.columns, compared.table.rows)],
     )
-
-
-def _rows(compared: Comparison) -> list[Sequence[Any]]:
-    low, high = compared.intervals.T
-    columns = (compared.effects, compared.standard_errors, low, high, compared.p_values, compared.q_values)
-    return [
-        (name, *map(float, numbers))
-        for name, numbers in zip(compared.names, np.column_stack(columns), strict=True)
-    ]
 
 
 # In words
@@ -116,25 +133,23 @@ def found_words(compared: Comparison) -> str:
             f"None of {counted(len(compared.names), 'outcome')} differs significantly at a false discovery "
             f"rate of {LEVEL:.0%} ({compared.contrast}). That is no evidence that there is no difference."
         )
-    strongest = chosen[np.argsort(-np.abs(compared.effects / compared.standard_errors)[chosen])]
+    strongest = chosen[np.argsort(-compared.strength[chosen])]
     listed = "; ".join(_effect_words(compared, number) for number in strongest[:5])
     more = f"; and {len(chosen) - 5} more" if len(chosen) > 5 else ""
     return (
         f"{len(chosen)} of {counted(len(compared.names), 'outcome')} {'is' if len(chosen) == 1 else 'are'} "
         f"significant at a false discovery rate of {LEVEL:.0%} ({compared.contrast}): {listed}{more}. "
-        "Filled points and dots mark them."
+        f"Filled points and dots mark them.{_HALF if compared.halved else ''}"
     )
 
 
 def _effect_words(compared: Comparison, number: int) -> str:
-    low, high = compared.intervals[number]
-    return f"{compared.names[number]} {compared.effects[number]:+.3g} (95% interval {low:.3g} to {high:.3g})"
+    ends = f"{compared.low[number]:.3g} to {compared.high[number]:.3g}"
+    return f"{compared.names[number]} {compared.effects[number]:+.3g} (95% interval {ends})"
 
 
 def hidden_words(compared: Comparison) -> str:
     """Return what noise could hide: the effect that had been found in four of five studies like this."""
-    if not len(compared.names):
-        return ""
     threshold = norm.isf(LEVEL / (2 * len(compared.names))) + norm.isf(1 - _POWER)
     typical = float(np.median(compared.standard_errors))
     noise = float(np.median(compared.noise))
@@ -143,7 +158,7 @@ def hidden_words(compared: Comparison) -> str:
         f"What noise could hide: with a typical standard error of {typical:.3g}, an effect of "
         f"{threshold * typical:.3g} is found in {_POWER:.0%} of studies like this one (Bonferroni over all "
         f"outcomes); smaller ones may well be there unseen. Noise for privacy is {part:.0%} of the variance "
-        "of a typical effect, the rest is that of sampling people."
+        "of a typical effect, the rest is that of sampling people and of imperfect adjustment."
     )
 
 
@@ -167,17 +182,14 @@ def methods_words(compared: Comparison) -> str:
 # Figures
 
 
-def _forest(compared: Comparison, file: Download) -> Figure | None:
-    strength = np.abs(compared.effects / compared.standard_errors)
-    if not len(strength) or not np.isfinite(compared.intervals).all():
-        return None
-    order = np.argsort(-strength, kind="stable")[:_MOST_SHOWN]
+def _forest(compared: Comparison, file: Download) -> Figure:
+    order = np.argsort(-compared.strength, kind="stable")[:_MOST_SHOWN]
     said = "; ".join(_effect_words(compared, number) for number in order[:10])
-    left = len(strength) - len(order)
+    left = len(compared.names) - len(order)
     drawing = charts.forest(
         [compared.names[number] for number in order],
         compared.effects[order].tolist(),
-        compared.intervals[order],
+        np.column_stack([compared.low, compared.high])[order],
         compared.found[order].tolist(),
         f"effect on {compared.outcome} ({compared.contrast})",
     )
@@ -190,7 +202,7 @@ def _matrix(compared: Comparison, file: Download) -> Figure | None:
     if not compared.courses:
         return None
     effects, found = pair_matrix(compared.names, compared.courses, compared.effects, compared.found)
-    strongest = int(np.argmax(np.abs(compared.effects / compared.standard_errors)))
+    strongest = int(np.argmax(compared.strength))
     return Figure(
         alt=f"Matrix of effects on {compared.outcome} between {len(compared.courses)} networks; the clearest "
         f"is {_effect_words(compared, strongest)}. {int(compared.found.sum())} are significant.",

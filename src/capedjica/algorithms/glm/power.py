@@ -10,17 +10,28 @@ test at level alpha is :math:`(z_{1 - \alpha/2} + z_{\text{power}})` times it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 from scipy import stats
 
 from capedjica.algorithms.glm.analysis import GroupComparisonAnalysis
-from capedjica.mechanisms.terms import Terms
 
 
-def unit_noise(terms: Terms, sizes: Mapping[str, int], share: float = 1.0) -> float:
+class Noise(Protocol):
+    """What says how much noise there will be: :class:`capedjica.mechanisms.terms.Terms`, or a study."""
+
+    @property
+    def mechanism(self) -> str:
+        """How a mean is made private."""
+
+    def mean_noise(self, subjects: Sequence[int], share: float) -> float:
+        """Return the noise on a mean of vectors of norm at most 1, from a share of the budget."""
+
+
+def unit_noise(terms: Noise, sizes: Mapping[str, int], share: float = 1.0) -> float:
     """Return the noise on a mean for each unit of the sensitivity of a sum; 0 without privacy."""
     return terms.mean_noise(list(sizes.values()), share) / 2
 
@@ -31,14 +42,14 @@ def clipped_variance(size: int, clip: float) -> float:
     return float(np.minimum(stats.chi2.ppf(places, size), clip**2).mean()) / size
 
 
-def standard_error(analysis: GroupComparisonAnalysis, terms: Terms, group_variance: float = 0.9) -> float:
+def standard_error(analysis: GroupComparisonAnalysis, terms: Noise, group_variance: float = 0.9) -> float:
     """Return the expected standard error of an effect in standard deviations, per unit of the coded contrast.
 
     Parameters
     ----------
     analysis : GroupComparisonAnalysis
         The comparison.
-    terms : Terms
+    terms : Noise
         What it may cost.
     group_variance : float
         Variance of a private contrast within sites: 1 of two equal groups, 0.9 of about one third.
@@ -54,7 +65,7 @@ def standard_error(analysis: GroupComparisonAnalysis, terms: Terms, group_varian
 
 def minimum_detectable_effect(
     analysis: GroupComparisonAnalysis,
-    terms: Terms,
+    terms: Noise,
     power: float = 0.8,
     alpha: float = 0.05,
     group_variance: float = 0.9,
@@ -64,7 +75,7 @@ def minimum_detectable_effect(
     return float(quantiles) * standard_error(analysis, terms, group_variance)
 
 
-def site_weights(analysis: GroupComparisonAnalysis, terms: Terms) -> dict[str, float]:
+def site_weights(analysis: GroupComparisonAnalysis, terms: Noise) -> dict[str, float]:
     """Return the weights of sites with public groups at which the expected standard error is least.
 
     A site where nearly all belong to one group needs more noise than others (k_s up to 2), for all. Its
@@ -81,7 +92,7 @@ def site_weights(analysis: GroupComparisonAnalysis, terms: Terms) -> dict[str, f
     return min(choices, key=lambda weights: standard_error(replace(plain, weights=weights), terms))
 
 
-def variances_are_worth_releasing(analysis: GroupComparisonAnalysis, terms: Terms) -> bool:
+def variances_are_worth_releasing(analysis: GroupComparisonAnalysis, terms: Noise) -> bool:
     """Tell whether released variances are better than 1, the bound that the public scale gives.
 
     They are where the noise on their mean over outcomes is less than a quarter of what it is to be.

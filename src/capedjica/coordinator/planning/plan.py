@@ -86,6 +86,7 @@ class Plan:
 
     ``epsilon`` is the total of the planned releases for the site that gives most, under every accountant;
     ``epsilon_descent`` and ``paper_says`` are there for the paper's method, to be compared with each other.
+    ``detectable`` are the differences that group comparisons can find, in standard deviations.
     Questions that make no sense for the mechanism have no answer, and where nobody is protected, every cost
     is infinite.
     """
@@ -101,6 +102,7 @@ class Plan:
     subjects_needed: list[dict[str, float]]
     colluding: list[dict[str, Any]]
     one_more_site: dict[str, float]
+    detectable: dict[str, list[dict[str, Any]]]
     warnings: list[str]
 
     @property
@@ -230,6 +232,11 @@ def _plan(study: Study, paper: PaperMethod | None, contract: Contract) -> Plan:
         subjects_needed=subjects_needed(contract) if private else [],
         colluding=colluding(contract) if cape else [],
         one_more_site=one_more_site(contract) if private and contract.mechanism != "local" else {},
+        detectable={
+            step.name: [asdict(one) for one in found]
+            for step in study.steps
+            if (found := step.table.detectable(step.setting))
+        },
         warnings=_warnings(contract),
     )
 

@@ -40,9 +40,16 @@ from capedjica.study.study_file import Study, StudyStep
 from capedjica.tools.arrays import FloatArray, read_matrix
 
 REPORT: Final = "report.html"
-# The arrays of a group comparison.
-_COMPARED: Final = ("effects", "standard_errors", "p_values", "q_values", "intervals")
-NOISE_COLUMN: Final = "of it by privacy noise"
+# The numbers of a group comparison, by the columns of its table.
+_COMPARED: Final = {
+    "effects": "effect",
+    "standard_errors": "standard error",
+    "noise": "of it by privacy noise",
+    "low": "low",
+    "high": "high",
+    "p_values": "p",
+    "q_values": "q",
+}
 
 
 class _SiteCost(msgspec.Struct):
@@ -178,21 +185,23 @@ def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
 
 def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupComparisonTable) -> Comparison:
     """Return what a group comparison found, from the arrays that it left."""
-    place = Path(study.results_folder(step))
-    found = {name: folder.read_array(str(place / f"{name}.npy")) for name in _COMPARED}
     (effects,) = _tables(folder, study, step)
-    noise = np.array([row[effects.columns.index(NOISE_COLUMN)] for row in effects.rows], dtype=np.float64)
+    found = {
+        name: np.array([row[effects.columns.index(column)] for row in effects.rows], dtype=np.float64)
+        for name, column in _COMPARED.items()
+    }
     return Comparison(
         name=step.name,
         summary=table.summary(step.setting),
         article=table.article(step.setting),
         outcome=table.values,
         contrast=table.contrast_words,
-        names=table.vector_names(step.setting),
+        names=[str(row[0]) for row in effects.rows],
         courses=table.pair_names(step.setting),
         on_maps=_on_maps(folder, study, table, found["effects"]),
         public_groups=table.mode == "public-groups",
-        noise=noise,
+        halved=bool(table.design.contrast.levels),
+        table=effects,
         **found,
     )
 
@@ -205,7 +214,7 @@ def _on_maps(
     if networks is None:
         return None
     maps = _maps(folder, study, networks)
-    if len(maps) != len(effects):
+    if len(maps) != len(effects) or not np.isfinite(effects).all():
         return None
     shown = effects_on_maps(effects, maps.values)
     return replace(_placed(shown, maps, study), names=(f"effect on {table.values}",))

@@ -20,6 +20,8 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 # Becomes the name of a folder.
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
 Words = Mapping[str, str]
+POWER: Final = 0.8
+"""With which probability a plan wants a difference to be found."""
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
@@ -67,6 +69,29 @@ class Setting:
         return list(self.features.columns) or [
             f"feature {number}" for number in range(1, self.n_features + 1)
         ]
+
+
+@dataclass(frozen=True)
+class Detectable:
+    """The smallest differences that a study can find, in standard deviations of an outcome.
+
+    Attributes
+    ----------
+    contrast : str
+        Between what.
+    n_outcomes : int
+        How many are tested.
+    single, among_all : float
+        Found with probability `POWER` by one test at 5%, and by the same among all (Bonferroni).
+    without_privacy : float
+        What one test of as many people would find without any noise.
+    """
+
+    contrast: str
+    n_outcomes: int
+    single: float
+    among_all: float
+    without_privacy: float
 
 
 class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -134,6 +159,10 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         """Return the same as part of a sentence of an article, after "participants at 3 sites"."""
         summary = self.summary(setting)
         return summary[:1].lower() + summary[1:]
+
+    def detectable(self, setting: Setting) -> list[Detectable]:
+        """Return which differences a study can find, known beforehand; nothing of other analyses."""
+        return []
 
     def fewest_timepoints(self, setting: Setting) -> int:
         """Return how many time points a scan must have to be of any use."""

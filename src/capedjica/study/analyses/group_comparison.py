@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +18,21 @@ from capedjica.algorithms.glm.analysis import (
     LEADING,
     VARIANCES_LABEL,
     GroupComparisonAnalysis,
+    attenuation,
 )
 from capedjica.algorithms.glm.design import Column, Design, is_missing
+from capedjica.algorithms.glm.power import (
+    Noise,
+    minimum_detectable_effect,
+    site_weights,
+    variances_are_worth_releasing,
+)
 from capedjica.algorithms.ica.scan_length import longest_scan
 from capedjica.algorithms.outcomes import Standard, default_clip, from_theory
 from capedjica.algorithms.tables.values import OfScans
 from capedjica.data.covariates import MOTION
 from capedjica.errors import InputError
-from capedjica.study.analyses.base import Positive, Setting, Words
+from capedjica.study.analyses.base import POWER, Detectable, Positive, Setting, Words
 from capedjica.study.analyses.of_rows import Number, RowsTable
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted
@@ -38,6 +46,11 @@ _ORIGINS: Final = {
     "public-cohort": "from a public cohort, nobody of which takes part",
     "earlier-study": "from the published results of an earlier study",
 }
+_LEVEL: Final = 0.05
+# Variances of a coded contrast within sites: of groups of which one is a third, and of a number that is
+# anywhere in its range.
+_GROUPS: Final = 0.9
+_EVENLY: Final = 1 / 3
 _MISSING: Final = "A person without one of these, or with a scan of no use, counts as zero; all stay counted."
 
 
@@ -57,6 +70,20 @@ class DesignNumbers:
         """Return the numbers; NaN for what is missing."""
         design = self.comparison.design.encode(covariates)
         return np.concatenate([self.comparison.leading(site, float(design[0])), design])
+
+
+@dataclass(frozen=True)
+class _ShareOfNoise:
+    """The noise of an analysis that has its part of a study's budget."""
+
+    noise: float
+
+    @property
+    def mechanism(self) -> str:
+        return "cape" if self.noise else "none"
+
+    def mean_noise(self, subjects: Sequence[int], share: float) -> float:
+        return self.noise / math.sqrt(share)
 
 
 class ColumnTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -235,6 +262,12 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             return f"{self._contrast.levels[1]} against {self._contrast.levels[0]}"
         return f"per unit of {self.contrast}"
 
+    @property
+    def range_words(self) -> str:
+        """Between what a plan looks for differences: the groups, or the ends of the range."""
+        low, high = self._contrast.levels or (f"{end:g}" for end in self._contrast.range or ())
+        return f"{self.contrast} {low} and {high}"
+
     def vector_names(self, setting: Setting) -> tuple[str, ...]:
         """Return what the numbers are called; effects are in their own units, not standardised ones."""
         return msgspec.structs.replace(self, center=(), scale=())._plain_names(setting)
@@ -296,16 +329,45 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             return Standard(theory.center, theory.scale, clip, theory.origin)
         return Standard(np.array(self.center), np.array(self.scale), clip, _ORIGINS[self.origin])
 
-    def open(self, setting: Setting) -> Analysis[Any]:
-        """Return the comparison of standardised outcomes."""
-        standard = self.standard(setting)
-        comparison = GroupComparisonAnalysis(
+    def comparison(self, setting: Setting) -> GroupComparisonAnalysis:
+        """Return the comparison of rows; what is released, and how sites weigh, follow from the noise."""
+        standard, noise = self.standard(setting), _ShareOfNoise(setting.noise)
+        plain = GroupComparisonAnalysis(
             self.design,
             tuple(map(float, standard.scale)),
             dict(setting.sites),
             standard.clip,
             self.vector_names(setting),
         )
+        weighted = replace(plain, weights=site_weights(plain, noise))
+        return replace(weighted, release_variances=variances_are_worth_releasing(weighted, noise))
+
+    def detectable(self, setting: Setting) -> list[Detectable]:
+        """Return which differences of the outcomes the study can find, with the planned noise and without."""
+        comparison, noise = self.comparison(setting), _ShareOfNoise(setting.noise)
+        variance = _GROUPS if self._contrast.levels else _EVENLY
+        # From one group, or end of a range, to the other, in outcomes that are not clipped.
+        factor = 2 / attenuation(comparison.size, comparison.bound)
+
+        def smallest(noise: Noise, n_tests: int) -> float:
+            alpha = _LEVEL / n_tests
+            return factor * minimum_detectable_effect(
+                comparison, noise, POWER, alpha, group_variance=variance
+            )
+
+        return [
+            Detectable(
+                contrast=self.range_words,
+                n_outcomes=comparison.size,
+                single=smallest(noise, 1),
+                among_all=smallest(noise, comparison.size),
+                without_privacy=smallest(_ShareOfNoise(0.0), 1),
+            )
+        ]
+
+    def open(self, setting: Setting) -> Analysis[Any]:
+        """Return the comparison of standardised outcomes."""
+        standard, comparison = self.standard(setting), self.comparison(setting)
         scaled = replace(
             self.vector(setting),
             center=tuple(map(float, standard.center)),
