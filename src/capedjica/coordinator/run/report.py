@@ -225,7 +225,16 @@ def _tables(folder: RunFolder, study: Study, step: StudyStep) -> list[ResultTabl
     if not folder.holds([name]):
         return []
     found = folder.read_json(name, list[TableFile])
-    return [ResultTable(one.name, one.caption, one.columns, one.rows, one.chart) for one in found]
+    return [
+        ResultTable(
+            one.name,
+            one.caption,
+            one.columns,
+            [[math.nan if cell is None else cell for cell in row] for row in one.rows],
+            one.chart,
+        )
+        for one in found
+    ]
 
 
 def _known(value: float | None) -> float:
