@@ -76,8 +76,8 @@ LEADING: Final = 2
 """Numbers of a row before the design: the fixed factor and the site's weight."""
 
 _PRIOR_CORRELATION: Final = 0.4
-_PRIOR_VARIANCE: Final = (1 / 3, 0.25)
-_SMALLEST_VARIANCE: Final = 0.02
+_PRIOR_VARIANCE: Final = (0.8, 0.4)
+_SMALLEST_VARIANCE: Final = 0.1
 # In units of its noise; below it the contrast is not told from one that never varies.
 _LEAST_Q: Final = 2.5
 _COMPLETE_SPREAD: Final = 0.05
@@ -196,12 +196,16 @@ class GroupComparisonAnalysis:
         return 0.3 * self.variance_clip
 
     @cached_property
-    def _design_clip(self) -> float:
-        """Norm of the squares of a pair: 2 for every number that may be 1 and -1, of others less."""
-        covariates = (
-            2.0 if c.kind == "category" else 0.7 for c in self.design.covariates for _ in range(c.size)
+    def _design_factors(self) -> FloatArray:
+        """By what the numbers of a design are multiplied: those with a range vary less than two levels do."""
+        return np.array(
+            [2.0 if c.kind == "number" else 1.0 for c in self.design.columns for _ in range(c.size)]
         )
-        return 2.0 + math.fsum(covariates)
+
+    @property
+    def _design_clip(self) -> float:
+        """Norm of the squares of a pair: 2 for every number."""
+        return 2.0 * self.design.size
 
     def weight(self, site: str) -> float:
         """Return omega_s."""
@@ -308,7 +312,10 @@ class GroupComparisonAnalysis:
         return _Variances(shrunk, uncertainty, complete)
 
     def _adjust(self, mean: FloatArray, noise: float, complete: float) -> _Adjustment:
-        """Return gamma from the released covariance, each entry at its posterior mean, and what is left."""
+        """Return gamma from the released covariance, each entry at its posterior mean, and what is left.
+
+        It is computed in the units of the release, and gamma then in those of the encoded design.
+        """
         factor = 1 / (self._pairs_per_person * complete)
         moments, noise = unsvec(mean) * factor, noise * factor
         variance_g = max(float(moments[0, 0]), 0.05)
@@ -316,24 +323,30 @@ class GroupComparisonAnalysis:
         kept = spread**2 / (spread**2 + noise**2)
         variances = np.maximum(prior + kept * (np.diag(moments)[1:] - prior), _SMALLEST_VARIANCE)
         deviations, off_noise = np.sqrt(variances), noise / math.sqrt(2)
-        zz = _posterior(moments[1:, 1:], _PRIOR_CORRELATION * np.outer(deviations, deviations), off_noise)
-        np.fill_diagonal(zz[0], variances)
-        np.fill_diagonal(zz[1], kept * noise**2)
+        zz, zz_error = _posterior(
+            moments[1:, 1:], _PRIOR_CORRELATION * np.outer(deviations, deviations), off_noise
+        )
+        np.fill_diagonal(zz, variances)
+        np.fill_diagonal(zz_error, kept * noise**2)
         prior_gz = _PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
         gz, gz_error = _posterior(moments[0, 1:], prior_gz, off_noise)
-        covariance = _positive(zz[0])
-        gamma: FloatArray = np.asarray(np.linalg.solve(covariance, gz), dtype=np.float64)
-        spread_of_score = math.sqrt(float(gamma @ covariance @ gamma))
+        zz = _positive(zz)
+        gamma: FloatArray = np.asarray(np.linalg.solve(zz, gz), dtype=np.float64)
+        units = self._design_factors[1:] / self._design_factors[0]
+        # In units of the encoded contrast.
+        score = 2 * math.sqrt(float(gamma @ zz @ gamma)) / self._design_factors[0]
         width = 1.0
         if not self.public_groups:
-            width = 1 + min(float(np.abs(gamma).sum()), 2 * spread_of_score)
-        elif 2 * spread_of_score > self.adjustment:
+            width = 1 + min(float(np.abs(gamma * units).sum()), score)
+        elif score > self.adjustment:
             # Scores beyond the agreed bound would be cut: adjust by less, and count what is left.
-            gamma = gamma * self.adjustment / (2 * spread_of_score)
-        left = gz - covariance @ gamma
-        doubt = left**2 + gz_error + zz[1] @ gamma**2
+            gamma = gamma * self.adjustment / score
+        left = gz - zz @ gamma
+        doubt = (left**2 + gz_error + zz_error @ gamma**2) / self._design_factors[0] ** 2
         confounding = self.covariate_effect**2 * float((doubt / variances).sum()) / width**2
-        return _Adjustment(gamma, width, confounding, float(gamma @ gz), float(gamma**2 @ gz_error))
+        squares = self._design_factors[0] ** 2
+        explained, unsure = float(gamma @ gz) / squares, float(gamma**2 @ gz_error) / squares**2
+        return _Adjustment(gamma * units, width, confounding, explained, unsure)
 
     def _findings(
         self,
@@ -358,7 +371,7 @@ class GroupComparisonAnalysis:
         return Findings(
             effects=effects * units,
             standard_errors=errors * units,
-            statistics=np.where(estimable, moments / np.sqrt(null), np.nan),
+            statistics=moments / np.sqrt(null),
             degrees=np.broadcast_to(degrees, (self.size,)).astype(np.float64),
             noise=np.where(estimable, noise / max(q, 1e-300), np.inf) * units,
             names=self.names,
@@ -375,7 +388,8 @@ class GroupComparisonAnalysis:
         """Return q, its standard error, and S_hh, the mean square of the scores within sites."""
         if not self.public_groups:
             q = float(mean[-1]) / self.contrast_factor
-            return q, noise / self.contrast_factor, max(q, 0.0) / adjustment.width
+            # For tests, which need no more of q than this, also where effects cannot be told.
+            return q, noise / self.contrast_factor, min(max(q, 0.2), 1.0) / adjustment.width
         once, twice, plain = self.group_moments
         explained = min(adjustment.explained / plain, 0.9)
         doubt = math.sqrt(adjustment.explained_variance) / plain
@@ -472,7 +486,8 @@ class _SiteRows:
         return np.column_stack([mark, clip_rows(squares, self._analysis.variance_clip)])
 
     def _covariance(self) -> FloatArray:
-        return np.array([svec(np.outer(pair, pair)) for pair in self._pairs(self._design)])
+        pairs = self._pairs(self._design * self._analysis._design_factors)
+        return np.array([svec(np.outer(pair, pair)) for pair in pairs])
 
     def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
         """Return rows (k, t, y), with the contrast as one more outcome where it is private."""
