@@ -18,7 +18,10 @@ from tests.support.shell import run_script
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 GUIDES = [page for page in PAGES if page.name.startswith("guide-")]
 # Run by a test that also looks at what comes out.
-OWN_TEST = {"guide-scans.md": "tests/docs/test_guide_scans.py"}
+OWN_TEST = {
+    "guide-scans.md": "tests/docs/test_guide_scans.py",
+    "guide-findings.md": "tests/docs/test_guide_findings.py",
+}
 
 
 def blocks(language, pages=PAGES):
