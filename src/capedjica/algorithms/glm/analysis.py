@@ -391,6 +391,8 @@ class GroupComparisonAnalysis:
             # For tests, which need no more of q than this, also where effects cannot be told.
             return q, noise / self.contrast_factor, min(max(q, 0.2), 1.0) / adjustment.width
         once, twice, plain = self.group_moments
+        # Of people, where those of pairs were counted.
+        complete = math.sqrt(complete)
         explained = min(adjustment.explained / plain, 0.9)
         doubt = math.sqrt(adjustment.explained_variance) / plain
         q = once * (1 - explained) * complete
@@ -461,10 +463,11 @@ class _SiteRows:
         kinds = self._analysis._kinds
         if stage >= len(kinds):
             raise ProtocolError(f"there is no stage {stage}")
-        if kinds[stage] == EFFECTS_LABEL:
-            arrays = read_arrays(state, gamma=(self._analysis.n_covariates,), width=(1,))
-            return [self._scores(arrays["gamma"], float(arrays["width"][0]))]
-        return [self._variances() if kinds[stage] == VARIANCES_LABEL else self._covariance()]
+        with np.errstate(all="ignore"):
+            if kinds[stage] == EFFECTS_LABEL:
+                arrays = read_arrays(state, gamma=(self._analysis.n_covariates,), width=(1,))
+                return [self._scores(arrays["gamma"], float(arrays["width"][0]))]
+            return [self._variances() if kinds[stage] == VARIANCES_LABEL else self._covariance()]
 
     def _pairs(self, values: FloatArray) -> FloatArray:
         """Return half the difference of every pair times sqrt(2), at its first member; zero elsewhere."""
@@ -492,15 +495,14 @@ class _SiteRows:
     def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
         """Return rows (k, t, y), with the contrast as one more outcome where it is private."""
         analysis = self._analysis
-        with np.errstate(all="ignore"):
-            explained = self._design[:, 1:] @ gamma
-            if analysis.public_groups:
-                scores = np.clip(-self._leading[:, 1] * explained, -analysis.adjustment, analysis.adjustment)
-                parts = [self._leading[:, 0], scores, self._outcomes]
-            else:
-                contrast = self._design[:, 0]
-                scores = (contrast - explained) / width
-                parts = [np.zeros(len(scores)), scores, self._outcomes, analysis.contrast_factor * contrast]
+        explained = self._design[:, 1:] @ gamma
+        if analysis.public_groups:
+            scores = np.clip(-self._leading[:, 1] * explained, -analysis.adjustment, analysis.adjustment)
+            parts = [self._leading[:, 0], scores, self._outcomes]
+        else:
+            contrast = self._design[:, 0]
+            scores = (contrast - explained) / width
+            parts = [np.zeros(len(scores)), scores, self._outcomes, analysis.contrast_factor * contrast]
         rows = np.column_stack(parts)
         rows[~self._complete] = np.nan
         return rows
