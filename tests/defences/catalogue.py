@@ -155,6 +155,18 @@ DEFENCES = (
         {"a-line-by-itself": 'opened = partial(path.open, encoding="utf-8-sig")'},
     ),
     Defence(
+        "covariates fail alone",
+        "covariates that cannot be read are nobody's error during a run",
+        "test_a_table_that_is_none_fails_nobody_during_a_run",
+        {"covariates-fail-alone": "raise"},
+    ),
+    Defence(
+        "covariates of the approval",
+        "a participant's row that changed needs another approval, as their scans do",
+        "test_a_row_that_changed_needs_another_approval",
+        {"covariates-of-the-approval": "rows = ()"},
+    ),
+    Defence(
         "clip on integers",
         "replacing one subject moves the sum by at most the sensitivity",
         "test_replacing_one_subject_moves_the_sum_by_at_most_the_sensitivity",

@@ -87,7 +87,6 @@ def _approved(home: SiteHome, study: Study, name: str, files: Files) -> Person:
     paths = {home.data_path / _name(file): state.row for file, state in files.items()}
     rows = tuple(Recording(path, row=name) for path, is_row in paths.items() if is_row)
     scans = recordings_among([path for path, is_row in paths.items() if not is_row])
-    # defence: covariates-of-the-approval
     covariates = rows[0] if rows and study.content.participant_columns else None
     return Person(name, rows if study.content.features.kind == "table" else scans, covariates)
 
@@ -156,6 +155,7 @@ def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Recording]]:
 
     Each comes as if it were the recording; what counts is the file, or the person's row in it.
     """
+    # defence: covariates-of-the-approval
     rows = () if person.covariates is None else (person.covariates,)
     for recording in (*person.recordings, *rows):
         for path in recording.sources:
