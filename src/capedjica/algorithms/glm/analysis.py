@@ -67,9 +67,10 @@ DESIGN_LABEL: Final = "covariance of the design"
 EFFECTS_LABEL: Final = "effects of the contrast"
 VARIANCE_SHARE: Final = 0.1
 DESIGN_SHARE: Final = 0.1
+"""With the usual prior for covariates; less in proportion where that is smaller."""
 COVARIATE_EFFECT: Final = 0.3
 """Public prior: standard deviations of an outcome per standard deviation of a covariate."""
-LARGEST_ADJUSTMENT: Final = 0.25
+LARGEST_ADJUSTMENT: Final = 0.1
 """Of the coded contrast by covariates, where groups are public and no other bound is given."""
 PSD_SPREAD: Final = math.sqrt(2)
 LEADING: Final = 2
@@ -259,7 +260,8 @@ class GroupComparisonAnalysis:
             VARIANCES_LABEL, self.size + 1, math.hypot(self.variance_clip, self._pair_mark), PSD_SPREAD
         )
         covariance = Query(DESIGN_LABEL, svec_size(self.design.size), self._design_clip, PSD_SPREAD)
-        before = {VARIANCES_LABEL: (variances, VARIANCE_SHARE), DESIGN_LABEL: (covariance, DESIGN_SHARE)}
+        design_share = DESIGN_SHARE * min(1.0, max(0.1, self.covariate_effect / COVARIATE_EFFECT))
+        before = {VARIANCES_LABEL: (variances, VARIANCE_SHARE), DESIGN_LABEL: (covariance, design_share)}
         asked = [Stage(before[kind][0], share=before[kind][1]) for kind in self._kinds[:-1]]
         return (*asked, Stage(self.effects_query, share=1 - math.fsum(stage.share for stage in asked)))
 
