@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,27 +36,34 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("folder", type=Path, help="with timeseries.npz and participants.tsv")
         command.add_argument("--repetitions", type=int, default=200 if name == "abide" else 2000)
         command.add_argument("--whole", type=int, default=10 if name == "abide" else 200)
+        if name == "calibration":
+            command.add_argument("--people", type=int, nargs="*", help="sizes of studies")
+        command.add_argument("--add", action="store_true", help="to the rows of an earlier run")
         command.add_argument("--redraw", action="store_true", help="page and figure anew, from the CSV")
         command.add_argument("--output", type=Path, default=RESULTS, help="folder of the results")
     return parser
 
 
-def _rows(asked: argparse.Namespace) -> Rows:
+def _rows(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if asked.name == "abide":
-        return list(abide.compare(asked.folder, asked.repetitions, asked.whole))
+        return abide.compare(asked.folder, asked.repetitions, asked.whole)
     if asked.name == "truth":
-        return list(simulated.truth(asked.repetitions))
-    return list(simulated.calibration(asked.repetitions, asked.whole))
+        return simulated.truth(asked.repetitions)
+    return simulated.calibration(asked.repetitions, asked.whole, asked.people or simulated.SIZES)
 
 
-def _write_csv(path: Path, rows: Rows) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(
-            {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
-            for row in rows
-        )
+def _write_csv(path: Path, rows: Iterator[dict[str, Any]], add: bool) -> None:
+    """Write rows as they come: what was done counts, if the rest is interrupted."""
+    add = add and path.exists()
+    with open(path, "a" if add else "w", newline="", encoding="utf-8") as file:
+        for number, row in enumerate(rows):
+            writer = csv.DictWriter(file, list(row))
+            if not number and not add:
+                writer.writeheader()
+            writer.writerow(
+                {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}
+            )
+            file.flush()
 
 
 def _read_csv(path: Path) -> Rows:
@@ -79,9 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = asked.output / f"findings-{asked.name}.csv"
     try:
         if not asked.redraw:
-            rows = _rows(asked)
             asked.output.mkdir(parents=True, exist_ok=True)
-            _write_csv(path, rows)
+            _write_csv(path, _rows(asked), asked.add)
         write_page(path, PAGES[asked.name], NAMES[asked.name], _read_csv(path))
     except InputError as error:
         console.print(f"error: {error}")

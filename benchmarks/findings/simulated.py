@@ -6,7 +6,7 @@ deviations, and sites differ by 0.5. Outcomes are independent with variance 1 wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ AGE_RANGE: Final = 2.5
 LARGEST_ADJUSTMENT: Final = 0.8
 EFFECT: Final = 0.25
 EPSILONS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
+WHOLE_EPSILONS: Final = (1.0, 10.0)
 SIZES: Final = (100, 300, 1000)
 
 
@@ -126,9 +127,14 @@ def _tally(found: Findings, truth: FloatArray, null: NDArray[np.bool_]) -> dict[
     }
 
 
-def calibration(repetitions: int, whole: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield error rates for null data and data with a fifth of true effects."""
-    for people in SIZES:
+def calibration(
+    repetitions: int, whole: int, sizes: Sequence[int] = SIZES, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Yield error rates for null data and data with a fifth of true effects.
+
+    Through the whole protocol: null data, at the epsilons of `WHOLE_EPSILONS`.
+    """
+    for people in sizes:
         for effects in (np.zeros(N_OUTCOMES), some_effects()):
             population = Population(people, effects)
             comparisons = {
@@ -137,7 +143,9 @@ def calibration(repetitions: int, whole: int, seed: int = 0) -> Iterator[dict[st
                 for epsilon in EPSILONS
             }
             truth = clipped_effects(population, population.analysis("private").bound)
-            for path, count in (("moments", repetitions), ("whole protocol", whole)):
+            # The rates with effects need fewer.
+            fewer = repetitions // 4 if effects.any() else repetitions
+            for path, count in (("moments", fewer), ("whole protocol", whole)):
                 if not count:
                     continue
                 chance = np.random.default_rng([seed, people, int(effects.any()), path == "moments"])
@@ -147,6 +155,8 @@ def calibration(repetitions: int, whole: int, seed: int = 0) -> Iterator[dict[st
                 for _ in range(count):
                     designs, outcomes = population.draw(chance)
                     for key, comparison in comparisons.items():
+                        if path != "moments" and key[1] not in WHOLE_EPSILONS:
+                            continue
                         found = (
                             comparison.drawn(designs, outcomes, chance)
                             if path == "moments"
@@ -154,6 +164,8 @@ def calibration(repetitions: int, whole: int, seed: int = 0) -> Iterator[dict[st
                         )
                         tallies[key].append(_tally(found, truth, effects == 0))
                 for (mode, epsilon), own in tallies.items():
+                    if not own:
+                        continue
                     released = comparisons[mode, epsilon].analysis.release_variances
                     yield (
                         {
@@ -165,7 +177,7 @@ def calibration(repetitions: int, whole: int, seed: int = 0) -> Iterator[dict[st
                             "variances": "released" if released else "public",
                             "repetitions": len(own),
                         }
-                        | {name: float(np.nanmean([one[name] for one in own])) for name in own[0] if own}
+                        | {name: float(np.nanmean([one[name] for one in own])) for name in own[0]}
                         | {"fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own)))}
                     )
 

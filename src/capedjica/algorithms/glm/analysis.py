@@ -45,7 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -56,7 +56,7 @@ from capedjica.algorithms.analysis import Means, Progress
 from capedjica.algorithms.glm.design import Design
 from capedjica.algorithms.glm.findings import Findings
 from capedjica.algorithms.state import pack, read_arrays
-from capedjica.algorithms.svec import svec, svec_size, unsvec
+from capedjica.algorithms.svec import svec_size, unsvec
 from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import CrossMoment, Query, Stage, Statistics
@@ -90,6 +90,7 @@ def default_clip(size: int) -> float:
     return 0.8 * math.sqrt(size)
 
 
+@lru_cache
 def attenuation(size: int, clip: float) -> float:
     """Return the mean of min(1, C / norm) of independent normal outcomes with the public centre and scale."""
     places = (np.arange(2000) + 0.5) / 2000
@@ -167,7 +168,7 @@ class GroupComparisonAnalysis:
     @property
     def bound(self) -> float:
         """C."""
-        return default_clip(self.size) if self.clip is None else self.clip
+        return default_clip(self.size) if self.clip is None else float(self.clip)
 
     @property
     def public_groups(self) -> bool:
@@ -223,7 +224,9 @@ class GroupComparisonAnalysis:
 
     def rows(self, site: str, design: FloatArray, outcomes: FloatArray) -> FloatArray:
         """Return a site's rows from encoded designs (M_s, 1 + p) and standardised outcomes (M_s, d)."""
-        leading = np.array([self.leading(site, float(contrast)) for contrast in design[:, 0]])
+        leading = np.tile(self.leading(site, 0.0), (len(design), 1))
+        if self.public_groups:
+            leading[:, 0] += self.weight(site) * design[:, 0]
         return np.hstack([leading, design, outcomes])
 
     def _group_mean(self, site: str) -> float:
@@ -492,7 +495,10 @@ class _SiteRows:
 
     def _covariance(self) -> FloatArray:
         pairs = self._pairs(self._design * self._analysis._design_factors)
-        return np.array([svec(np.outer(pair, pair)) for pair in pairs])
+        rows, columns = np.triu_indices(pairs.shape[1])
+        # svec of every outer product at once.
+        squares: FloatArray = pairs[:, rows] * pairs[:, columns] * np.where(rows == columns, 1, math.sqrt(2))
+        return squares
 
     def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
         """Return rows (k, t, y), with the contrast as one more outcome where it is private."""
