@@ -45,7 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -56,7 +56,7 @@ from capedjica.algorithms.analysis import Means, Progress
 from capedjica.algorithms.glm.design import Design
 from capedjica.algorithms.glm.findings import Findings
 from capedjica.algorithms.state import pack, read_arrays
-from capedjica.algorithms.svec import svec, svec_size, unsvec
+from capedjica.algorithms.svec import svec_size, unsvec
 from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import CrossMoment, Query, Stage, Statistics
@@ -67,9 +67,10 @@ DESIGN_LABEL: Final = "covariance of the design"
 EFFECTS_LABEL: Final = "effects of the contrast"
 VARIANCE_SHARE: Final = 0.1
 DESIGN_SHARE: Final = 0.1
+"""With the usual prior for covariates; less in proportion where that is smaller."""
 COVARIATE_EFFECT: Final = 0.3
 """Public prior: standard deviations of an outcome per standard deviation of a covariate."""
-LARGEST_ADJUSTMENT: Final = 0.25
+LARGEST_ADJUSTMENT: Final = 0.1
 """Of the coded contrast by covariates, where groups are public and no other bound is given."""
 PSD_SPREAD: Final = math.sqrt(2)
 LEADING: Final = 2
@@ -89,6 +90,7 @@ def default_clip(size: int) -> float:
     return 0.8 * math.sqrt(size)
 
 
+@lru_cache
 def attenuation(size: int, clip: float) -> float:
     """Return the mean of min(1, C / norm) of independent normal outcomes with the public centre and scale."""
     places = (np.arange(2000) + 0.5) / 2000
@@ -166,7 +168,7 @@ class GroupComparisonAnalysis:
     @property
     def bound(self) -> float:
         """C."""
-        return default_clip(self.size) if self.clip is None else self.clip
+        return default_clip(self.size) if self.clip is None else float(self.clip)
 
     @property
     def public_groups(self) -> bool:
@@ -222,7 +224,9 @@ class GroupComparisonAnalysis:
 
     def rows(self, site: str, design: FloatArray, outcomes: FloatArray) -> FloatArray:
         """Return a site's rows from encoded designs (M_s, 1 + p) and standardised outcomes (M_s, d)."""
-        leading = np.array([self.leading(site, float(contrast)) for contrast in design[:, 0]])
+        leading = np.tile(self.leading(site, 0.0), (len(design), 1))
+        if self.public_groups:
+            leading[:, 0] += self.weight(site) * design[:, 0]
         return np.hstack([leading, design, outcomes])
 
     def _group_mean(self, site: str) -> float:
@@ -259,7 +263,8 @@ class GroupComparisonAnalysis:
             VARIANCES_LABEL, self.size + 1, math.hypot(self.variance_clip, self._pair_mark), PSD_SPREAD
         )
         covariance = Query(DESIGN_LABEL, svec_size(self.design.size), self._design_clip, PSD_SPREAD)
-        before = {VARIANCES_LABEL: (variances, VARIANCE_SHARE), DESIGN_LABEL: (covariance, DESIGN_SHARE)}
+        design_share = DESIGN_SHARE * min(1.0, max(0.1, self.covariate_effect / COVARIATE_EFFECT))
+        before = {VARIANCES_LABEL: (variances, VARIANCE_SHARE), DESIGN_LABEL: (covariance, design_share)}
         asked = [Stage(before[kind][0], share=before[kind][1]) for kind in self._kinds[:-1]]
         return (*asked, Stage(self.effects_query, share=1 - math.fsum(stage.share for stage in asked)))
 
@@ -490,7 +495,10 @@ class _SiteRows:
 
     def _covariance(self) -> FloatArray:
         pairs = self._pairs(self._design * self._analysis._design_factors)
-        return np.array([svec(np.outer(pair, pair)) for pair in pairs])
+        rows, columns = np.triu_indices(pairs.shape[1])
+        # svec of every outer product at once.
+        squares: FloatArray = pairs[:, rows] * pairs[:, columns] * np.where(rows == columns, 1, math.sqrt(2))
+        return squares
 
     def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
         """Return rows (k, t, y), with the contrast as one more outcome where it is private."""
