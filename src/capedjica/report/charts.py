@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from capedjica.report.figures import COLOURS
+from capedjica.report.slices import SIGNED
 from capedjica.tools.arrays import FloatArray
 
 # Stand for colours that the page decides on.
@@ -112,7 +113,7 @@ def effect_matrix(
     def plot(axis: Axes) -> None:
         edges = np.arange(len(labels) + 1) - 0.5
         # A mesh is a drawing; a picture inside one would be blurred when printed.
-        mesh = axis.pcolormesh(edges, edges, effects, cmap="RdBu_r", vmin=-largest, vmax=largest)
+        mesh = axis.pcolormesh(edges, edges, effects, cmap=SIGNED, vmin=-largest, vmax=largest)
         rows, columns = np.nonzero(found)
         axis.plot(columns, rows, "o", color="black", markeredgecolor="white", markersize=3 if many else 6)
         ticks = [] if many else range(len(labels))

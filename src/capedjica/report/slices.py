@@ -93,6 +93,10 @@ def square(values: FloatArray, faded: bool = False, limit: float | None = None) 
     return pixels
 
 
+SIGNED: Final = colormaps["RdBu_r"]
+"""Colours of numbers of either sign, wherever they are shown."""
+
+
 def coloured(values: FloatArray) -> Pixels:
     """Return the colours (..., 4) of values from -1 to 1."""
-    return np.array(colormaps["RdBu_r"](0.5 + values / 2, bytes=True), dtype=np.uint8)
+    return np.array(SIGNED(0.5 + values / 2, bytes=True), dtype=np.uint8)
