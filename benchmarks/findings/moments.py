@@ -63,9 +63,16 @@ class Comparison:
         """Return what sites hold."""
         return {name: self.analysis.rows(name, designs[name], outcomes[name]) for name in designs}
 
-    def drawn(self, designs: Designs, outcomes: Outcomes, chance: np.random.Generator) -> Findings:
-        """Return findings from moments."""
-        return self.analysis.estimate(Drawn(self, self.rows(designs, outcomes), chance))
+    def drawn(
+        self,
+        designs: Designs,
+        outcomes: Outcomes,
+        chance: np.random.Generator,
+        sums: dict[str, FloatArray] | None = None,
+    ) -> Findings:
+        """Return findings from moments; ``sums`` keeps what other comparisons of the same data need too."""
+        rows = self.rows(designs, outcomes)
+        return self.analysis.estimate(Drawn(self, rows, chance, {} if sums is None else sums))
 
     def run(self, designs: Designs, outcomes: Outcomes) -> Findings:
         """Return findings of the whole protocol."""
@@ -77,10 +84,14 @@ class Drawn:
     """Means from the sites' rows, with normal noise."""
 
     def __init__(
-        self, comparison: Comparison, rows: Mapping[str, FloatArray], chance: np.random.Generator
+        self,
+        comparison: Comparison,
+        rows: Mapping[str, FloatArray],
+        chance: np.random.Generator,
+        sums: dict[str, FloatArray],
     ) -> None:
         analysis = comparison.analysis
-        self._comparison, self._chance = comparison, chance
+        self._comparison, self._chance, self._sums = comparison, chance, sums
         self._sites = {name: analysis.site(list(own)) for name, own in rows.items()}
         self._stages, self._people = analysis.stages(), sum(analysis.sizes.values())
         self.released: list[ReleasedMean] = []
@@ -88,14 +99,18 @@ class Drawn:
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the mean of a stage."""
         query, noise = self._stages[stage].query, self._comparison.noises[stage]
-        parts = [
-            _sum(query, name, np.vstack(list(site(stage, b"", state)))) for name, site in self._sites.items()
-        ]
-        value: FloatArray = np.sum(parts, axis=0) / self._people + noise * self._chance.standard_normal(
-            query.size
-        )
+        total = self._sums.get(query.label)
+        if total is None:
+            total = np.sum([self._part(name, stage, state) for name in self._sites], axis=0)
+            # The effects depend on what was released before.
+            if query.cross is None:
+                self._sums[query.label] = total
+        value: FloatArray = total / self._people + noise * self._chance.standard_normal(query.size)
         self.released.append(ReleasedMean(stage, value, noise, self._people))
         return value
+
+    def _part(self, name: str, stage: int, state: bytes) -> FloatArray:
+        return _sum(self._stages[stage].query, name, np.vstack(list(self._sites[name](stage, b"", state))))
 
     def publish(self, data: bytes) -> None:
         """Tell nobody."""

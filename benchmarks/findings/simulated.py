@@ -154,11 +154,12 @@ def calibration(
                     continue
                 for _ in range(count):
                     designs, outcomes = population.draw(chance)
+                    sums: dict[str, FloatArray] = {}
                     for key, comparison in comparisons.items():
                         if path != "moments" and key[1] not in WHOLE_EPSILONS:
                             continue
                         found = (
-                            comparison.drawn(designs, outcomes, chance)
+                            comparison.drawn(designs, outcomes, chance, sums)
                             if path == "moments"
                             else comparison.run(designs, outcomes)
                         )

@@ -1064,4 +1064,10 @@ DEFENCES = (
             "cross-moment-bounds-on-integers": "within = np.ones(len(y), dtype=bool)",
         },
     ),
+    Defence(
+        "one row of a design fails alone",
+        "a person whose row cannot be read contributes zero, and changes nobody else's part",
+        "test_a_row_that_cannot_be_read_changes_nobody_elses",
+        {"one-row-of-a-design-fails-alone": "raise"},
+    ),
 )

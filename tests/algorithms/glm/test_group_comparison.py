@@ -162,6 +162,20 @@ def test_missing_people_do_not_bias_errors_or_effects():
         assert found.standard_errors == pytest.approx(1 / np.sqrt(1620 * 0.84), rel=0.12)
 
 
+def test_a_row_that_cannot_be_read_changes_nobody_elses():
+    designs, outcomes = simulate(np.random.default_rng(13))
+    analysis = analysis_of(designs)
+    rows = list(analysis.rows("west", designs["west"], outcomes["west"]))
+    broken = [*rows[:6], "no numbers", *rows[7:]]
+    state = pack(gamma=[0.4], width=[1.5])
+    for stage in range(3):
+        here, there = (
+            np.vstack(list(analysis.site(own)(stage, b"", state if stage == 2 else b"")))
+            for own in (rows, broken)
+        )
+        assert np.delete(here, 6, axis=0).tolist() == np.delete(there, 6, axis=0).tolist()
+
+
 def test_a_contrast_that_never_varies_is_not_estimated():
     designs, outcomes = simulate(np.random.default_rng(7))
     for design in designs.values():

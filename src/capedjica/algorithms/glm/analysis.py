@@ -340,18 +340,32 @@ class GroupComparisonAnalysis:
         units = self._design_factors[1:] / self._design_factors[0]
         # In units of the encoded contrast.
         score = 2 * math.sqrt(float(gamma @ zz @ gamma)) / self._design_factors[0]
-        width = 1.0
-        if not self.public_groups:
-            width = 1 + min(float(np.abs(gamma * units).sum()), score)
-        elif score > self.adjustment:
-            # Scores beyond the agreed bound would be cut: adjust by less, and count what is left.
-            gamma = gamma * self.adjustment / score
-        left = gz - zz @ gamma
-        doubt = (left**2 + gz_error + zz_error @ gamma**2) / self._design_factors[0] ** 2
-        confounding = self.covariate_effect**2 * float((doubt / variances).sum()) / width**2
         squares = self._design_factors[0] ** 2
-        explained, unsure = float(gamma @ gz) / squares, float(gamma**2 @ gz_error) / squares**2
-        return _Adjustment(gamma * units, width, confounding, explained, unsure)
+
+        def adjusted(part: float) -> _Adjustment:
+            """Return the adjustment by a part of gamma; what is left is counted."""
+            own = part * gamma
+            width = 1.0 if self.public_groups else 1 + part * min(float(np.abs(gamma * units).sum()), score)
+            left = gz - zz @ own
+            doubt = (left**2 + gz_error + zz_error @ own**2) / squares
+            confounding = self.covariate_effect**2 * float((doubt / variances).sum()) / width**2
+            explained, unsure = float(own @ gz) / squares, float(own**2 @ gz_error) / squares**2
+            return _Adjustment(own * units, width, confounding, explained, unsure)
+
+        if self.public_groups:
+            # Scores beyond the agreed bound would be cut.
+            return adjusted(min(1.0, self.adjustment / score) if score else 1.0)
+        # Of a private contrast, adjustment widens the scores, and so the noise on effects.
+        square = (self._effects_per_design_noise * noise / factor) ** 2
+        choices = (adjusted(tenth / 10) for tenth in range(11))
+        return min(choices, key=lambda one: (square + one.confounding) * one.width**2)
+
+    @cached_property
+    def _effects_per_design_noise(self) -> float:
+        """The noise on effects over that on the covariance of the design, from sensitivities and shares."""
+        *_, design, effects = self.stages()
+        ratio = effects.query.sensitivity() / design.query.sensitivity()
+        return ratio * math.sqrt(design.share / effects.share)
 
     def _findings(
         self,
