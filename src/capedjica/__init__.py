@@ -6,15 +6,26 @@ if TYPE_CHECKING:
     from capedjica.estimators import (
         CapeDJICA,
         CapePCA,
+        GroupComparison,
         PaperOptions,
         PrivacyBudget,
         PrivateMean,
+        private_glm,
         private_mean,
     )
 
     __version__: str
 
-__all__ = ["CapeDJICA", "CapePCA", "PaperOptions", "PrivacyBudget", "PrivateMean", "private_mean"]
+__all__ = [
+    "CapeDJICA",
+    "CapePCA",
+    "GroupComparison",
+    "PaperOptions",
+    "PrivacyBudget",
+    "PrivateMean",
+    "private_glm",
+    "private_mean",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -155,6 +155,18 @@ DEFENCES = (
         {"a-line-by-itself": 'opened = partial(path.open, encoding="utf-8-sig")'},
     ),
     Defence(
+        "covariates fail alone",
+        "covariates that cannot be read are nobody's error during a run",
+        "test_a_table_that_is_none_fails_nobody_during_a_run",
+        {"covariates-fail-alone": "raise"},
+    ),
+    Defence(
+        "covariates of the approval",
+        "a participant's row that changed needs another approval, as their scans do",
+        "test_a_row_that_changed_needs_another_approval",
+        {"covariates-of-the-approval": "rows = ()"},
+    ),
+    Defence(
         "clip on integers",
         "replacing one subject moves the sum by at most the sensitivity",
         "test_replacing_one_subject_moves_the_sum_by_at_most_the_sensitivity",
@@ -1042,5 +1054,20 @@ DEFENCES = (
         "an agent that must tell users apart says what keeps it from the network",
         "test_an_agent_of_two_users_is_told_which_network_it_was_started_in",
         {"the-network-it-was-started-in": "if knows_users:"},
+    ),
+    Defence(
+        "bounds of a cross-moment",
+        "no row, however hostile, moves a cross-moment beyond its sensitivity",
+        "test_hostile_rows_never_move_it_beyond_the_declared_sensitivity",
+        {
+            "cross-moment-clips-vectors": "vectors = rows[:, 2:]",
+            "cross-moment-bounds-on-integers": "within = np.ones(len(y), dtype=bool)",
+        },
+    ),
+    Defence(
+        "one row of a design fails alone",
+        "a person whose row cannot be read contributes zero, and changes nobody else's part",
+        "test_a_row_that_cannot_be_read_changes_nobody_elses",
+        {"one-row-of-a-design-fails-alone": "raise"},
     ),
 )

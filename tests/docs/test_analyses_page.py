@@ -36,4 +36,4 @@ def test_the_entry_points_are_those_of_the_test_package():
 
 
 def test_every_kind_is_in_the_table():
-    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(OWN)
+    assert set(re.findall(r"^\| `([\w-]+)` \|", PAGE, re.MULTILINE)) == set(OWN)

@@ -21,6 +21,7 @@ GUIDES = [page for page in PAGES if page.name.startswith("guide-")]
 OWN_TEST = {
     "guide-scans.md": "tests/docs/test_guide_scans.py",
     "guide-ten-minutes.md": "tests/docs/test_guide_ten_minutes.py",
+    "guide-findings.md": "tests/docs/test_guide_findings.py",
 }
 
 

@@ -10,14 +10,14 @@ from capedjica.study import analyses
 from capedjica.study.analyses import table_class
 from tests.federated.consortium import CALM, Consortium
 from tests.study.test_foreign_analyses import MEDIAN
-from tests.support.drafts import ANALYSES, PUBLIC_KNOWLEDGE, TABLE, draft
+from tests.support.drafts import ANALYSES, GROUPS, PUBLIC_KNOWLEDGE, TABLE, draft
 from tests.support.kinds import make_kind, results_of
 
 # Whatever holds for three in a row holds for one; the others take half a minute each.
 QUICK = ("three",)
 KINDS = [
     pytest.param(kind, marks=() if kind in QUICK else pytest.mark.full)
-    for kind in (*ANALYSES, *PUBLIC_KNOWLEDGE)
+    for kind in (*ANALYSES, *PUBLIC_KNOWLEDGE, *GROUPS)
 ]
 
 

@@ -29,12 +29,16 @@ from capedjica.study.analyses.of_rows import MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
 from capedjica.study.approval_text import show_study
 from capedjica.study.study_file import Study, write_study
-from tests.support.drafts import ANALYSES, PUBLIC_KNOWLEDGE, draft
+from tests.support.drafts import ANALYSES, GROUPS, PUBLIC_KNOWLEDGE, draft
 from tests.support.in_process import run_main
 from tests.support.kinds import SIZES, make_kind, results_of
 from tests.support.places import ROOT
 
 TWO = "networks, then connectivity"
+COMPARED = {
+    "effects.csv",
+    *(f"{name}.npy" for name in ("effects", "standard_errors", "p_values", "q_values", "intervals")),
+}
 EXPECTED = {
     "mean": {"mean.npy", "mean.csv"},
     "histogram": {"counts.npy", "shares.npy", "density.npy", "histogram.csv"},
@@ -46,6 +50,11 @@ EXPECTED = {
     TWO: {
         *(f"networks/{name}" for name in ("unmixing.npy", "mixing.npy", "maps.npy", "maps.csv")),
         *("connectivity/mean.npy", "connectivity/mean.csv"),
+    },
+    "group-comparison": COMPARED,
+    "networks, then groups": {
+        *(f"networks/{name}" for name in ("unmixing.npy", "mixing.npy", "maps.npy", "maps.csv")),
+        *(f"groups/{name}" for name in COMPARED),
     },
     "template": {"unmixing.npy", "mixing.npy", "maps.npy", "maps.csv", "template.csv"},
     "guided": {"unmixing.npy", "mixing.npy", "maps.npy", "maps.csv", "template.csv"},
@@ -66,7 +75,7 @@ def run(study, folder, name="run", seed=None):
     return run_study(study, find_sites(study, folder / "sites"), folder / name, insecure_noise_seed=seed)
 
 
-@pytest.mark.parametrize("kind", ANALYSES | PUBLIC_KNOWLEDGE)
+@pytest.mark.parametrize("kind", ANALYSES | PUBLIC_KNOWLEDGE | GROUPS)
 def test_a_kind_is_planned_explained_run_and_reported(tmp_path, kind):
     study = make_kind(tmp_path, kind)
     out = io.StringIO()

@@ -5,6 +5,7 @@ import msgspec
 from capedjica.data.features import FeatureTable
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.analyses import IcaTable
+from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable
 from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile
@@ -85,6 +86,31 @@ ANALYSES = {
             ICA,
             MeanTable(name="amplitudes", values="amplitudes", networks="networks", clip=1.0, share=0.2),
             KMeansTable(name="groups", values="connectivity", n_clusters=2, radius=4.0, max_iter=2),
+        ),
+    ),
+}
+# Groups of people compared: by columns of the table that is analysed, and of one beside the scans.
+DIAGNOSIS = ColumnTable(name="dx", levels=("0", "1"))
+GROUPS = {
+    "group-comparison": (
+        FeatureTable(kind="table", columns=("age", "volume")),
+        (
+            GroupComparisonTable(
+                contrast="dx", columns=(DIAGNOSIS,), center=(50, 1.5), scale=(20, 1), origin="public-cohort"
+            ),
+        ),
+    ),
+    "networks, then groups": (
+        SCANS,
+        (
+            ICA,
+            GroupComparisonTable(
+                name="groups",
+                values="amplitudes",
+                networks="networks",
+                contrast="dx",
+                columns=(DIAGNOSIS, ColumnTable(name="age", range=(18.0, 90.0))),
+            ),
         ),
     ),
 }

@@ -18,6 +18,7 @@ import numpy as np
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.cache import SeriesCache
+from capedjica.data.covariates import Covariates, covariates_of
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import value_problems
 from capedjica.privacy import validate
@@ -82,6 +83,10 @@ class People(Sequence[Scan]):
             # Why it failed may depend on data, and whoever asks may send on what an exception says.
             self._unreadable.add(person.name)
             return np.empty((0, self.features.n_features), dtype=np.float32)
+
+    def covariates(self, index: int, motion: bool = False) -> Covariates:
+        """Return what a person's row says, and their motion if asked for; never fails."""
+        return covariates_of(self.people[index], motion)
 
     def _runs(self, person: Person) -> Iterator[Scan]:
         """Yield the series of a person's recordings, up to more time points than any study takes."""

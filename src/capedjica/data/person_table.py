@@ -276,6 +276,39 @@ def _named(columns: Sequence[str]) -> str:
     return _listed([quoted(name) for name in columns[: _MOST_NAMED + 1]])
 
 
+def row_cells(recording: Recording) -> tuple[dict[str, str], Problem | None]:
+    """Return the cells of somebody's only row by the names of columns that there are once.
+
+    Without such a row there are none, and it is said why; a table that is none is refused.
+    """
+    assert recording.row is not None
+    table = read_person_table(recording.path)
+    row, problem = _only_row(recording.path, table, person_of(recording.row))
+    named = {name: places[0] for name, places in table.columns.items() if len(places) == 1}
+    return {name: row[place].strip() for name, place in named.items()} if row else {}, problem
+
+
+def _only_row(path: Path, table: PersonTable, person: str) -> tuple[list[str], Problem | None]:
+    """Return the cells of a person's only row, or why there are none."""
+    rows = table.cells(person)
+    if len(rows) != 1:
+        found = table.repeated(person) or f"no row of {person}"
+        return [], Problem(path, found, _ONE_ROW, alike=_ONE_ROW)
+    (row,), ((line, _),) = rows, table.rows[person]
+    if isinstance(row, _BadRow):
+        found = f"{row.why} in line {line} ({person})"
+        return [], Problem(path, found, "text with a cell per column", alike=row.why)
+    if len(row) != table.width:
+        found = f"{len(row)} cells in line {line} ({person})"
+        return [], Problem(path, found, f"{table.width}, one for each column", alike="cells in a line")
+    return row, None
+
+
+def quoted_columns(columns: Sequence[str]) -> str:
+    """Return the names of columns in words, of many the first."""
+    return _named(columns)
+
+
 # Features -------------------------------------------------------------------------------------------------
 
 
@@ -332,17 +365,10 @@ class PersonRows:
         if recording.row is None:
             return [], [Problem(path, "a scan", "a row of a table of people, since the study analyses these")]
         table, person = read_person_table(path), person_of(recording.row)
-        rows = table.cells(person)
-        if len(rows) != 1:
-            found = table.repeated(person) or f"no row of {person}"
-            return [], [Problem(path, found, _ONE_ROW, alike=_ONE_ROW)]
-        (row,), ((line, _),) = rows, table.rows[person]
-        if isinstance(row, _BadRow):
-            found = f"{row.why} in line {line} ({person})"
-            return [], [Problem(path, found, "text with a cell per column", alike=row.why)]
-        if len(row) != table.width:
-            found = f"{len(row)} cells in line {line} ({person})"
-            return [], [Problem(path, found, f"{table.width}, one for each column", alike="cells in a line")]
+        row, problem = _only_row(path, table, person)
+        if problem is not None:
+            return [], [problem]
+        ((line, _),) = table.rows[person]
         values, problems = [], []
         for column in self.columns:
             places = table.columns.get(column, ())

@@ -96,10 +96,14 @@ class Recording:
 
 @dataclass(frozen=True)
 class Person:
-    """One subject with all their recordings, which count as one: privacy is that of people."""
+    """One subject with all their recordings, which count as one: privacy is that of people.
+
+    ``covariates`` is their row of the table of people, in studies that compare people by what it says.
+    """
 
     name: str = field(repr=False)
     recordings: tuple[Recording, ...]
+    covariates: Recording | None = field(default=None, repr=False)
 
 
 class Features(Protocol):

@@ -2,6 +2,7 @@
 
 from capedjica.algorithms.ica.paper_method import PaperOptions
 from capedjica.estimators.djica import CapeDJICA
+from capedjica.estimators.glm import GroupComparison, PrivateGLM, private_glm
 from capedjica.estimators.histogram import PrivateHistogram
 from capedjica.estimators.kmeans import PrivateKMeans
 from capedjica.estimators.mean import PrivateMean, private_mean
@@ -12,11 +13,14 @@ from capedjica.privacy.budget import PrivacyBudget
 __all__ = [
     "CapeDJICA",
     "CapePCA",
+    "GroupComparison",
     "PaperOptions",
     "PrivacyBudget",
+    "PrivateGLM",
     "PrivateHistogram",
     "PrivateKMeans",
     "PrivateLogisticRegression",
     "PrivateMean",
+    "private_glm",
     "private_mean",
 ]

@@ -37,6 +37,57 @@ CLIP_RANGE: Final = (1e-140, 1e140)
 
 
 @dataclass(frozen=True)
+class CrossMoment:
+    r"""That a query asks for a site's cross-moment of scores and vectors, centred within the site.
+
+    Subject i of M has a score t_i, :math:`|t_i| \le w`, a fixed factor k_i, :math:`|k_i| \le k_s`, and a
+    vector y_i, :math:`\|y_i\| \le C`. What is asked is
+
+    .. math:: A_s = \sum_i k_i y_i + \sum_i (t_i - \bar t_s)\, y_i ,                                     (1)
+
+    from which whatever all vectors of a site have in common vanishes, as long as the k_i add up to zero.
+
+    **Sensitivity.** Replace subject i, whose k_i stays. With a and b the means of t and y over the M - 1
+    others, the second sum is that of the others plus :math:`\tfrac{M-1}{M}(t_i - a)(y_i - b)`, so it moves by
+    (M-1)/M times
+
+    .. math:: (t-a)(y-b) - (t'-a)(y'-b) = (t-a)\,y - (t'-a)\,y' - (t-t')\,b ,
+
+    whose norm is at most :math:`C (|t-a| + |t'-a| + |t-t'|)`. Of three numbers of an interval of length 2w
+    the distances add up to twice that between the outermost two, hence to at most 4w. The first sum moves by
+    at most 2 C k_s. Together, for every M,
+
+    .. math:: \|A_s - A_s'\| \le 2 C (k_s + 2 w) .                                                      (2)
+
+    The bound is met, up to (M-1)/M, by t = w, t' = -w, a = -w and y = y' = -b.
+
+    Parameters
+    ----------
+    score : float
+        w; 0 if there are fixed factors alone.
+    fixed : tuple of (str, float)
+        k_s of every site by name; empty for 0. The guarantee is then for subjects who keep their factor: what
+        it is computed from (membership of a group) is public.
+    """
+
+    score: float
+    fixed: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if math.isinf(validate.nonnegative("score", self.score)):
+            raise InputError("the largest score must be finite")
+        for site, largest in self.fixed:
+            validate.positive(f"fixed factor of site {site}", largest)
+        if not self.score and not self.fixed:
+            raise InputError("a cross-moment needs scores or fixed factors")
+
+    def largest_fixed(self, site: str | None = None) -> float:
+        """Return k_s, or the largest of all sites; a site that is not named has no factors but 0."""
+        factors = dict(self.fixed)
+        return max(factors.values(), default=0.0) if site is None else factors.get(site, 0.0)
+
+
+@dataclass(frozen=True)
 class Query:
     r"""What is asked of every subject: a vector v with \|v\| <= clip.
 
@@ -51,12 +102,16 @@ class Query:
     spread : float
         How far two subjects' vectors can be apart, in units of C: 2, or sqrt(2) if all v are positive
         semidefinite matrices. One subject moves a sum over subjects by at most spread C.
+    cross : CrossMoment, optional
+        Instead of the sum of the vectors, their cross-moment with scores is asked for. Sites then hand in
+        rows (k, t, v), and ``spread`` is not used.
     """
 
     label: str
     size: int
     clip: float
     spread: float = 2.0
+    cross: CrossMoment | None = None
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -70,6 +125,27 @@ class Query:
             )
         if not 1 <= self.spread <= 2:
             raise InputError(f"spread of '{self.label}' must lie between 1 and 2, got {self.spread}")
+
+    @property
+    def row_size(self) -> int:
+        """Numbers that a site computes of every subject: of a cross-moment two more than are released."""
+        return self.size if self.cross is None else self.size + 2
+
+    def sensitivity(self, site: str | None = None) -> float:
+        """Return how far one subject moves what a site sends, or what the site where that is most sends."""
+        if self.cross is None:
+            return self.spread * self.clip
+        return 2 * self.clip * (self.cross.largest_fixed(site) + 2 * self.cross.score)
+
+    def largest(self, site: str | None = None) -> float:
+        r"""Return the norm that what a site sends never exceeds, divided by its number of subjects.
+
+        Of a cross-moment it is C (k_s + w): deviations from a mean, of numbers in an interval of length 2w,
+        have a mean size of at most w.
+        """
+        if self.cross is None:
+            return self.clip
+        return self.clip * (self.cross.largest_fixed(site) + self.cross.score)
 
 
 @dataclass(frozen=True)
@@ -92,6 +168,11 @@ class _HashedQuery(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     clip: float
     spread: float
+
+
+class _HashedCrossMoment(_HashedQuery, frozen=True, kw_only=True):
+    score: float
+    fixed: tuple[tuple[str, float], ...]
 
 
 class _HashedStage(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +273,22 @@ class Contract:
         total = math.fsum(stage.share for stage in self.stages)
         if total > 1 + 1e-9:
             raise InputError(f"the shares of the stages must add up to at most 1, got {total:.9g}")
+        for stage in self.stages:
+            self._check_cross_moment(stage.query)
+
+    def _check_cross_moment(self, query: Query) -> None:
+        """Refuse fixed factors of sites that there are not, and a site that nobody could move."""
+        if query.cross is None:
+            return
+        names = [site for site, _ in query.cross.fixed]
+        if strangers := set(names) - set(self.roster.names):
+            raise InputError(f"'{query.label}' has factors of {', '.join(sorted(strangers))}, not a site")
+        if len(set(names)) < len(names):
+            raise InputError(f"'{query.label}' has the factors of a site twice")
+        if still := [name for name in self.roster.names if not query.sensitivity(name)]:
+            raise InputError(f"'{query.label}' has no factors of site {still[0]}")
+        if self.neighbour != "subject":
+            raise InputError(f"'{query.label}' protects subjects, not time points")
 
     def _check_budget(self) -> None:
         validate.probability("delta", self.delta)
@@ -212,16 +309,7 @@ class Contract:
         a thing keeps its hash. Words are part of what is hashed, so no two contracts share one.
         """
         stages = [
-            _HashedStage(
-                query=_HashedQuery(
-                    label=stage.query.label,
-                    size=stage.query.size,
-                    clip=stage.query.clip,
-                    spread=stage.query.spread,
-                ),
-                count=stage.count,
-                share=stage.share,
-            )
+            _HashedStage(query=_hashed(stage.query), count=stage.count, share=stage.share)
             for stage in self.stages
         ]
         plain: dict[str, object] = {
@@ -330,3 +418,12 @@ class Contract:
     def protects(self) -> bool:
         """Whether even the aggregator learns no more than the guarantee: not for pooled, none and seeds."""
         return self.private and self.adversary.aggregator
+
+
+def _hashed(query: Query) -> _HashedQuery:
+    plain = _HashedQuery(label=query.label, size=query.size, clip=query.clip, spread=query.spread)
+    if query.cross is None:
+        return plain
+    return _HashedCrossMoment(
+        **msgspec.structs.asdict(plain), score=query.cross.score, fixed=query.cross.fixed
+    )

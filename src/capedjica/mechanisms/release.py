@@ -11,7 +11,9 @@ sum y - sum E. In these units one subject moves F_s by at most
 .. math:: \Delta_s = \text{spread} \cdot C c_s / \text{step} + \sqrt d                                (1)
 
 (each of the two roundings moves a vector by at most sqrt(d)/2), and :class:`capedjica.privacy.Cape` gives
-the exact mu from the n_s. The step is a power of two, so small that the second term of (1) vanishes beside
+the exact mu from the n_s. Of a cross-moment the site sends F_s = rint(c_s A_s / step) in place of the sum,
+and its sensitivity (:class:`capedjica.mechanisms.contract.CrossMoment`) stands for spread C in (1), its
+largest norm for C in (2). The step is a power of two, so small that the second term of (1) vanishes beside
 the first and so large that the sum never leaves the ring:
 
 .. math:: M (C \max c / \text{step} + 1) + 12 \sqrt{\textstyle\sum n_s^2} < 2^{62} .                  (2)
@@ -184,6 +186,11 @@ class _Planner:
         self.n_subjects = int(self.sizes.sum())
         self.weights = _weights(contract, participants)
         self.scale = self.weights * self.n_subjects / self.sizes
+        self.sensitivity = np.array([query.sensitivity(name) for name in participants])
+        # What a site sends is at most so long for each of its subjects.
+        self.longest = max(
+            query.largest(name) * scale for name, scale in zip(participants, self.scale.tolist(), strict=True)
+        )
 
     def plan(self, fraction: float) -> ReleasePlan:
         targets = np.array([self.contract.total_mu[name] for name in self.participants])
@@ -216,7 +223,7 @@ class _Planner:
 
     def _shift_of_reals(self) -> FloatArray:
         """How far one subject moves the sum, before rounding."""
-        return self.query.spread * self.query.clip * self.scale
+        return self.sensitivity * self.scale
 
     def _shift(self, step: float) -> FloatArray:
         """Delta_s of equation (1), in grid steps."""
@@ -233,7 +240,7 @@ class _Planner:
             case "conventional" | "local":
                 return self._shift_of_reals() / targets, 0.0
             case "cape":
-                site_shift = self.query.spread * self.query.clip / self.sizes
+                site_shift = self.sensitivity / self.sizes
                 cape = calibrate(
                     targets,
                     site_shift,
@@ -246,7 +253,7 @@ class _Planner:
 
     def _step(self, noise: FloatArray, curator: float) -> float:
         """Return the finest power of two that keeps the noise near 2^34 and the sum inside the ring."""
-        longest = self.query.clip * float(self.scale.max())
+        longest = self.longest
         largest = max(float(noise.max()), curator)
         finest = math.log2(largest) - _NOISE_BITS if largest else math.log2(longest) - _EXACT_BITS
         reach = self.n_subjects * longest + 13 * math.sqrt(math.fsum(noise**2) + curator**2)
@@ -255,7 +262,7 @@ class _Planner:
     def _check_grid(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> None:
         """Refuse what the grid, the sampler or the ring cannot hold: equation (2), from public values."""
         scales = [*noise[noise > 0], *mask[np.isfinite(mask) & (mask > 0)], *([curator] if curator else [])]
-        sum_of_subjects = self.n_subjects * (self.query.clip * float(self.scale.max()) / step + 1)
+        sum_of_subjects = self.n_subjects * (self.longest / step + 1)
         reach = sum_of_subjects + 12 * math.sqrt(math.fsum(noise**2) + curator**2)
         if max(scales, default=0) > MAX_SIGMA or reach >= SUM_LIMIT:
             problem, remedy = "large", "larger"

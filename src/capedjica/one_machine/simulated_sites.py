@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -125,7 +126,7 @@ class Tables:
     def model(self) -> SyntheticModel:
         """What the scans are made from."""
         asked = self._simulation
-        return SyntheticModel.draw(
+        model = SyntheticModel.draw(
             asked.n_subjects,
             asked.n_components,
             asked.n_timepoints,
@@ -133,6 +134,7 @@ class Tables:
             asked.seed,
             noise=asked.noise,
         )
+        return model if asked.groups is None else replace(model, gains=asked.groups.gains)
 
     def write_public(self, folder: Path) -> None:
         """Write nothing: columns need no files."""
@@ -150,6 +152,7 @@ class Tables:
             for name, scan in zip(names, subjects, strict=False):
                 write_scan(folder / f"{name}.{asked.file_format}", scan)
                 progress()
+        _write_participants(folders, asked)
 
 
 class Scans:
@@ -212,7 +215,7 @@ class Scans:
     def model(self) -> BrainModel:
         """What the scans are made from."""
         asked = self._simulation
-        return BrainModel.draw(
+        model = BrainModel.draw(
             asked.subjects,
             asked.n_components,
             asked.n_timepoints,
@@ -220,6 +223,11 @@ class Scans:
             asked.seed,
             noise=asked.noise,
         )
+        if asked.groups is None:
+            return model
+        # Both runs of somebody who has two.
+        gains = asked.groups.gains[[run.person for run in model.runs]]
+        return replace(model, signal=replace(model.signal, gains=gains))
 
     def write_public(self, folder: Path) -> None:
         """Write the mask, whose voxels are the features."""
@@ -241,11 +249,23 @@ class Scans:
             sites[run.site].write(people[run.person], self.brain, run, volumes, confounds)
             if run.is_last:
                 progress()
+        _write_participants(folders, self._simulation)
+
+
+def _write_participants(folders: Sequence[Path], asked: Simulation) -> None:
+    """Write who is in which group, if there are any."""
+    if asked.groups is None:
+        return
+    firsts = itertools.accumulate(asked.subjects, initial=0)
+    for folder, names, first in zip(folders, site_names(asked), firsts, strict=False):
+        asked.groups.write_participants(folder, names, first)
 
 
 def _write_truth(folder: Path, asked: Simulation, model: SyntheticModel, maps: str) -> None:
     folder.mkdir()
     np.save(folder / "mixing.npy", model.mixing)
+    if asked.groups is not None:
+        asked.groups.write_truth(folder)
     noise = f", plus noise of standard deviation {model.noise:.6g}" if model.noise else ""
     text = _TRUTH.format(noise=noise, maps=maps, seed=asked.seed)
     (folder / "README.txt").write_text(text, encoding="utf-8")

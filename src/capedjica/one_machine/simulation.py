@@ -16,11 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from capedjica.data.simulated.groups import AGES, LEVELS, SimulatedGroups
 from capedjica.errors import InputError
 from capedjica.one_machine.simulated_sites import Scans, SimulatedData, Tables
 from capedjica.privacy import validate
 from capedjica.site.home import SiteHome
-from capedjica.study.analyses import IcaTable
+from capedjica.study.analyses import AnalysisTable, IcaTable
+from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study
 
 # The most that a simulated site may spend, on one study as on all of them.
@@ -34,6 +36,8 @@ _USUAL_IMAGES: Final[dict[str, Any]] = {
     "noise": 1.0,
     "epsilon": 10.0,
 }
+# Standard deviations that differ by a factor of 20.
+_LARGEST_DIFFERENCE: Final = 3.0
 _FOREIGN: Final = {"voxel_size": TABLES, "image_side": IMAGES}
 # What a site may keep besides its scans, and the study: settings, keys, the study.toml.
 _SITE_BYTES: Final = 3 * 8192
@@ -63,6 +67,9 @@ class Simulation:
         Tables of pixels, one per person; or scans, as plain images or as fMRIPrep's derivatives.
     seed : int
         Of the scans; the private noise of a run is never seeded by it.
+    group_difference : float, optional
+        Patients and controls whose networks differ by so much (:mod:`capedjica.data.simulated.groups`), and
+        a study that compares them; without it, all are alike.
     """
 
     subjects: tuple[int, ...]
@@ -75,6 +82,7 @@ class Simulation:
     delta: float = 1e-5
     file_format: str = "npy"
     seed: int = 0
+    group_difference: float | None = None
 
     def __post_init__(self) -> None:
         for number, enrolled in enumerate(self.subjects, start=1):
@@ -87,6 +95,11 @@ class Simulation:
         validate.count("seed", self.seed, minimum=0)
         validate.nonnegative("noise", self.noise)
         validate.probability("delta", self.delta)
+        if self.group_difference is not None and not abs(self.group_difference) <= _LARGEST_DIFFERENCE:
+            raise InputError(
+                f"group_difference must be a number between -{_LARGEST_DIFFERENCE:g} and "
+                f"{_LARGEST_DIFFERENCE:g}, got {self.group_difference:g}"
+            )
         if validate.positive("epsilon", self.epsilon) > SITE_EPSILON:
             raise InputError(
                 f"epsilon must be at most the {SITE_EPSILON:g} of simulated sites, got {self.epsilon:g}"
@@ -105,6 +118,13 @@ class Simulation:
     def n_subjects(self) -> int:
         """Subjects of all sites."""
         return sum(self.subjects)
+
+    @cached_property
+    def groups(self) -> SimulatedGroups | None:
+        """Who is in which group."""
+        if self.group_difference is None:
+            return None
+        return SimulatedGroups.draw(self.n_subjects, self.n_components, self.group_difference, self.seed)
 
     @cached_property
     def data(self) -> SimulatedData:
@@ -186,6 +206,18 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes:,.0f} PB"
 
 
+def _analyses(simulation: Simulation) -> tuple[AnalysisTable, ...]:
+    """Return the networks, and the comparison of their amplitudes where there are groups."""
+    networks = IcaTable(n_components=simulation.n_components)
+    if simulation.groups is None:
+        return (networks,)
+    columns = ColumnTable(name="group", levels=LEVELS), ColumnTable(name="age", range=AGES)
+    comparison = GroupComparisonTable(
+        name="groups", networks=networks.kind, values="amplitudes", contrast="group", columns=columns
+    )
+    return networks, comparison
+
+
 def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     """Write the sites without their scans, and the study between them; return where the scans go."""
     data = simulation.data
@@ -209,7 +241,7 @@ def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
     privacy = PrivacyTable(epsilon=simulation.epsilon, delta=simulation.delta)
     content = StudyFile(
         title=title,
-        analyses=(IcaTable(n_components=simulation.n_components),),
+        analyses=_analyses(simulation),
         features=data.features,
         privacy=privacy,
         sites=sites,

@@ -78,7 +78,7 @@ def _ratio(contract: Contract, release: Charge) -> float:
     """Return the noise of a release in units of its sensitivity."""
     query = next(stage.query for stage in contract.stages if stage.query.label == release.label)
     people = sum(contract.enrolled[site] for site in release.site_mu)
-    return release.noise * people / (query.spread * query.clip)
+    return release.noise * people / query.sensitivity()
 
 
 # By site

@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from capedjica.report.figures import COLOURS
-from capedjica.report.slices import COLOURMAP
+from capedjica.report.slices import SIGNED
 from capedjica.tools.arrays import FloatArray
 
 # Stand for colours that the page decides on.
@@ -79,6 +80,54 @@ def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str,
     return _draw(plot, (7.2, 2.9))
 
 
+def forest(
+    labels: Sequence[str],
+    effects: Sequence[float],
+    intervals: FloatArray,
+    found: Sequence[bool],
+    x_label: str,
+) -> str:
+    """Draw effects with their intervals (d, 2), one below the other; those that were found are filled."""
+
+    def plot(axis: Axes) -> None:
+        for place, (effect, (low, high), is_found) in enumerate(zip(effects, intervals, found, strict=True)):
+            axis.plot([low, high], [place, place], color=_ACCENT if is_found else _INK, linewidth=1.2)
+            face = _ACCENT if is_found else "none"
+            axis.plot(effect, place, "o", markerfacecolor=face, markeredgecolor=_ACCENT, markersize=6)
+        axis.axvline(0, color=_INK, linewidth=0.8, linestyle="--")
+        axis.set_yticks(range(len(labels)), labels)
+        axis.set(xlabel=x_label, ylim=(len(labels) - 0.5, -0.5))
+
+    return _draw(plot, (7.2, 0.9 + 0.24 * len(labels)))
+
+
+def effect_matrix(
+    labels: Sequence[str], effects: FloatArray, found: NDArray[np.bool_], colour_label: str
+) -> str:
+    """Draw a symmetric matrix of effects, by colours that fade to white at 0; those found have a dot.
+
+    What is NaN stays empty.
+    """
+    largest = float(np.nanmax(np.abs(effects), initial=0.0)) or 1.0
+    many = len(labels) > 40
+    side = min(2.4 + 0.2 * len(labels), 6.4)
+
+    def plot(axis: Axes) -> None:
+        edges = np.arange(len(labels) + 1) - 0.5
+        # A mesh is a drawing; a picture inside one would be blurred when printed.
+        mesh = axis.pcolormesh(edges, edges, effects, cmap=SIGNED, vmin=-largest, vmax=largest)
+        rows, columns = np.nonzero(found)
+        axis.plot(columns, rows, "o", color="black", markeredgecolor="white", markersize=3 if many else 6)
+        ticks = [] if many else range(len(labels))
+        axis.set_xticks(ticks, [] if many else labels, rotation=90)
+        axis.set_yticks(ticks, [] if many else labels)
+        axis.set(ylim=(len(labels) - 0.5, -0.5), aspect="equal")
+        bar = axis.figure.colorbar(mesh, ax=axis, shrink=0.7, label=colour_label)
+        bar.solids.set_rasterized(False)  # type: ignore[union-attr]
+
+    return _draw(plot, (7.2, side))
+
+
 def profile(values: FloatArray, x_label: str, y_label: str, faded: bool = False) -> str:
     """Draw one number per feature, as steps from zero."""
 
@@ -111,7 +160,7 @@ def matrix(values: FloatArray, names: Sequence[str], limit: float, label: str) -
     size = min(9.0, max(3.5, 110 * (side - 0.06 * max(map(len, written))) / (2.2 * len(values))))
 
     def plot(axis: Axes) -> None:
-        shown = axis.imshow(values, cmap=COLOURMAP, vmin=-limit, vmax=limit, interpolation="none")
+        shown = axis.imshow(values, cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="none")
         places = range(len(values))
         # Others' words: a dollar is a dollar, not the beginning of a formula.
         axis.set_xticks(places, written, rotation=90, fontsize=size, parse_math=False)

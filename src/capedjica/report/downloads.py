@@ -66,10 +66,15 @@ def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> D
     return Download(name, address(csv_text(columns, rows).encode(), "text/csv"))
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def tsv(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Download:
+    """Return a table as BIDS has them, with tabs."""
+    return Download(name, address(csv_text(columns, rows, "\t").encode(), "text/tab-separated-values"))
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     """Return a table as text that a spreadsheet opens."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([_shown(cell) for cell in row] for row in rows)
     return buffer.getvalue()

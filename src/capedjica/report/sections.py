@@ -40,6 +40,12 @@ class Section:
         The numbers.
     components : sequence of Component
         Pictures of what has one number for each feature.
+    paragraphs : sequence of str
+        What is to be known of the numbers, in words.
+    figures : sequence of Figure
+        What shows several numbers at once.
+    files : sequence of Download
+        The same for programs.
     """
 
     name: str
@@ -48,6 +54,9 @@ class Section:
     tables: Sequence[ShownTable] = ()
     components: Sequence[Component] = ()
     look: str = ""
+    paragraphs: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
+    files: Sequence[Download] = ()
 
 
 def section(

@@ -29,7 +29,8 @@ SLICES: Final = (-45, -30, -15, 0, 15, 30, 45, 60)
 SHOWN_FROM: Final = 0.25
 # The template from its darkest to its brightest.
 GREYS: Final = (25, 200)
-COLOURMAP: Final = "RdBu_r"
+# Colours of numbers of either sign, wherever they are shown.
+SIGNED: Final = colormaps["RdBu_r"]
 # How much of its colour a map keeps that is not reliable.
 FADED: Final = 0.35
 _PIXEL: Final = 1.5
@@ -97,4 +98,4 @@ def square(values: FloatArray, faded: bool = False, limit: float | None = None) 
 
 def coloured(values: FloatArray) -> Pixels:
     """Return the colours (..., 4) of values from -1 to 1."""
-    return np.array(colormaps[COLOURMAP](0.5 + values / 2, bytes=True), dtype=np.uint8)
+    return np.array(SIGNED(0.5 + values / 2, bytes=True), dtype=np.uint8)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from capedjica.data.covariates import Covariates
 from capedjica.data.people import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
@@ -62,7 +63,7 @@ def attending(
                 home,
                 ledger,
                 open_people(home, study),
-                lambda people: study.analysis.site(_Watched(people, partial(reading, name))),
+                lambda people: study.analysis.site(_Watched(people, name, partial(reading, name))),
             )
             try:
                 policy = SitePolicy(home.settings.policy.allow_unprotected)
@@ -96,10 +97,10 @@ def _log_unreadable(site: str, people: People) -> None:
 
 
 class _Watched(Sequence[Scan]):
-    """Subjects that tell when one of them is read."""
+    """Subjects of a site that tell when one of them is read."""
 
-    def __init__(self, subjects: People, reading: Callable[[], None]) -> None:
-        self._subjects, self._reading = subjects, reading
+    def __init__(self, subjects: People, site: str, reading: Callable[[], None]) -> None:
+        self._subjects, self.site, self._reading = subjects, site, reading
 
     def __len__(self) -> int:
         return len(self._subjects)
@@ -108,3 +109,7 @@ class _Watched(Sequence[Scan]):
         subject = self._subjects[index]
         self._reading()
         return subject
+
+    def covariates(self, index: int, motion: bool = False) -> Covariates:
+        """Return what a person's row says."""
+        return self._subjects.covariates(index, motion)

@@ -105,7 +105,7 @@ def _releases(study: Study) -> list[dict[str, Any]]:
             "times": stages[number].count,
             "numbers": stages[number].query.size,
             "clip": stages[number].query.clip,
-            "spread": stages[number].query.spread,
+            "spread": stages[number].query.sensitivity() / stages[number].query.clip,
             "provider": provider(step.table.kind),
         }
         for step in study.steps

@@ -110,6 +110,11 @@ class StudyFile(_Frame, frozen=True, kw_only=True):
         return (self.features, *self.analyses)
 
     @property
+    def participant_columns(self) -> tuple[str, ...]:
+        """The columns of ``participants.tsv`` by which people are compared; none in most studies."""
+        return tuple(dict.fromkeys(name for table in self.analyses for name in table.participant_columns))
+
+    @property
     def networks(self) -> IcaTable | None:
         """The analysis that finds brain networks, the first of them."""
         return next((table for table in self.analyses if isinstance(table, IcaTable)), None)
@@ -271,10 +276,15 @@ class Study:
         for number, (table, share) in enumerate(zip(tables, _shares(tables), strict=True)):
             earlier = {other.called: other for other in tables[:number]}
             noise = self._noise(share) if table.releases else 0.0
-            found.append(
-                (table, Setting(self.content.features, lambda: self.features, noise, earlier, self.folder))
+            setting = Setting(
+                self.content.features, lambda: self.features, noise, earlier, self.folder, self._enrolled
             )
+            found.append((table, setting))
         return found
+
+    @property
+    def _enrolled(self) -> dict[str, int]:
+        return {site.name: site.subjects for site in self.content.sites}
 
     def _noise(self, share: float) -> float:
         try:

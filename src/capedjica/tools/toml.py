@@ -74,7 +74,19 @@ def parse_toml(file: Path) -> dict[str, Any]:
 
 
 def toml_value(value: Any) -> str:
-    """Return a value as TOML has it: as JSON does, but for one character that TOML wants escaped too."""
+    """Return a value as TOML has it: as JSON does, but for tables and one character that TOML wants escaped.
+
+    Structs are tables on one line, without what is as by default.
+    """
+    if isinstance(value, msgspec.Struct):
+        given = {
+            field.encode_name: own
+            for field in msgspec.structs.fields(value)
+            if (own := getattr(value, field.name)) != field.default
+        }
+        return "{ " + ", ".join(f"{key} = {toml_value(own)}" for key, own in given.items()) + " }"
+    if isinstance(value, list | tuple) and any(isinstance(item, msgspec.Struct) for item in value):
+        return "[\n" + "".join(f"    {toml_value(item)},\n" for item in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

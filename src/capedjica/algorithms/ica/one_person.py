@@ -72,9 +72,14 @@ def standardise(courses: FloatArray) -> FloatArray:
 
 def connectivity(courses: FloatArray) -> FloatArray:
     """Return Fisher's z, artanh(r), of the correlations between standardised time courses (T, R)."""
-    correlations = np.clip(courses.T @ courses / len(courses), -_LARGEST_CORRELATION, _LARGEST_CORRELATION)
+    correlations = courses.T @ courses / len(courses)
     np.fill_diagonal(correlations, 0.0)
-    z: FloatArray = np.arctanh(correlations)
+    return fishers_z(correlations)
+
+
+def fishers_z(correlations: FloatArray) -> FloatArray:
+    """Return artanh(r), finite also where r is 1 or -1."""
+    z: FloatArray = np.arctanh(np.clip(correlations, -_LARGEST_CORRELATION, _LARGEST_CORRELATION))
     return z
 
 

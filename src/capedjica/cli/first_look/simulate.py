@@ -57,6 +57,13 @@ def simulate(
         ),
     ] = "npy",
     seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
+    group_difference: Annotated[
+        float | None,
+        typer.Option(
+            help="Make patients and controls, with two networks whose log standard deviations differ by so "
+            "much, and a study that compares them."
+        ),
+    ] = None,
 ) -> None:
     """Make a study with simulated participants.
 
@@ -80,6 +87,7 @@ def simulate(
         epsilon=epsilon,
         delta=delta,
         seed=seed,
+        group_difference=group_difference,
     )
     console = Console()
     columns = (TextColumn("writing scans"), BarColumn(24), MofNCompleteColumn(), TimeElapsedColumn())

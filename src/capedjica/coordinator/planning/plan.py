@@ -88,6 +88,7 @@ class Plan:
 
     ``epsilon`` is the total of the planned releases for the site that gives most, under every accountant;
     ``epsilon_descent`` and ``paper_says`` are there for the paper's method, to be compared with each other.
+    ``detectable`` are the differences that group comparisons can find, in standard deviations.
     Questions that make no sense for the mechanism have no answer, and where nobody is protected, every cost
     is infinite.
     """
@@ -103,6 +104,7 @@ class Plan:
     subjects_needed: list[dict[str, float]]
     colluding: list[dict[str, Any]]
     one_more_site: dict[str, float]
+    detectable: dict[str, list[dict[str, Any]]]
     warnings: list[str]
 
     @property
@@ -232,6 +234,11 @@ def _plan(study: Study, paper: PaperMethod | None, contract: Contract) -> Plan:
         subjects_needed=subjects_needed(contract) if private else [],
         colluding=colluding(contract) if cape else [],
         one_more_site=one_more_site(contract) if private and contract.mechanism != "local" else {},
+        detectable={
+            step.name: [asdict(one) for one in found]
+            for step in study.steps
+            if (found := step.table.detectable(step.setting))
+        },
         warnings=_warnings(contract) + _numbers(study, stages),
     )
 
@@ -243,7 +250,7 @@ def _stage_plan(contract: Contract, stage: Stage, plan: ReleasePlan) -> StagePla
         n_values=query.size,
         n_releases=stage.count,
         clip=query.clip,
-        spread=query.spread,
+        spread=query.sensitivity() / query.clip,
         share=stage.share,
         mu=mu,
         noise=plan.output_std,

@@ -12,6 +12,7 @@ from rich.text import Text
 from capedjica.coordinator.planning.plan import Plan
 from capedjica.coordinator.planning.prediction import CAVEAT, USABLE, Prediction
 from capedjica.privacy.wording import round_up
+from capedjica.study.analyses.base import POWER
 from capedjica.tools.terminal import show_heading, show_paragraph, show_table
 from capedjica.tools.text import counted, printable
 
@@ -34,6 +35,7 @@ def show_plan(plan: Plan, console: Console) -> None:
     """Print a plan; every number is one of ``plan.as_dict()``."""
     _show_setting(plan, console)
     _show_stages(plan, console)
+    _show_detectable(plan, console)
     if plan.contract.private:
         _show_sites(plan, console)
         _show_totals(plan, console)
@@ -86,6 +88,32 @@ def _show_stages(plan: Plan, console: Console) -> None:
         "longest that the mean can be; above 1, one release has more noise than signal. mu: how far one "
         f"{plan.contract.unit.named()} can move what the adversary sees, in standard deviations. epsilon: "
         "of the whole stage.",
+        console,
+        "dim",
+    )
+
+
+def _show_detectable(plan: Plan, console: Console) -> None:
+    """Print which differences group comparisons can find, beforehand."""
+    if not plan.detectable:
+        return
+    rows = [
+        [
+            f"{name}: {one['contrast']}",
+            f"{one['n_outcomes']:,}",
+            f"{one['single']:.3f}",
+            f"{one['among_all']:.3f}",
+            f"{one['without_privacy']:.3f}",
+        ]
+        for name, found in plan.detectable.items()
+        for one in found
+    ]
+    show_heading("Which differences can be found?", console)
+    show_table(["between", "outcomes", "by one test", "among all", "by one, no privacy"], rows, console)
+    show_paragraph(
+        f"In standard deviations of an outcome, found with a probability of {POWER:.0%} by a test at 5%, and "
+        "by one that allows for all outcomes (Bonferroni). It counts on centre and scale that are about "
+        "right and, of groups, on one of a third of the people at every site.",
         console,
         "dim",
     )

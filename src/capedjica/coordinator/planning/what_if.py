@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, Final
 
 from capedjica.errors import InputError
-from capedjica.mechanisms.contract import Contract, MaskName, MechanismName
+from capedjica.mechanisms.contract import Contract, MaskName, MechanismName, Stage
 from capedjica.mechanisms.release import plan_release
 from capedjica.privacy import gaussian_epsilon, gaussian_mu, validate
 from capedjica.securesum.identity import PublicIdentity
@@ -100,6 +100,15 @@ def _roster(sites: tuple[PublicIdentity, ...], n_colluding: int) -> Roster:
     return Roster(sites, suitable_threshold(len(sites), n_colluding), n_colluding)
 
 
+def _with_factors(stage: Stage, site: str) -> Stage:
+    """Return a stage in which another site has the largest of the fixed factors, if there are any."""
+    cross = stage.query.cross
+    if cross is None or not cross.fixed:
+        return stage
+    factors = (*cross.fixed, (site, cross.largest_fixed()))
+    return replace(stage, query=replace(stage.query, cross=replace(cross, fixed=factors)))
+
+
 def one_more_site(contract: Contract) -> dict[str, float]:
     """One more site of average size, S_C unchanged: noise at equal epsilon, epsilon at equal noise."""
     sites, sizes = contract.roster.sites, contract.subjects
@@ -110,6 +119,7 @@ def one_more_site(contract: Contract) -> dict[str, float]:
         roster=_roster((*sites, stranger), contract.roster.n_colluding),
         subjects=(*sizes, size),
         epsilon=(*contract.epsilon, max(contract.epsilon)),
+        stages=tuple(_with_factors(stage, stranger.name) for stage in contract.stages),
     )
     noise, epsilon = _against(contract, larger)
     return {"subjects_added": size, "noise_at_equal_epsilon": noise, "epsilon_at_equal_noise": epsilon}

@@ -29,12 +29,14 @@ from capedjica.metrics import match_components
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import Charge, PrivacyStatement
 from capedjica.report.brain import Peak, find_peaks
+from capedjica.report.findings import Comparison, effects_on_maps, findings_section
 from capedjica.report.group import Findings, group_page
 from capedjica.report.labels import MapLabels
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
+from capedjica.study.analyses.group_comparison import GroupComparisonTable
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.reliability_file import n_maps, read_reliability
@@ -45,6 +47,16 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 REPORT: Final = "report.html"
+# The numbers of a group comparison, by the columns of its table.
+_COMPARED: Final = {
+    "effects": "effect",
+    "standard_errors": "standard error",
+    "noise": "of it by privacy noise",
+    "low": "low",
+    "high": "high",
+    "p_values": "p",
+    "q_values": "q",
+}
 
 
 class _SiteCost(msgspec.Struct):
@@ -173,6 +185,8 @@ def _first_file(study: Study, step: StudyStep) -> str:
 
 
 def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
+    if isinstance(step.table, GroupComparisonTable):
+        return findings_section(_comparison(folder, study, step, step.table))
     place = Path(study.results_folder(step))
     shown = folder.holds([str(place / "maps.npy")])
     return section(
@@ -184,12 +198,58 @@ def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
     )
 
 
+def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupComparisonTable) -> Comparison:
+    """Return what a group comparison found, from the arrays that it left."""
+    (effects,) = _tables(folder, study, step)
+    found = {
+        name: np.array([row[effects.columns.index(column)] for row in effects.rows], dtype=np.float64)
+        for name, column in _COMPARED.items()
+    }
+    return Comparison(
+        name=step.name,
+        summary=table.summary(step.setting),
+        article=table.article(step.setting),
+        outcome=table.values,
+        contrast=table.contrast_words,
+        names=[str(row[0]) for row in effects.rows],
+        courses=table.pair_names(step.setting),
+        on_maps=_on_maps(folder, study, table, found["effects"]),
+        public_groups=table.mode == "public-groups",
+        halved=bool(table.design.contrast.levels),
+        table=effects,
+        **found,
+    )
+
+
+def _on_maps(
+    folder: RunFolder, study: Study, table: GroupComparisonTable, effects: FloatArray
+) -> MapSet | None:
+    """Return the effects on single networks where these are; None where outcomes are not of networks."""
+    networks = next((step for step in study.steps if step.name == table.networks), None)
+    if networks is None:
+        return None
+    maps = _maps(folder, study, networks)
+    if len(maps) != len(effects) or not np.isfinite(effects).all():
+        return None
+    shown = effects_on_maps(effects, maps.values)
+    return replace(_placed(shown, maps, study), names=(f"effect on {table.values}",))
+
+
 def _tables(folder: RunFolder, study: Study, step: StudyStep) -> list[ResultTable]:
     name = str(Path(study.results_folder(step)) / "tables.json")
     if not folder.holds([name]):
         return []
     found = folder.read_json(name, list[TableFile])
-    return [ResultTable(one.name, one.caption, one.columns, one.rows, one.chart) for one in found]
+    return [
+        ResultTable(
+            one.name,
+            one.caption,
+            one.columns,
+            [[math.nan if cell is None else cell for cell in row] for row in one.rows],
+            one.chart,
+        )
+        for one in found
+    ]
 
 
 def _known(value: float | None) -> float:

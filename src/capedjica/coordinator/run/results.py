@@ -7,7 +7,7 @@ import math
 import platform
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -153,7 +153,9 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
         _write_table(folder, f"{where}{one.name}.csv", one.columns, one.rows)
     names += [f"{where}{one.name}.csv" for one in tables]
     if tables:
-        folder.write_json(f"{where}tables.json", [msgspec.to_builtins(one) for one in tables])
+        # A number that could not be estimated is null.
+        shown = [replace(one, rows=[list(map(_finite, row)) for row in one.rows]) for one in tables]
+        folder.write_json(f"{where}tables.json", [msgspec.to_builtins(one) for one in shown])
         names.append(f"{where}tables.json")
     if found.maps is None:
         return names
@@ -242,13 +244,14 @@ def _write_table(
     folder.write(name, csv_text(columns, rows).encode())
 
 
+def _finite(value: Any) -> Any:
+    """Return a value as JSON can have it: null for a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
     """Return a statement as plain values; what is infinite, as all is where nobody is protected, is null."""
-    whom = privacy.adversary
-
-    def cost(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
+    whom, cost = privacy.adversary, _finite
     return {
         "statement": str(privacy),
         "private": privacy.private,

@@ -103,12 +103,15 @@ class SyntheticModel:
         Standard deviation of the white noise in every pixel.
     seeds : list of numpy.random.SeedSequence
         One for each batch of ``BATCH`` subjects.
+    gains : ndarray of shape (n_subjects, R), optional
+        By what the time courses of each subject are multiplied.
     """
 
     maps: FloatArray
     scan_lengths: NDArray[np.int64]
     noise: float
     seeds: list[np.random.SeedSequence]
+    gains: FloatArray | None = None
 
     @classmethod
     def draw(
@@ -171,8 +174,13 @@ class SyntheticModel:
     def sources(self, batch: int) -> tuple[list[Float32Array], np.random.Generator]:
         """Return the time courses (T_m, R) of a batch's subjects, and what their noise is drawn from next."""
         rng = np.random.default_rng(self.seeds[batch])
-        lengths = self.scan_lengths[batch * BATCH : (batch + 1) * BATCH]
-        return _sources(lengths, len(self.maps), rng), rng
+        own = slice(batch * BATCH, (batch + 1) * BATCH)
+        sources = _sources(self.scan_lengths[own], len(self.maps), rng)
+        if self.gains is not None:
+            sources = [
+                one * gain.astype(np.float32) for one, gain in zip(sources, self.gains[own], strict=True)
+            ]
+        return sources, rng
 
     def mix(self, sources: Float32Array, rng: np.random.Generator, out: Float32Array) -> Float32Array:
         """Write A s_t plus noise for the time points of one subject into ``out``, and return it."""

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.compiled import compiled
 from capedjica.errors import ProtocolError
-from capedjica.mechanisms.contract import Vectors
+from capedjica.mechanisms.contract import CrossMoment, Vectors
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.tools.arrays import FloatArray
+
+# The grids of a cross-moment: a vector of norm C is so many steps long, the largest factor and score together
+# are so many. With this many rows at a time no sum of products leaves 64 bits: 2^24 2^20 2^16 < 2^63.
+_VECTOR_BITS: Final = 24
+_FACTOR_BITS: Final = 20
+_ROWS_AT_A_TIME: Final = 1 << 16
 
 
 def sum_subjects(
     vectors: Callable[[], Iterable[Vectors]], plan: ReleasePlan, site: str, enrolled: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Add up the subjects' vectors on the grid: F_s of :mod:`capedjica.mechanisms.release`.
+    """Return F_s of :mod:`capedjica.mechanisms.release`: the sum of the subjects' vectors, or a cross-moment.
 
     A subject whose vector is not finite contributes zero, and so does one that is missing or could not be
     computed at all. Nothing here raises an error because of data.
@@ -45,6 +53,8 @@ def sum_subjects(
     n_zero : int
         How many enrolled subjects contributed zero because of their data; never leaves the site.
     """
+    if plan.query.cross is not None:
+        return _cross_moment(vectors, plan, plan.query.cross, site, enrolled)
     total = np.zeros(plan.query.size, dtype=np.int64)
     scale, longest = plan.scale[site] / plan.step, plan.query.clip
     bound = _integer_bound(longest * scale, plan.query.size)
@@ -126,3 +136,78 @@ def _add_rows_python(
 
 
 _add_rows = compiled(_add_rows_python, fastmath={"reassoc", "contract"})
+
+
+def _cross_moment(
+    vectors: Callable[[], Iterable[Vectors]], plan: ReleasePlan, cross: CrossMoment, site: str, enrolled: int
+) -> tuple[NDArray[np.int64], int]:
+    r"""Return the cross-moment (1) of :class:`capedjica.mechanisms.contract.CrossMoment` on the grid.
+
+    Factors, scores and vectors are cut to coarser integers K, T and Y, each within its bound. Of these
+
+    .. math:: M A = M \sum_i (K_i + T_i) Y_i - \sum_i T_i \sum_i Y_i
+
+    is exact, and rounded once, at the end: the sensitivity of (2) there holds as for real numbers, and the
+    rounding of two such vectors adds at most sqrt(d). M is the number enrolled, whoever of them is missing.
+    """
+    size, seen, sound = plan.query.size, 0, 0
+    products, sum_y, sum_t = [0] * size, [0] * size, 0
+    grid = _CrossGrid(plan.query.clip, cross, site)
+    for batch in _batches(vectors, plan.query.row_size):
+        usable = batch[: enrolled - seen]
+        seen += len(usable)
+        for start in range(0, len(usable), _ROWS_AT_A_TIME):
+            k, t, y = grid.integers(usable[start : start + _ROWS_AT_A_TIME])
+            products = [one + int(more) for one, more in zip(products, (k + t) @ y, strict=True)]
+            sum_y = [one + int(more) for one, more in zip(sum_y, y.sum(axis=0), strict=True)]
+            sum_t += int(t.sum())
+            sound += len(t)
+        if seen == enrolled:
+            break
+    unit = grid.unit * Fraction(plan.scale[site]) / (Fraction(plan.step) * enrolled)
+    moments = (
+        round((enrolled * product - sum_t * y) * unit) for product, y in zip(products, sum_y, strict=True)
+    )
+    return np.array(list(moments), dtype=np.int64), enrolled - sound
+
+
+class _CrossGrid:
+    """Factors, scores and vectors as integers that keep their bounds."""
+
+    def __init__(self, clip: float, cross: CrossMoment, site: str) -> None:
+        fixed = cross.largest_fixed(site)
+        self.clip, self.fixed, self.score = clip, fixed, cross.score
+        self.vector_step = clip * 2.0**-_VECTOR_BITS
+        # A power of two: quotients by it are exact.
+        self.factor_step = 2.0 ** (math.ceil(math.log2(fixed + cross.score)) - _FACTOR_BITS)
+        self.largest_fixed = math.floor(fixed / self.factor_step)
+        self.largest_score = math.floor(cross.score / self.factor_step)
+
+    @property
+    def unit(self) -> Fraction:
+        """What 1 in a product of integers stands for."""
+        return Fraction(self.factor_step) * Fraction(self.vector_step)
+
+    def integers(self, rows: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return K, T and Y of the rows that are sound; of the others nothing, as if they were zero.
+
+        The sensitivity rests on the comparisons at the end alone, made on the integers. Rows with NaN or
+        infinity are left out before.
+        """
+        with np.errstate(all="ignore"):
+            rows = rows[np.isfinite(rows).all(axis=1)]
+            norms = np.linalg.norm(rows[:, 2:], axis=1, keepdims=True)
+            sound = np.isfinite(norms[:, 0])
+            rows, norms = rows[sound], norms[sound]
+            # defence: cross-moment-clips-vectors
+            vectors = rows[:, 2:] * np.minimum(1.0, self.clip / np.maximum(norms, self.clip))
+            fixed = np.clip(rows[:, 0], -self.fixed, self.fixed)
+            score = np.clip(rows[:, 1], -self.score, self.score)
+            # Towards zero, so that nothing gets longer.
+            k = np.trunc(fixed / self.factor_step).astype(np.int64)
+            t = np.trunc(score / self.factor_step).astype(np.int64)
+            y = np.trunc(vectors / self.vector_step).astype(np.int64)
+        # defence: cross-moment-bounds-on-integers
+        within = (y**2).sum(axis=1) <= 1 << (2 * _VECTOR_BITS)
+        within &= (abs(k) <= self.largest_fixed) & (abs(t) <= self.largest_score)
+        return k[within], t[within], y[within]

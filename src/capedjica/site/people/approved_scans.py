@@ -80,13 +80,15 @@ def approved_people(home: SiteHome, study: Study) -> tuple[Person, ...] | None:
     record = read_record(home, study)
     if record is None:
         return None
-    return tuple(_approved(home, _name(name), files) for name, files in record.people.items())
+    return tuple(_approved(home, study, _name(name), files) for name, files in record.people.items())
 
 
-def _approved(home: SiteHome, name: str, files: Files) -> Person:
+def _approved(home: SiteHome, study: Study, name: str, files: Files) -> Person:
     paths = {home.data_path / _name(file): state.row for file, state in files.items()}
     rows = tuple(Recording(path, row=name) for path, is_row in paths.items() if is_row)
-    return Person(name, rows + recordings_among([path for path, is_row in paths.items() if not is_row]))
+    scans = recordings_among([path for path, is_row in paths.items() if not is_row])
+    covariates = rows[0] if rows and study.content.participant_columns else None
+    return Person(name, rows if study.content.features.kind == "table" else scans, covariates)
 
 
 def write_record(home: SiteHome, study: Study, record: ApprovedScans) -> None:
@@ -153,7 +155,9 @@ def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Recording]]:
 
     Each comes as if it were the recording; what counts is the file, or the person's row in it.
     """
-    for recording in person.recordings:
+    # defence: covariates-of-the-approval
+    rows = () if person.covariates is None else (person.covariates,)
+    for recording in (*person.recordings, *rows):
         for path in recording.sources:
             if path.exists():
                 yield _text(os.path.relpath(path, home.data_path)), Recording(path, row=recording.row)

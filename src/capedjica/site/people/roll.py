@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mode
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN, longest_scan
+from capedjica.data.covariates import covariate_problems, covariates_of, with_rows
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.layouts import Found, check_folder, find_people, is_image
@@ -109,7 +110,7 @@ def find(
     wanted = None if study is None else study.content.features.space
     if wanted is not None and data.space not in (None, wanted):
         raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
-    return find_people(
+    found = find_people(
         data.kind,
         home.data_path,
         pattern=data.pattern,
@@ -120,6 +121,9 @@ def find(
         # defence: the-withdrawn-are-not-found
         without=read_withdrawn(home) if withdrawn is None else withdrawn,
     )
+    if study is None or not study.content.participant_columns:
+        return found
+    return replace(found, people=with_rows(found.people, home.data_path))
 
 
 def open_people(home: SiteHome, study: Study) -> People:
@@ -152,7 +156,31 @@ def look(
         for step in study.steps:
             yield from step.table.notes(series, step.setting)
 
-    return readable.check(study.fewest_timepoints, tick, longest, notes)
+    found = readable.check(study.fewest_timepoints, tick, longest, notes)
+    return found + list(_covariate_problems(readable.people, study))
+
+
+def _covariate_problems(people: Sequence[Person], study: Study) -> Iterator[Problem]:
+    """Say what is wrong with covariates: of one person after the other, and of all together."""
+    for table in study.content.analyses:
+        if not table.participant_columns:
+            continue
+        motion, known = bool(getattr(table, "motion", False)), []
+        for person in people:
+            yield from (
+                replace(problem, subject=person.name)
+                for problem in covariate_problems(person, table.participant_columns, motion)
+            )
+            if person.covariates is None or not (own := covariates_of(person, motion)):
+                continue
+            known.append(own)
+            for found, expected, fatal in table.covariate_notes(own):
+                words = f"{found} ({person.name})"
+                yield Problem(person.covariates.path, words, expected, fatal, person.name, alike=expected)
+        table_path = next((one.covariates.path for one in people if one.covariates is not None), None)
+        if table_path is not None:
+            for found, expected in table.site_notes(known):
+                yield Problem(table_path, found, expected, fatal=False)
 
 
 def _plain_features(people: list[Person]) -> Features:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from capedjica.errors import InputError
 from capedjica.study.analyses.base import AnalysisTable, Setting
+from capedjica.study.analyses.group_comparison import GroupComparisonTable
 from capedjica.study.analyses.ica import IcaTable
 from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
@@ -24,6 +25,7 @@ OWN: Final[dict[str, type[AnalysisTable]]] = {
     "histogram": HistogramTable,
     "kmeans": KMeansTable,
     "regression": RegressionTable,
+    "group-comparison": GroupComparisonTable,
 }
 
 __all__ = ["GROUP", "OWN", "AnalysisTable", "IcaTable", "Setting", "known_kinds", "provider", "table_class"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
@@ -20,6 +20,8 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 # Becomes the name of a folder.
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
 Words = Mapping[str, str]
+POWER: Final = 0.8
+"""With which probability a plan wants a difference to be found."""
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
@@ -40,6 +42,8 @@ class Setting:
         The analyses before this one, by name.
     folder : Path
         Where the public files that it names are.
+    sites : dict
+        How many people each site enrols.
     """
 
     features: FeatureTable
@@ -47,6 +51,7 @@ class Setting:
     noise: float = 0.0
     earlier: Mapping[str, AnalysisTable] = field(default_factory=dict)
     folder: Path = Path()
+    sites: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def n_features(self) -> int:
@@ -64,6 +69,29 @@ class Setting:
         return list(self.features.columns) or [
             f"feature {number}" for number in range(1, self.n_features + 1)
         ]
+
+
+@dataclass(frozen=True)
+class Detectable:
+    """The smallest differences that a study can find, in standard deviations of an outcome.
+
+    Attributes
+    ----------
+    contrast : str
+        Between what.
+    n_outcomes : int
+        How many are tested.
+    single, among_all : float
+        Found with probability `POWER` by one test at 5%, and by the same among all (Bonferroni).
+    without_privacy : float
+        What one test of as many people would find without any noise.
+    """
+
+    contrast: str
+    n_outcomes: int
+    single: float
+    among_all: float
+    without_privacy: float
 
 
 class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -102,6 +130,11 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         return True
 
     @property
+    def participant_columns(self) -> tuple[str, ...]:
+        """Columns of ``participants.tsv`` by which people are compared, besides their scans."""
+        return ()
+
+    @property
     def not_covered(self) -> tuple[str, ...]:
         """What the guarantee does not cover or rests on because of it, in sentences."""
         return ()
@@ -127,9 +160,21 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         summary = self.summary(setting)
         return summary[:1].lower() + summary[1:]
 
+    def detectable(self, setting: Setting) -> list[Detectable]:
+        """Return which differences a study can find, known beforehand; nothing of other analyses."""
+        return []
+
     def fewest_timepoints(self, setting: Setting) -> int:
         """Return how many time points a scan must have to be of any use."""
         return 1
+
+    def covariate_notes(self, covariates: Mapping[str, Any]) -> Iterable[tuple[str, str, bool]]:
+        """Return what is found and expected of a person's covariates, and whether it has to be mended."""
+        return ()
+
+    def site_notes(self, people: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+        """Return what is found and expected of the covariates of a site's people together."""
+        return ()
 
     def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
         """Return what only its site is told of a scan that is of less or no use: what is found and expected.

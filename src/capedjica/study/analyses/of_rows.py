@@ -25,12 +25,19 @@ from capedjica.tools.text import counted
 
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Edges = Annotated[tuple[Number, ...], msgspec.Meta(min_length=2, max_length=10_000)]
+GroupName = Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _VALUES: Final = {
     "average": "the mean over time of each of {n} numbers",
     "connectivity": "how strongly each two of {n} time courses go together (Fisher's z of their correlation)",
     "amplitudes": "how strongly each of {n} time courses varies (logarithm, less the person's own mean)",
+    "partial-connectivity": "how strongly each two of {n} time courses go together when all others are "
+    "accounted for (Fisher's z of their partial correlation)",
+    "blocks": "how strongly {n} time courses go together, within groups and between (means of Fisher's z)",
+    "band-power": "how much of each of {n} time courses is in given bands of frequency (logarithm)",
+    "spectra": "how much of each of {n} time courses is slow or fast, in eight bands (logarithm)",
+    "loadings": "how much a person's own maps resemble those of {n} networks (Fisher's z)",
 }
 
 
@@ -41,9 +48,16 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
     networks: str | None = None
     center: tuple[Number, ...] = ()
     scale: tuple[Positive, ...] = ()
+    groups: tuple[GroupName, ...] = ()
+    bands: tuple[tuple[Number, Number], ...] = ()
+    shrinkage: Number = 0.1
 
     comments: ClassVar[Words] = {
-        "values": 'One vector per person: "average" over time, "connectivity" or "amplitudes".',
+        "values": 'One vector per person: "average" over time, "connectivity", "partial-connectivity", '
+        '"blocks", "amplitudes", "band-power", "spectra" or "loadings".',
+        "groups": 'Of "blocks": the group of each network.',
+        "bands": 'Of "band-power": lowest and highest frequency of each, in cycles per time point.',
+        "shrinkage": 'Of "partial-connectivity": how far correlations are drawn towards 0, up to 1.',
         "networks": "Of the networks that this earlier analysis found, instead of the features.",
         "center": "Public numbers that are subtracted, one for each number of a person.",
         "scale": "Public numbers by which they are divided then.",
@@ -69,6 +83,14 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
             found.append("analysis.values 'average' of networks is always 0: take connectivity or amplitudes")
         if self.values != "average" and self._n_courses(setting) < 2:
             found.append(f"analysis.values {self.values!r} needs at least 2 features or networks")
+        if self.values == "loadings" and self.networks is None:
+            found.append("analysis.values 'loadings' needs analysis.networks: features have no maps")
+        if self.values == "blocks" and not self.groups:
+            found.append(
+                "analysis.values 'blocks' needs analysis.groups: nothing says which group a network is of"
+            )
+        elif (outcome := self._values(setting).outcome) is not None:
+            found += [f"analysis.{problem}" for problem in outcome.problems()]
         return found or self._size_problems(setting)
 
     def _size_problems(self, setting: Setting) -> list[str]:
@@ -90,7 +112,19 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
 
     def vector(self, setting: Setting) -> Values:
         """Return how a scan becomes a vector."""
-        return Values(self.values, self._n_courses(setting), (), self.center, self.scale)
+        return self._values(setting)
+
+    def _values(self, setting: Setting) -> Values:
+        return Values(
+            self.values,
+            self._n_courses(setting),
+            (),
+            self.center,
+            self.scale,
+            self.groups,
+            self.bands,
+            self.shrinkage,
+        )
 
     def _n_courses(self, setting: Setting) -> int:
         earlier = setting.earlier.get(self.networks or "")
@@ -98,9 +132,12 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
 
     def vector_names(self, setting: Setting) -> tuple[str, ...]:
         """Return what the numbers of the vector are called."""
+        return self.vector(setting).names(self.course_names(setting))
+
+    def course_names(self, setting: Setting) -> tuple[str, ...]:
+        """Return what the features or networks are called."""
         earlier = setting.earlier.get(self.networks or "")
-        courses = earlier.network_names if isinstance(earlier, IcaTable) else setting.names
-        return self.vector(setting).names(courses)
+        return earlier.network_names if isinstance(earlier, IcaTable) else tuple(setting.names)
 
     def on_scans(self, rows: Analysis[Any], setting: Setting) -> Analysis[Any]:
         """Return an analysis of rows as one of scans."""

@@ -1,0 +1,1 @@
+"""How good private group comparisons are."""

@@ -1,0 +1,1 @@
+"""Private group comparison: design, estimation and inference."""

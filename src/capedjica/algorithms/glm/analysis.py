@@ -1,0 +1,555 @@
+r"""Group comparison by private moments: effects of a contrast on many outcomes, site as fixed effect.
+
+Person i of site s has a contrast g and covariates z in [-1, 1], and outcomes standardised by a public centre
+and scale and shortened to :math:`\|y\| \le C`. The model is
+
+.. math:: y_{is} = \alpha_s + \beta g_{is} + \Gamma' z_{is} + e_{is} .                                  (1)
+
+Three things are released.
+
+**Variances** of the outcomes. People of a site are paired in the order of enrolment, which is public. Of a
+pair, :math:`(y_i - y_j)^2 / 2` has the variance within sites as its mean, whatever :math:`\alpha_s` is. A
+pair's vector stands in the row of its first member, that of the second is zero: replacing one person changes
+one row. Numbers are not negative, so two rows are at most sqrt(2) times the longest apart. One number beside
+them counts complete pairs, those in which nothing is missing.
+
+**Covariance of the design**, :math:`S = \mathrm{cov}(g, z)`, from the same pairs, if there are covariates.
+The contrast is residualised by :math:`\gamma = S_{zz}^{-1} S_{gz}`, where each entry is replaced by its
+posterior mean under a normal prior with the known noise.
+
+**Effects**: the cross-moment (:class:`capedjica.mechanisms.contract.CrossMoment`) of the outcomes and
+
+.. math:: h = (g - \gamma' z) / w, \qquad w = 1 + \min(\|\gamma\|_1, 2 \sqrt{\gamma' S_{zz} \gamma}) ,   (2)
+
+so that :math:`a = \frac1M \sum_s \sum_i (h_i - \bar h_s) y_i` and
+:math:`\hat\beta = a / q` with :math:`q = \frac1M \sum_s \sum_i (h_i - \bar h_s) g_i`. In mode "private" q is
+one more number of the same release, g being one more outcome, times lambda = min(1, C/3). In mode
+"public-groups" the factor :math:`k = \omega_s (g - \bar g_s)` is public and fixed, only
+:math:`-\omega_s \gamma' z`, clipped to a public bound, is a score, and q follows from the group sizes and S.
+
+**Errors.** Given the design, and if there were no effect, a number of a has the variance
+
+.. math:: v = \sigma^2_y\, S_{hh} / M + \sigma^2 + b^2 .                                               (3)
+
+:math:`\sigma^2_y` is the released variance, of y and not of e: the chance imbalance of z that is left after
+adjustment by pairs is as large as without adjustment (for the sum over pairs of
+:math:`(h_i - h_j)(z_i - z_j)` differs from that of :math:`h_i z_i` by as many independent products), so what
+covariates explain belongs to the noise. :math:`S_{hh} = q / w`, or less where gamma is shrunk. sigma is the
+privacy noise. b is what the noise on S leaves of the adjustment: :math:`\Gamma'\delta / w`, with delta of
+known variance, and Gamma bounded by a public prior (`COVARIATE_EFFECT`). The interval of an effect counts the
+noise on q too, by :math:`v / q^2 + \hat\beta^2 \sigma_q^2 / q^2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from capedjica.algorithms.analysis import Means, Progress
+from capedjica.algorithms.glm.design import Design
+from capedjica.algorithms.glm.findings import Findings
+from capedjica.algorithms.state import pack, read_arrays
+from capedjica.algorithms.svec import svec_size, unsvec
+from capedjica.algorithms.tables.rows import clip_rows
+from capedjica.errors import InputError, ProtocolError
+from capedjica.mechanisms.contract import CrossMoment, Query, Stage, Statistics
+from capedjica.tools.arrays import FloatArray, Scan
+
+VARIANCES_LABEL: Final = "variances of the outcomes"
+DESIGN_LABEL: Final = "covariance of the design"
+EFFECTS_LABEL: Final = "effects of the contrast"
+VARIANCE_SHARE: Final = 0.1
+DESIGN_SHARE: Final = 0.1
+"""With the usual prior for covariates; less in proportion where that is smaller."""
+COVARIATE_EFFECT: Final = 0.3
+"""Public prior: standard deviations of an outcome per standard deviation of a covariate."""
+LARGEST_ADJUSTMENT: Final = 0.1
+"""Of the coded contrast by covariates, where groups are public and no other bound is given."""
+PSD_SPREAD: Final = math.sqrt(2)
+LEADING: Final = 2
+"""Numbers of a row before the design: the fixed factor and the site's weight."""
+
+_PRIOR_CORRELATION: Final = 0.4
+_PRIOR_VARIANCE: Final = (0.8, 0.4)
+_SMALLEST_VARIANCE: Final = 0.1
+# In units of its noise; below it the contrast is not told from one that never varies.
+_LEAST_Q: Final = 2.5
+_COMPLETE_SPREAD: Final = 0.05
+_NO_CONTRAST: Final = 2.0**-10
+
+
+def default_clip(size: int) -> float:
+    """Return C = 0.8 sqrt(d), a little less than the norm of most people's standardised outcomes."""
+    return 0.8 * math.sqrt(size)
+
+
+@lru_cache
+def attenuation(size: int, clip: float) -> float:
+    """Return the mean of min(1, C / norm) of independent normal outcomes with the public centre and scale."""
+    places = (np.arange(2000) + 0.5) / 2000
+    norms = np.sqrt(stats.chi2.ppf(places, size))
+    return float(np.minimum(1.0, clip / norms).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class GroupComparisonAnalysis:
+    """A group comparison with all its public parameters.
+
+    A site's data are rows, one for each person (:meth:`rows`): two leading numbers (:meth:`leading`), the
+    encoded design (:meth:`capedjica.algorithms.glm.design.Design.encode`) and the standardised outcomes,
+    (y - center) / scale. A row with NaN contributes zero to every release.
+
+    Parameters
+    ----------
+    design : Design
+        Contrast and covariates.
+    scale : tuple of float
+        Of every outcome, in its own units.
+    sizes : mapping from site to int
+        M_s.
+    clip : float, optional
+        C; by default 0.8 sqrt(d).
+    names : tuple of str
+        Of the outcomes.
+    weights : mapping from site to float
+        omega_s in (0, 1], for public groups (:func:`capedjica.algorithms.glm.power.site_weights`); 1 if not
+        given.
+    largest_adjustment : float, optional
+        For public groups, the bound on gamma'z; 0 without covariates, by default `LARGEST_ADJUSTMENT`.
+    release_variances : bool
+        Whether variances are released; if not, they are bounded by 1, the public scale.
+    covariate_effect : float
+        Prior of the effects of covariates, in standard deviations.
+    correlation : array (d, d), optional
+        Public correlation of the outcomes.
+    level : float
+        Of intervals.
+    """
+
+    design: Design
+    scale: tuple[float, ...]
+    sizes: Mapping[str, int]
+    clip: float | None = None
+    names: tuple[str, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+    largest_adjustment: float | None = None
+    release_variances: bool = True
+    covariate_effect: float = COVARIATE_EFFECT
+    correlation: FloatArray | None = None
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        sizes = self.design.group_sizes
+        if sizes is not None and {name: sum(groups) for name, groups in sizes.items()} != dict(self.sizes):
+            raise InputError(
+                "the group sizes must add up to the people of every site: "
+                + ", ".join(f"{name} has {n}" for name, n in self.sizes.items())
+            )
+
+    # Public quantities
+
+    @property
+    def size(self) -> int:
+        """d, the number of outcomes."""
+        return len(self.scale)
+
+    @property
+    def n_covariates(self) -> int:
+        """Numbers that the covariates become."""
+        return self.design.size - 1
+
+    @property
+    def bound(self) -> float:
+        """C."""
+        return default_clip(self.size) if self.clip is None else float(self.clip)
+
+    @property
+    def public_groups(self) -> bool:
+        """Whether membership of the groups is public."""
+        return self.design.mode == "public-groups"
+
+    @property
+    def contrast_factor(self) -> float:
+        """lambda, by which the contrast is multiplied as one more outcome."""
+        return min(1.0, self.bound / 3)
+
+    @property
+    def adjustment(self) -> float:
+        """The largest score of public groups."""
+        if not self.n_covariates:
+            return 0.0
+        return LARGEST_ADJUSTMENT if self.largest_adjustment is None else self.largest_adjustment
+
+    @cached_property
+    def variance_clip(self) -> float:
+        """The longest vector of squares: about twice that of a pair whose norms are C."""
+        return self.bound**2 * min(2.0, 3 / math.sqrt(self.size))
+
+    @property
+    def _pair_mark(self) -> float:
+        """What a complete pair counts, in the same release as its squares."""
+        return 0.3 * self.variance_clip
+
+    @cached_property
+    def _design_factors(self) -> FloatArray:
+        """By what the numbers of a design are multiplied: those with a range vary less than two levels do."""
+        return np.array(
+            [2.0 if c.kind == "number" else 1.0 for c in self.design.columns for _ in range(c.size)]
+        )
+
+    @property
+    def _design_clip(self) -> float:
+        """Norm of the squares of a pair: 2 for every number."""
+        return 2.0 * self.design.size
+
+    def weight(self, site: str) -> float:
+        """Return omega_s."""
+        return self.weights.get(site, 1.0)
+
+    def leading(self, site: str, contrast: float) -> FloatArray:
+        """Return the leading numbers of a row: the fixed factor omega (g - mean of g), and omega.
+
+        The factor is 0 where groups are private.
+        """
+        if not self.public_groups:
+            return np.array([0.0, 1.0])
+        return np.array([self.weight(site) * (contrast - self._group_mean(site)), self.weight(site)])
+
+    def rows(self, site: str, design: FloatArray, outcomes: FloatArray) -> FloatArray:
+        """Return a site's rows from encoded designs (M_s, 1 + p) and standardised outcomes (M_s, d)."""
+        leading = np.tile(self.leading(site, 0.0), (len(design), 1))
+        if self.public_groups:
+            leading[:, 0] += self.weight(site) * design[:, 0]
+        return np.hstack([leading, design, outcomes])
+
+    def _group_mean(self, site: str) -> float:
+        first, second = (self.design.group_sizes or {})[site]
+        return (second - first) / (first + second)
+
+    def largest_factor(self, site: str) -> float:
+        """Return k_s, the largest |omega (g - mean of g)|; next to nothing where there is one group only."""
+        mean = abs(self._group_mean(site))
+        return self.weight(site) * (1 + mean if mean < 1 else _NO_CONTRAST)
+
+    @cached_property
+    def _cross(self) -> CrossMoment:
+        if not self.public_groups:
+            return CrossMoment(1.0)
+        return CrossMoment(self.adjustment, tuple((name, self.largest_factor(name)) for name in self.sizes))
+
+    @cached_property
+    def effects_query(self) -> Query:
+        """The cross-moment of outcomes, and of the contrast where that is private, with the scores."""
+        if self.public_groups:
+            return Query(EFFECTS_LABEL, self.size, self.bound, cross=self._cross)
+        length = math.hypot(self.bound, self.contrast_factor)
+        return Query(EFFECTS_LABEL, self.size + 1, length, cross=self._cross)
+
+    @cached_property
+    def _kinds(self) -> tuple[str, ...]:
+        kinds = [VARIANCES_LABEL] if self.release_variances else []
+        return (*kinds, *([DESIGN_LABEL] if self.n_covariates else []), EFFECTS_LABEL)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the two or three questions, and their parts of the budget."""
+        variances = Query(
+            VARIANCES_LABEL, self.size + 1, math.hypot(self.variance_clip, self._pair_mark), PSD_SPREAD
+        )
+        covariance = Query(DESIGN_LABEL, svec_size(self.design.size), self._design_clip, PSD_SPREAD)
+        design_share = DESIGN_SHARE * min(1.0, max(0.1, self.covariate_effect / COVARIATE_EFFECT))
+        before = {VARIANCES_LABEL: (variances, VARIANCE_SHARE), DESIGN_LABEL: (covariance, design_share)}
+        asked = [Stage(before[kind][0], share=before[kind][1]) for kind in self._kinds[:-1]]
+        return (*asked, Stage(self.effects_query, share=1 - math.fsum(stage.share for stage in asked)))
+
+    # At a site
+
+    def site(self, subjects: Sequence[Scan]) -> Statistics:
+        """Return what a site computes of its rows."""
+        return _SiteRows(self, _read_rows(subjects, LEADING + self.design.size + self.size))
+
+    # At the aggregator
+
+    def estimate(self, means: Means, progress: Progress | None = None) -> Findings:
+        """Ask for the moments, and return effects with their errors."""
+        released = {}
+        adjustment = _Adjustment(np.zeros(self.n_covariates), 1.0, 0.0, 0.0, 0.0)
+        variances = _Variances(np.ones(self.size), np.full(self.size, np.inf), 1.0)
+        for number, kind in enumerate(self._kinds):
+            value = means.mean(number, adjustment.state if kind == EFFECTS_LABEL else b"")
+            released[kind] = value, means.released[-1].noise
+            if kind == VARIANCES_LABEL:
+                variances = self._variances(*released[kind])
+            elif kind == DESIGN_LABEL:
+                adjustment = self._adjust(*released[kind], variances.complete)
+        n_people = means.released[-1].n_people or sum(self.sizes.values())
+        return self._findings(*released[EFFECTS_LABEL], variances, adjustment, n_people)
+
+    @cached_property
+    def _pairs_per_person(self) -> float:
+        return sum(size // 2 for size in self.sizes.values()) / sum(self.sizes.values())
+
+    def _variances(self, mean: FloatArray, noise: float) -> _Variances:
+        r"""Return the variances, shrunk to their mean, their uncertainty, and the part of complete pairs.
+
+        Of d released variances with known error e (noise, and sampling of n pairs), the variance between them
+        less e^2 is what outcomes truly differ by, :math:`\tau^2`; each becomes
+        :math:`\bar v + \tau^2 / (\tau^2 + e^2) (v_j - \bar v)`.
+        """
+        n_pairs = self._pairs_per_person * sum(self.sizes.values())
+        per_pair, noise = mean / self._pairs_per_person, noise / self._pairs_per_person
+        counted, count_noise = per_pair[0] / self._pair_mark, noise / self._pair_mark
+        trust = _COMPLETE_SPREAD**2 / (_COMPLETE_SPREAD**2 + count_noise**2)
+        complete = float(np.clip(1 + trust * (counted - 1), 0.2, 1.0))
+        values = per_pair[1:] / complete
+        middle = max(float(values.mean()), 0.05)
+        error = (noise / complete) ** 2 + 2 * middle**2 / n_pairs
+        between = max(0.0, float(values.var(ddof=1)) - error) if len(values) > 1 else math.inf
+        keep = 1.0 if math.isinf(between) else between / (between + error)
+        shrunk = np.maximum(middle + keep * (values - middle), 0.2 * middle)
+        uncertainty = np.full(len(values), keep * error + (1 - keep) * error / len(values))
+        return _Variances(shrunk, uncertainty, complete)
+
+    def _adjust(self, mean: FloatArray, noise: float, complete: float) -> _Adjustment:
+        """Return gamma from the released covariance, each entry at its posterior mean, and what is left.
+
+        It is computed in the units of the release, and gamma then in those of the encoded design.
+        """
+        factor = 1 / (self._pairs_per_person * complete)
+        moments, noise = unsvec(mean) * factor, noise * factor
+        variance_g = max(float(moments[0, 0]), 0.05)
+        prior, spread = _PRIOR_VARIANCE
+        kept = spread**2 / (spread**2 + noise**2)
+        variances = np.maximum(prior + kept * (np.diag(moments)[1:] - prior), _SMALLEST_VARIANCE)
+        deviations, off_noise = np.sqrt(variances), noise / math.sqrt(2)
+        zz, zz_error = _posterior(
+            moments[1:, 1:], _PRIOR_CORRELATION * np.outer(deviations, deviations), off_noise
+        )
+        np.fill_diagonal(zz, variances)
+        np.fill_diagonal(zz_error, kept * noise**2)
+        prior_gz = _PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
+        gz, gz_error = _posterior(moments[0, 1:], prior_gz, off_noise)
+        zz = _positive(zz)
+        gamma: FloatArray = np.asarray(np.linalg.solve(zz, gz), dtype=np.float64)
+        units = self._design_factors[1:] / self._design_factors[0]
+        # In units of the encoded contrast.
+        score = 2 * math.sqrt(float(gamma @ zz @ gamma)) / self._design_factors[0]
+        squares = self._design_factors[0] ** 2
+
+        def adjusted(part: float) -> _Adjustment:
+            """Return the adjustment by a part of gamma; what is left is counted."""
+            own = part * gamma
+            width = 1.0 if self.public_groups else 1 + part * min(float(np.abs(gamma * units).sum()), score)
+            left = gz - zz @ own
+            doubt = (left**2 + gz_error + zz_error @ own**2) / squares
+            confounding = self.covariate_effect**2 * float((doubt / variances).sum()) / width**2
+            explained, unsure = float(own @ gz) / squares, float(own**2 @ gz_error) / squares**2
+            return _Adjustment(own * units, width, confounding, explained, unsure)
+
+        if self.public_groups:
+            # Scores beyond the agreed bound would be cut.
+            return adjusted(min(1.0, self.adjustment / score) if score else 1.0)
+        # Of a private contrast, adjustment widens the scores, and so the noise on effects.
+        square = (self._effects_per_design_noise * noise / factor) ** 2
+        choices = (adjusted(tenth / 10) for tenth in range(11))
+        return min(choices, key=lambda one: (square + one.confounding) * one.width**2)
+
+    @cached_property
+    def _effects_per_design_noise(self) -> float:
+        """The noise on effects over that on the covariance of the design, from sensitivities and shares."""
+        *_, design, effects = self.stages()
+        ratio = effects.query.sensitivity() / design.query.sensitivity()
+        return ratio * math.sqrt(design.share / effects.share)
+
+    def _findings(
+        self,
+        mean: FloatArray,
+        noise: float,
+        variances: _Variances,
+        adjustment: _Adjustment,
+        n_people: int,
+    ) -> Findings:
+        q, q_noise, square = self._denominator(mean, noise, variances.complete, adjustment)
+        estimable = q > _LEAST_Q * q_noise and q > 0
+        sampling = variances.values * square / n_people
+        confounding = adjustment.confounding * variances.values
+        null = sampling + noise**2 + confounding
+        moments = mean[: self.size]
+        doubt = (variances.uncertainty * (square / n_people + adjustment.confounding) ** 2) / null**2
+        degrees = np.clip(2 / np.maximum(doubt, 1e-12), 3.0, 1e6) if self.release_variances else np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            effects = np.where(estimable, moments / q, np.nan)
+            errors = np.where(estimable, np.sqrt(null + (effects * q_noise) ** 2) / q, np.inf)
+        units = np.array(self.scale) * self.design.contrast.unit
+        return Findings(
+            effects=effects * units,
+            standard_errors=errors * units,
+            statistics=moments / np.sqrt(null),
+            degrees=np.broadcast_to(degrees, (self.size,)).astype(np.float64),
+            noise=np.where(estimable, noise / max(q, 1e-300), np.inf) * units,
+            names=self.names,
+            attenuation=attenuation(self.size, self.bound),
+            estimable=bool(estimable),
+            correlation=self._correlation(sampling, null),
+            level=self.level,
+            confounding=math.sqrt(float(confounding.mean())) / q if estimable else math.inf,
+        )
+
+    def _denominator(
+        self, mean: FloatArray, noise: float, complete: float, adjustment: _Adjustment
+    ) -> tuple[float, float, float]:
+        """Return q, its standard error, and S_hh, the mean square of the scores within sites."""
+        if not self.public_groups:
+            q = float(mean[-1]) / self.contrast_factor
+            # For tests, which need no more of q than this, also where effects cannot be told.
+            return q, noise / self.contrast_factor, min(max(q, 0.2), 1.0) / adjustment.width
+        once, twice, plain = self.group_moments
+        # Of people, where those of pairs were counted.
+        complete = math.sqrt(complete)
+        explained = min(adjustment.explained / plain, 0.9)
+        doubt = math.sqrt(adjustment.explained_variance) / plain
+        q = once * (1 - explained) * complete
+        return q, once * doubt * complete, twice * (1 - explained) * complete
+
+    @cached_property
+    def group_moments(self) -> tuple[float, float, float]:
+        """Of public groups, the mean of omega, omega^2 and 1 times (g - mean of g)^2 within sites."""
+        total = sum(self.sizes.values())
+        squares = {
+            name: 4 * first * second / (first + second)
+            for name, (first, second) in (self.design.group_sizes or {}).items()
+        }
+        powers = (
+            math.fsum(self.weight(name) ** power * square for name, square in squares.items()) / total
+            for power in (1, 2, 0)
+        )
+        once, twice, plain = powers
+        return once, twice, plain
+
+    def _correlation(self, sampling: FloatArray, null: FloatArray) -> FloatArray | None:
+        """Return the correlation of the estimates: that of the outcomes, diluted by noise."""
+        if self.correlation is None:
+            return None
+        share = np.sqrt(sampling / null)
+        mixed: FloatArray = np.outer(share, share) * self.correlation
+        np.fill_diagonal(mixed, 1.0)
+        return mixed
+
+
+@dataclass(frozen=True, eq=False)
+class _Variances:
+    """Variances of the outcomes, the variance of each of these, and the part of pairs that is complete."""
+
+    values: FloatArray
+    uncertainty: FloatArray
+    complete: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Adjustment:
+    """gamma and w; b^2 for outcomes of variance 1; what z explains of the variance of g, and how surely."""
+
+    gamma: FloatArray
+    width: float
+    confounding: float
+    explained: float
+    explained_variance: float
+
+    @property
+    def state(self) -> bytes:
+        """What sites need to compute scores."""
+        return pack(gamma=self.gamma, width=[self.width])
+
+
+class _SiteRows:
+    """What a site computes: rows for each kind of release."""
+
+    def __init__(self, analysis: GroupComparisonAnalysis, rows: FloatArray) -> None:
+        self._analysis = analysis
+        first = LEADING + analysis.design.size
+        self._leading, self._design = rows[:, :LEADING], rows[:, LEADING:first]
+        self._outcomes = clip_rows(rows[:, first:], analysis.bound)
+        broken = ~np.isfinite(np.hstack([rows, self._outcomes]))
+        self._complete: NDArray[np.bool_] = np.count_nonzero(broken, axis=1) == 0
+
+    def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[Scan]:
+        kinds = self._analysis._kinds
+        if stage >= len(kinds):
+            raise ProtocolError(f"there is no stage {stage}")
+        with np.errstate(all="ignore"):
+            if kinds[stage] == EFFECTS_LABEL:
+                arrays = read_arrays(state, gamma=(self._analysis.n_covariates,), width=(1,))
+                return [self._scores(arrays["gamma"], float(arrays["width"][0]))]
+            return [self._variances() if kinds[stage] == VARIANCES_LABEL else self._covariance()]
+
+    def _pairs(self, values: FloatArray) -> FloatArray:
+        """Return half the difference of every pair times sqrt(2), at its first member; zero elsewhere."""
+        paired, n_pairs = np.zeros_like(values), len(values) // 2
+        first, second = values[0 : 2 * n_pairs : 2], values[1 : 2 * n_pairs : 2]
+        paired[0 : 2 * n_pairs : 2] = np.where(self._complete_pairs[:, np.newaxis], first - second, 0.0)
+        differences: FloatArray = paired / math.sqrt(2)
+        return differences
+
+    @cached_property
+    def _complete_pairs(self) -> NDArray[np.bool_]:
+        n_pairs = len(self._complete) // 2
+        return self._complete[0 : 2 * n_pairs : 2] & self._complete[1 : 2 * n_pairs : 2]
+
+    def _variances(self) -> FloatArray:
+        n_pairs, mark = len(self._complete) // 2, np.zeros(len(self._complete))
+        mark[0 : 2 * n_pairs : 2] = self._complete_pairs * self._analysis._pair_mark
+        squares = self._pairs(self._outcomes) ** 2
+        return np.column_stack([mark, clip_rows(squares, self._analysis.variance_clip)])
+
+    def _covariance(self) -> FloatArray:
+        pairs = self._pairs(self._design * self._analysis._design_factors)
+        rows, columns = np.triu_indices(pairs.shape[1])
+        # svec of every outer product at once.
+        squares: FloatArray = pairs[:, rows] * pairs[:, columns] * np.where(rows == columns, 1, math.sqrt(2))
+        return squares
+
+    def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
+        """Return rows (k, t, y), with the contrast as one more outcome where it is private."""
+        analysis = self._analysis
+        explained = self._design[:, 1:] @ gamma
+        if analysis.public_groups:
+            scores = np.clip(-self._leading[:, 1] * explained, -analysis.adjustment, analysis.adjustment)
+            parts = [self._leading[:, 0], scores, self._outcomes]
+        else:
+            contrast = self._design[:, 0]
+            scores = (contrast - explained) / width
+            parts = [np.zeros(len(scores)), scores, self._outcomes, analysis.contrast_factor * contrast]
+        rows = np.column_stack(parts)
+        rows[~self._complete] = np.nan
+        return rows
+
+
+def _read_rows(subjects: Sequence[Scan], width: int) -> FloatArray:
+    """Return everybody's row; one that cannot be read as NaN."""
+    rows = np.full((len(subjects), width), np.nan)
+    for number in range(len(subjects)):
+        try:
+            rows[number] = np.asarray(subjects[number], dtype=np.float64).reshape(width)
+        except Exception:
+            # defence: one-row-of-a-design-fails-alone
+            rows[number] = np.nan
+    return rows
+
+
+def _posterior(values: FloatArray, prior: FloatArray, noise: float) -> tuple[FloatArray, FloatArray]:
+    """Return mean and variance of numbers with prior N(0, prior^2), seen with noise."""
+    kept = prior**2 / (prior**2 + noise**2)
+    return kept * values, kept * noise**2
+
+
+def _positive(matrix: FloatArray) -> FloatArray:
+    """Return a symmetric matrix with its eigenvalues raised to a tenth of the mean one at least."""
+    values, vectors = np.linalg.eigh(matrix)
+    raised: FloatArray = (vectors * np.maximum(values, 0.1 * np.diag(matrix).mean())) @ vectors.T
+    return raised

@@ -1,0 +1,209 @@
+r"""The design of a group comparison: public columns, and how a person's values become numbers in [-1, 1].
+
+A number x in a public range [l, h] becomes :math:`2 (x - l) / (h - l) - 1`, clipped to [-1, 1]. A category
+with L public levels becomes L - 1 numbers, 1 for the level and -1 for all others, the first level having none
+of its own; two levels are thus -1 and 1. A value that is missing, or a level that is not declared, becomes
+NaN, and somebody with NaN anywhere contributes zero to every release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from capedjica.errors import InputError
+from capedjica.tools.arrays import FloatArray
+
+Mode = Literal["private", "public-groups"]
+_MISSING = ("", "n/a", "nan", "none")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the design with its public range or levels.
+
+    Parameters
+    ----------
+    name : str
+        As it stands in the table of participants.
+    kind : {"number", "category"}
+        What it holds.
+    low, high : float
+        Range of a number; values outside are clipped to it.
+    levels : tuple of str
+        Levels of a category, compared as text; the first is the reference.
+    """
+
+    name: str
+    kind: Literal["number", "category"] = "number"
+    low: float = -1.0
+    high: float = 1.0
+    levels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("number", "category"):
+            raise InputError(f"column {self.name!r} must be a number or a category, got {self.kind!r}")
+        if self.kind == "category":
+            if len(set(self.levels)) < 2 or len(set(self.levels)) < len(self.levels):
+                raise InputError(f"column {self.name!r} needs two different levels or more: {self.levels}")
+        elif not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise InputError(
+                f"column {self.name!r} needs a finite range with low below high, got {self.low}, {self.high}"
+            )
+
+    @classmethod
+    def of(cls, name: str, bounds: Any) -> Column:
+        """Return a column from its range (two numbers) or its levels (texts), as users write them."""
+        try:
+            values = list(bounds)
+        except TypeError:
+            values = []
+        numbers = [
+            value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+        if len(values) == 2 and len(numbers) == 2:
+            return cls(name, "number", float(values[0]), float(values[1]))
+        if isinstance(bounds, str | bytes) or len(values) < 2 or numbers:
+            raise InputError(
+                f"bounds of column {name!r} must be a range (two numbers) or levels (texts), got {bounds!r}"
+            )
+        return cls(name, "category", levels=tuple(map(_text, values)))
+
+    @property
+    def size(self) -> int:
+        """Numbers that the column becomes."""
+        return 1 if self.kind == "number" else len(self.levels) - 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each of these numbers is called."""
+        return (self.name,) if self.size == 1 else tuple(f"{self.name}={level}" for level in self.levels[1:])
+
+    @property
+    def unit(self) -> float:
+        """What one unit of the column is in encoded numbers; two levels are coded -1 and 1 themselves."""
+        return 2 / (self.high - self.low) if self.kind == "number" else 1.0
+
+    def encode(self, value: Any) -> FloatArray:
+        """Return the numbers in [-1, 1] that a value becomes; NaN for one that is missing or not declared."""
+        text = _text(value)
+        if self.kind == "category":
+            known = text in self.levels
+            coded = [1.0 if text == level else -1.0 for level in self.levels[1:]]
+            return np.array(coded) if known else np.full(self.size, np.nan)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            return np.array([np.nan])
+        return np.clip([2 * (number - self.low) / (self.high - self.low) - 1], -1.0, 1.0)
+
+    def check(self, value: Any, where: str) -> None:
+        """Refuse, at a site and before anything is spent, a level or text that was not declared."""
+        if is_missing(value) or np.isfinite(self.encode(value)).all():
+            return
+        expected = f"one of {', '.join(self.levels)}" if self.kind == "category" else "a number"
+        raise InputError(f"{where}: column {self.name!r} holds a value that is not {expected}, nor missing")
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is compared, and what is adjusted for; the site is always a fixed effect.
+
+    Parameters
+    ----------
+    contrast : Column
+        Of interest: two levels, or a number.
+    covariates : tuple of Column
+        Adjusted for.
+    mode : {"private", "public-groups"}
+        Whether the contrast is protected like everything else (default), or membership of its two levels is
+        public, with sizes agreed on.
+    group_sizes : mapping from site to (int, int), optional
+        For "public-groups": people of the first and of the second level at every site.
+    """
+
+    contrast: Column
+    covariates: tuple[Column, ...] = ()
+    mode: Mode = "private"
+    group_sizes: Mapping[str, tuple[int, int]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.contrast.size != 1:
+            raise InputError(
+                f"the contrast {self.contrast.name!r} must be a number or have two levels, "
+                f"got {len(self.contrast.levels)}"
+            )
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise InputError(f"the columns of a design must differ, got {', '.join(names)}")
+        if self.mode not in ("private", "public-groups"):
+            raise InputError(f"mode must be 'private' or 'public-groups', got {self.mode!r}")
+        if (self.mode == "public-groups") != (self.group_sizes is not None):
+            raise InputError("group sizes must be given for mode 'public-groups', and for no other")
+        if self.mode == "public-groups":
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        if self.contrast.kind != "category":
+            raise InputError(
+                f"mode 'public-groups' needs a contrast of two levels, not {self.contrast.name!r}"
+            )
+        for site, sizes in (self.group_sizes or {}).items():
+            if len(sizes) != 2 or min(sizes) < 0 or not sum(sizes):
+                raise InputError(f"site {site} needs the sizes of two groups, got {sizes}")
+        if not any(min(sizes) for sizes in (self.group_sizes or {}).values()):
+            raise InputError("no site has people of both groups: the contrast cannot be estimated")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The contrast and the covariates."""
+        return (self.contrast, *self.covariates)
+
+    @property
+    def size(self) -> int:
+        """Numbers of an encoded row: the contrast, then the covariates."""
+        return sum(column.size for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the numbers of an encoded row are called."""
+        return tuple(name for column in self.columns for name in column.names)
+
+    def encode(self, row: Mapping[str, Any]) -> FloatArray:
+        """Return a person's numbers in [-1, 1], the contrast first; NaN for what is missing."""
+        return np.concatenate([column.encode(row.get(column.name)) for column in self.columns])
+
+    def check(self, row: Mapping[str, Any], where: str) -> None:
+        """Refuse a row that lacks a column or has a level that was not declared."""
+        for column in self.columns:
+            if column.name not in row:
+                raise InputError(
+                    f"{where}: there is no column {column.name!r}; it has {', '.join(map(str, row))}"
+                )
+            column.check(row[column.name], where)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """Sentences on what the guarantee does not cover."""
+        if self.mode == "private":
+            return ()
+        return (
+            f"Which group of {self.contrast.name!r} somebody is in is not protected, and how many of each a "
+            "site has is public: the guarantee covers everything else about a person.",
+        )
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a value is missing: nothing, NaN, or a text that stands for it."""
+    return value is None or _text(value).strip().lower() in _MISSING
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; 1.0 and 1 are the same level."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,161 @@
+"""What a group comparison found: effects, errors that count sampling and privacy noise, tests, intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import stats
+
+from capedjica.algorithms.analysis import Result, ResultTable
+from capedjica.algorithms.glm import inference
+from capedjica.algorithms.tables.rows import named
+from capedjica.tools.arrays import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Findings(Result):
+    """Effects of the contrast on every outcome, per unit of the contrast, in the outcomes' own units.
+
+    Effects are coefficients of *clipped* outcomes; ``attenuation`` is by how much those are smaller.
+
+    Attributes
+    ----------
+    effects, standard_errors : array (d,)
+        Estimates, and their standard deviations: sampling, privacy noise and imperfect adjustment together.
+    statistics : array (d,)
+        Estimates in units of their standard deviation if there were no effect.
+    degrees : array (d,)
+        Degrees of freedom of Student's t.
+    noise : array (d,)
+        Standard deviation of an effect by privacy noise alone.
+    names : sequence of str
+        Of the outcomes.
+    attenuation : float
+        Expected by public quantities: 1 if hardly anybody's outcomes are clipped.
+    estimable : bool
+        Whether the released moments show that the contrast varies within sites; if not, effects are NaN.
+    correlation : array (d, d), optional
+        Of the estimates, from a public correlation of the outcomes.
+    level : float
+        Of the intervals.
+    confounding : float
+        Standard deviation, in units of standardised outcomes per unit of the coded contrast, that imperfect
+        adjustment adds; it is part of the standard errors.
+    """
+
+    effects: FloatArray
+    standard_errors: FloatArray
+    statistics: FloatArray
+    degrees: FloatArray
+    noise: FloatArray
+    names: Sequence[str] = ()
+    attenuation: float = 1.0
+    estimable: bool = True
+    correlation: FloatArray | None = None
+    level: float = 0.95
+    confounding: float = 0.0
+
+    @cached_property
+    def p_values(self) -> FloatArray:
+        """Two-sided p-values of single tests."""
+        return inference.two_sided_p(self.statistics, self.degrees)
+
+    @cached_property
+    def q_values(self) -> FloatArray:
+        """Benjamini and Hochberg's."""
+        return inference.benjamini_hochberg(self.p_values)
+
+    @cached_property
+    def q_values_any_dependence(self) -> FloatArray:
+        """Benjamini and Yekutieli's."""
+        return inference.benjamini_yekutieli(self.p_values)
+
+    @cached_property
+    def p_values_bonferroni(self) -> FloatArray:
+        """For finding any effect falsely."""
+        return inference.bonferroni(self.p_values)
+
+    @cached_property
+    def intervals(self) -> FloatArray:
+        """(d, 2): the interval of each effect alone."""
+        quantile = inference.two_sided_quantile(self.level, self.degrees)
+        return inference.intervals(self.effects, self.standard_errors, quantile)
+
+    @cached_property
+    def simultaneous_intervals(self) -> FloatArray:
+        """(d, 2): intervals that hold all at once."""
+        quantile = inference.simultaneous_quantile(self.level, self.degrees, self.correlation)
+        return inference.intervals(self.effects, self.standard_errors, quantile)
+
+    @cached_property
+    def selected_intervals(self) -> FloatArray:
+        """(d, 2): for the effects with a q-value of at most 1 - level, adjusted for having been selected."""
+        selected = int((self.q_values <= 1 - self.level).sum())
+        level = inference.selected_level(self.level, selected, len(self.effects))
+        quantile = inference.two_sided_quantile(level, self.degrees)
+        return inference.intervals(self.effects, self.standard_errors, quantile)
+
+    @cached_property
+    def shrunken_effects(self) -> FloatArray:
+        """Effects shrunk to zero, for those selected because they are large."""
+        return inference.shrunken(self.effects, self.standard_errors)
+
+    @cached_property
+    def global_p_value(self) -> float:
+        """That there is any effect."""
+        return inference.global_p(self.statistics, self.p_values, self.correlation)
+
+    def equivalence_p_values(self, margin: float) -> FloatArray:
+        """Return p-values that effects are within ``margin`` of zero (two one-sided tests)."""
+        with np.errstate(invalid="ignore"):
+            ratio = (margin - np.abs(self.effects)) / self.standard_errors
+        p: FloatArray = np.nan_to_num(stats.t.sf(ratio, self.degrees), nan=1.0)
+        return p
+
+    def arrays(self) -> Mapping[str, FloatArray]:
+        """Return the numbers of all outcomes."""
+        return {
+            "effects": self.effects,
+            "standard_errors": self.standard_errors,
+            "p_values": self.p_values,
+            "q_values": self.q_values,
+            "intervals": self.intervals,
+        }
+
+    def tables(self) -> Sequence[ResultTable]:
+        """Return a row for each outcome."""
+        columns = (
+            "outcome",
+            "effect",
+            "standard error",
+            "of it by privacy noise",
+            "low",
+            "high",
+            "p",
+            "q",
+            "q (any dependence)",
+            "p (Bonferroni)",
+            "shrunken effect",
+        )
+        numbers = (
+            self.effects,
+            self.standard_errors,
+            self.noise,
+            self.intervals[:, 0],
+            self.intervals[:, 1],
+            self.p_values,
+            self.q_values,
+            self.q_values_any_dependence,
+            self.p_values_bonferroni,
+            self.shrunken_effects,
+        )
+        names = named(self.names, len(self.effects))
+        rows = list(zip(names, *(map(float, column) for column in numbers), strict=True))
+        caption = (
+            f"Effects per unit of the contrast, with {self.level:.0%} intervals that count sampling and "
+            f"privacy noise. They are those of clipped outcomes, about {self.attenuation:.2f} of the others."
+        )
+        return (ResultTable("effects", caption, columns, rows, "bars"),)

@@ -1,0 +1,433 @@
+"""``private_glm`` and ``GroupComparison``: whether groups differ, with errors that count the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from capedjica.algorithms.glm.analysis import COVARIATE_EFFECT, GroupComparisonAnalysis
+from capedjica.algorithms.glm.design import Column, Design, Mode, is_missing
+from capedjica.algorithms.glm.findings import Findings
+from capedjica.algorithms.glm.power import site_weights, variances_are_worth_releasing
+from capedjica.algorithms.tables.values import Values, ValuesName
+from capedjica.errors import InputError
+from capedjica.estimators.base import TableEstimator
+from capedjica.estimators.inputs import Sites, name_sites
+from capedjica.estimators.tables import read_tables
+from capedjica.mechanisms.contract import MaskName, MechanismName
+from capedjica.privacy import validate
+from capedjica.privacy.budget import PrivacyBudget
+from capedjica.privacy.statement import PrivacyStatement
+from capedjica.tools.arrays import FloatArray
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Comparison(TableEstimator):
+    """What :func:`private_glm` and :class:`GroupComparison` have in common."""
+
+    contrast: str
+    covariates: Sequence[str] | None = None
+    bounds: Mapping[str, Any]
+    center: float | ArrayLike
+    scale: float | ArrayLike
+    clip: float | None = None
+    mode: Mode = "private"
+    largest_adjustment: float | None = None
+    covariate_effect: float = COVARIATE_EFFECT
+    correlation: ArrayLike | None = None
+    level: float = 0.95
+    names: Sequence[str] = ()
+    findings_: Findings = field(init=False)
+
+    @property
+    def effects_(self) -> FloatArray:
+        """Effects per unit of the contrast, in the outcomes' own units."""
+        return self._found.effects
+
+    @property
+    def standard_errors_(self) -> FloatArray:
+        """Sampling, privacy noise and imperfect adjustment together."""
+        return self._found.standard_errors
+
+    @property
+    def p_values_(self) -> FloatArray:
+        """Two-sided p-values of single tests."""
+        return self._found.p_values
+
+    @property
+    def q_values_(self) -> FloatArray:
+        """Benjamini and Hochberg's."""
+        return self._found.q_values
+
+    @property
+    def intervals_(self) -> FloatArray:
+        """(d, 2): the interval of each effect."""
+        return self._found.intervals
+
+    @property
+    def names_(self) -> tuple[str, ...]:
+        """Of the outcomes."""
+        return tuple(self._found.names)
+
+    @property
+    def noise_(self) -> FloatArray:
+        """Standard deviation of each effect by privacy noise alone."""
+        return self._found.noise
+
+    @property
+    def _found(self) -> Findings:
+        self._check_fitted("findings_")
+        return self.findings_
+
+    def _compare(self, outcomes: Mapping[str, FloatArray], design: Sites, names: Sequence[str]) -> Self:
+        """Fit the model to the outcomes of every site, in their own units."""
+        size = next(iter(outcomes.values())).shape[1]
+        center = _public_numbers("center", self.center, size)
+        scale = _public_numbers("scale", self.scale, size)
+        if (scale <= 0).any():
+            raise InputError("scale must be above 0 for every outcome")
+        tables = _read_design(design, outcomes)
+        plan = self._design(tables)
+        sizes = {name: len(rows) for name, rows in outcomes.items()}
+        terms = self._terms()
+        analysis = GroupComparisonAnalysis(
+            plan,
+            tuple(scale.tolist()),
+            sizes,
+            clip=None if self.clip is None else validate.positive("clip", self.clip),
+            names=tuple(names),
+            largest_adjustment=self.largest_adjustment,
+            covariate_effect=validate.nonnegative("covariate_effect", self.covariate_effect),
+            correlation=_correlation(self.correlation, size),
+            level=validate.probability("level", self.level),
+        )
+        analysis = replace(
+            analysis,
+            weights=site_weights(analysis, terms),
+            release_variances=variances_are_worth_releasing(analysis, terms),
+        )
+        rows = {
+            name: analysis.rows(name, _encoded(plan, tables[name]), (values - center) / scale)
+            for name, values in outcomes.items()
+        }
+        study = self._study("group comparison", analysis, rows, terms)
+        self.findings_ = analysis.estimate(study)
+        self.privacy_ = replace(study.privacy, not_covered=study.privacy.not_covered + plan.not_covered)
+        return self
+
+    def _design(self, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Design:
+        """Return the design, after a look at every value: undeclared levels are refused here."""
+        covariates = self.covariates
+        if covariates is None:
+            covariates = [name for name in self.bounds if name != self.contrast]
+        for name in (self.contrast, *covariates):
+            if name not in self.bounds:
+                raise InputError(f"bounds must hold the range or the levels of column {name!r}")
+        contrast = Column.of(self.contrast, self.bounds[self.contrast])
+        design = Design(contrast, tuple(Column.of(name, self.bounds[name]) for name in covariates))
+        for site, table in tables.items():
+            for number, row in enumerate(_rows(table)):
+                design.check(row, f"design of site {site}, row {number}")
+        if self.mode == "private":
+            return design
+        if contrast.kind == "number":
+            contrast = Column(contrast.name, "category", levels=_two_levels(contrast))
+        sizes = {site: _group_sizes(site, contrast, table[contrast.name]) for site, table in tables.items()}
+        return Design(contrast, design.covariates, self.mode, sizes)
+
+
+def private_glm(
+    Y: Sites,
+    design: Sites,
+    contrast: str,
+    epsilon: float | Mapping[str, float] | None = None,
+    delta: float = 1e-5,
+    *,
+    bounds: Mapping[str, Any],
+    center: float | ArrayLike,
+    scale: float | ArrayLike,
+    clip: float | None = None,
+    covariates: Sequence[str] | None = None,
+    mode: Mode = "private",
+    names: Sequence[str] = (),
+    largest_adjustment: float | None = None,
+    covariate_effect: float = COVARIATE_EFFECT,
+    correlation: ArrayLike | None = None,
+    level: float = 0.95,
+    mechanism: MechanismName = "cape",
+    n_colluding: int | str = "third",
+    masking: MaskName = "uniform",
+    insecure_noise_seed: int | None = None,
+    budget: PrivacyBudget | None = None,
+) -> PrivateGLM:
+    r"""Effects of a contrast on many outcomes, adjusted for covariates and site, across sites.
+
+    The model is :mod:`capedjica.algorithms.glm.analysis`. Nothing is standardised from ``Y``.
+
+    Parameters
+    ----------
+    Y : dict from site to array (M_s, d), or list of these
+        Outcomes in their own units; one person per row. A person with NaN contributes zero.
+    design : dict from site to table, or list of these
+        A table is a data frame or a dict of columns, as many rows as ``Y``. Missing values (NaN, None, "n/a")
+        make a person contribute zero.
+    contrast : str
+        The column of interest: two levels, coded -1 (the first) and 1, or a number.
+    epsilon, delta
+        The budget.
+    bounds : dict
+        Public: of every column its range (two numbers; values outside are clipped) or its levels (texts).
+    center, scale : float or array (d,)
+        Public: about the mean and the standard deviation of every outcome between people.
+    clip : float, optional
+        C, public: the longest standardised vector, by default 0.8 sqrt(d).
+    covariates : sequence of str, optional
+        By default every other column that has bounds.
+    mode : {"private", "public-groups"}
+        Whether the contrast is protected too, or group sizes of every site, and who is in which group, are
+        public; then there is half as much noise.
+    names : sequence of str
+        Of the outcomes.
+    largest_adjustment : float, optional
+        For public groups: the bound on how far covariates move the coded contrast.
+    covariate_effect : float
+        Prior for what noise on the covariates' moments leaves unadjusted: standard deviations of an outcome
+        per standard deviation of a covariate.
+    correlation : array (d, d), optional
+        Public correlation of the outcomes, for a global test and simultaneous intervals.
+    level : float
+        Of intervals.
+    mechanism, n_colluding, masking, insecure_noise_seed, budget
+        See :class:`capedjica.estimators.base.TableEstimator`.
+
+    Returns
+    -------
+    PrivateGLM
+        ``effects_``, ``standard_errors_``, ``p_values_``, ``q_values_``, ``intervals_``, ``names_``,
+        ``noise_``, ``privacy_``; more (simultaneous intervals, equivalence, a table) in ``findings_``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from capedjica import private_glm
+    >>> rng = np.random.default_rng(0)
+    >>> table = {"group": ["control", "patient"] * 100, "age": rng.uniform(20, 60, 200)}
+    >>> design = dict.fromkeys("abc", table)
+    >>> Y = {site: rng.normal(3.0, 0.5, (200, 4)) for site in "abc"}
+    >>> result = private_glm(
+    ...     Y, design, "group", epsilon=2.0, center=3.0, scale=0.5,
+    ...     bounds={"group": ["control", "patient"], "age": (18, 90)},
+    ... )
+    >>> result.effects_.shape, result.intervals_.shape
+    ((4,), (4, 2))
+    """
+    comparison = PrivateGLM(
+        contrast=contrast,
+        covariates=covariates,
+        bounds=bounds,
+        center=center,
+        scale=scale,
+        clip=clip,
+        mode=mode,
+        largest_adjustment=largest_adjustment,
+        covariate_effect=covariate_effect,
+        correlation=correlation,
+        level=level,
+        names=names,
+        epsilon=epsilon,
+        delta=delta,
+        mechanism=mechanism,
+        n_colluding=n_colluding,
+        masking=masking,
+        insecure_noise_seed=insecure_noise_seed,
+        budget=budget,
+    )
+    return comparison.fit(Y, design)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateGLM(_Comparison):
+    """The result of :func:`private_glm`, whose parameters it has.
+
+    Attributes
+    ----------
+    effects_, standard_errors_, p_values_, q_values_, noise_ : array (d,)
+        See :class:`capedjica.algorithms.glm.findings.Findings`.
+    intervals_ : array (d, 2)
+        Of each effect.
+    names_ : tuple of str
+        Of the outcomes.
+    findings_ : Findings
+        All of it, with simultaneous and selected intervals, and tests of equivalence.
+    privacy_ : PrivacyStatement
+        The guarantee.
+    """
+
+    privacy_: PrivacyStatement = field(init=False)
+
+    def fit(self, Y: Sites, design: Sites) -> Self:
+        """Fit the model to outcomes (M_s, d) of every site and their design."""
+        outcomes = read_tables(Y)
+        size = next(iter(outcomes.values())).shape[1]
+        names = _read_names(self.names, size)
+        return self._compare(outcomes, design, names)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GroupComparison(_Comparison):
+    """Whether groups differ in what is computed of every person's scan.
+
+    Parameters
+    ----------
+    outcome : str or callable
+        "connectivity" (Fisher's z of every pair), "amplitudes" (log standard deviation, relative to the
+        person's mean), "average", or a function from a scan (time, features) to a vector. It touches one
+        person's scan, so it costs nothing; it must not depend on other people.
+    networks : array (R, D), optional
+        Unmixing matrix, such as ``unmixing_`` of a fit: time courses of networks instead of features.
+    contrast, covariates, bounds, center, scale, clip, mode, largest_adjustment, covariate_effect, \
+correlation, level, names
+        See :func:`capedjica.private_glm`; ``names`` are those of features or networks, or of the numbers of a
+        function.
+    epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
+        See :class:`capedjica.estimators.base.TableEstimator`.
+
+    Attributes
+    ----------
+    effects_, standard_errors_, p_values_, q_values_, intervals_, names_, noise_, findings_, privacy_
+        As of :func:`capedjica.private_glm`.
+    """
+
+    outcome: str | Callable[[FloatArray], ArrayLike] = "amplitudes"
+    networks: ArrayLike | None = None
+
+    def fit(self, X: Sites, design: Sites) -> Self:
+        """Compute the outcome of every subject and compare the groups.
+
+        Parameters
+        ----------
+        X : list of sites, or dict from name to site
+            A site is a list of subjects, a subject an array (time, features).
+        design : dict or list, as X
+            A table for each site, as many rows as subjects.
+        """
+        sites = name_sites(X)
+        networks = None if self.networks is None else np.asarray(self.networks, dtype=np.float64)
+        first = np.asarray(next(iter(sites.values()))[0], dtype=np.float64)
+        if first.ndim != 2:
+            raise InputError(f"a subject must be an array (time, features), got shape {first.shape}")
+        if callable(self.outcome):
+            function, size = self.outcome, int(np.size(self.outcome(first)))
+            names = _read_names(self.names, size)
+        else:
+            if self.outcome not in get_args(ValuesName):
+                raise InputError(
+                    f"outcome must be a function or one of {', '.join(get_args(ValuesName))}; "
+                    f"got {self.outcome!r}"
+                )
+            n_courses = first.shape[1] if networks is None else len(networks)
+            values = Values(self.outcome, n_courses)  # type: ignore[arg-type]
+            courses = _read_names(self.names, n_courses)
+            names = values.names(courses or [str(number) for number in range(1, n_courses + 1)])
+            size = values.size
+
+            def function(scan: FloatArray) -> FloatArray:
+                return values.of(scan, networks)
+
+        outcomes = {name: _outcomes(function, site, size) for name, site in sites.items()}
+        return self._compare(outcomes, design, names)
+
+
+def _outcomes(function: Callable[[FloatArray], ArrayLike], site: Sequence[Any], size: int) -> FloatArray:
+    """Return everybody's vector; NaN where it cannot be had, for whatever reason."""
+    rows = np.full((len(site), size), np.nan)
+    for number, scan in enumerate(site):
+        try:
+            rows[number] = np.asarray(function(np.asarray(scan, dtype=np.float64)), dtype=np.float64)
+        except Exception:
+            rows[number] = np.nan
+    return rows
+
+
+def _public_numbers(name: str, given: float | ArrayLike, size: int) -> FloatArray:
+    try:
+        values = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be {size} numbers, got {type(given).__name__}") from None
+    if values.shape not in ((), (size,)) or not np.isfinite(values).all():
+        raise InputError(f"{name} must be {size} finite numbers, one for each outcome, or one for all")
+    return np.array(np.broadcast_to(values, (size,)))
+
+
+def _read_names(names: Sequence[str], size: int) -> tuple[str, ...]:
+    if len(names) not in (0, size):
+        raise InputError(f"names must be {size}, one for each number, got {len(names)}")
+    return tuple(names)
+
+
+def _correlation(given: ArrayLike | None, size: int) -> FloatArray | None:
+    if given is None:
+        return None
+    matrix = np.asarray(given, dtype=np.float64)
+    if (
+        matrix.shape != (size, size)
+        or not np.allclose(matrix, matrix.T)
+        or not np.allclose(np.diag(matrix), 1)
+    ):
+        raise InputError(f"correlation must be a symmetric ({size}, {size}) matrix with ones on its diagonal")
+    return matrix
+
+
+def _read_design(design: Sites, outcomes: Mapping[str, FloatArray]) -> dict[str, dict[str, list[Any]]]:
+    """Return the columns of every site's table, as many values as there are people."""
+    if isinstance(design, Mapping):
+        tables = {str(name): table for name, table in design.items()}
+    else:
+        tables = dict(zip(outcomes, design, strict=False)) if len(design) == len(outcomes) else {}
+    if set(tables) != set(outcomes):
+        raise InputError(
+            f"design must hold a table for each of the sites {', '.join(outcomes)}; got {', '.join(tables)}"
+        )
+    return {name: _columns(name, tables[name], len(rows)) for name, rows in outcomes.items()}
+
+
+def _columns(site: str, table: Any, n_people: int) -> dict[str, list[Any]]:
+    """Return the columns of a data frame or a mapping."""
+    if not hasattr(table, "keys"):
+        raise InputError(f"design of site {site} must be a data frame or a dict of columns")
+    columns = {str(name): list(table[name]) for name in table.keys()}  # noqa: SIM118 - also of a data frame
+    for name, values in columns.items():
+        if len(values) != n_people:
+            raise InputError(
+                f"design of site {site}: column {name!r} has {len(values)} values for {n_people} people"
+            )
+    return columns
+
+
+def _rows(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def _encoded(design: Design, table: Mapping[str, Sequence[Any]]) -> FloatArray:
+    return np.array([design.encode(row) for row in _rows(table)])
+
+
+def _two_levels(contrast: Column) -> tuple[str, ...]:
+    return tuple(
+        f"{int(end)}" if float(end).is_integer() else f"{end}" for end in (contrast.low, contrast.high)
+    )
+
+
+def _group_sizes(site: str, contrast: Column, values: Sequence[Any]) -> tuple[int, int]:
+    """Return how many people of a site are in each group; membership is public here, so it must be known."""
+    coded = [float(contrast.encode(value)[0]) for value in values]
+    if any(is_missing(value) for value in values) or not np.isfinite(coded).all():
+        raise InputError(
+            f"design of site {site}: with public groups everybody's {contrast.name!r} must be one of "
+            f"{', '.join(contrast.levels)}"
+        )
+    return coded.count(-1.0), coded.count(1.0)

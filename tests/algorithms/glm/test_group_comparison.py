@@ -1,0 +1,260 @@
+"""Group comparison: against ordinary least squares, with site effects, hostile rows and missing values."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from capedjica.algorithms.glm.analysis import (
+    EFFECTS_LABEL,
+    LEADING,
+    GroupComparisonAnalysis,
+    attenuation,
+)
+from capedjica.algorithms.glm.design import Column, Design
+from capedjica.algorithms.glm.power import (
+    clipped_variance,
+    minimum_detectable_effect,
+    site_weights,
+    standard_error,
+    variances_are_worth_releasing,
+)
+from capedjica.algorithms.state import pack
+from capedjica.engines.embedded import EmbeddedStudy, in_process
+from capedjica.errors import InputError, ProtocolError
+
+GROUP = Column("group", "category", levels=("c", "p"))
+AGE = Column("age", low=-1.0, high=1.0)
+SIZES = {"north": 60, "south": 41, "west": 80}
+
+
+def simulate(chance, sizes=None, d=4, beta=0.0, correlation=0.4, effect_of_age=0.3, site=0.5, odds=0.5):
+    """Return designs and outcomes of every site: group and age correlated, site effects, unit variance."""
+    designs, outcomes = {}, {}
+    for name, size in (sizes or SIZES).items():
+        group = np.where(chance.random(size) < odds, 1.0, -1.0)
+        group[:2] = -1.0, 1.0
+        age = correlation * group + np.sqrt(1 - correlation**2) * chance.standard_normal(size)
+        noise = np.sqrt(1 - effect_of_age**2) * chance.standard_normal((size, d))
+        designs[name] = np.column_stack([group, np.clip(age / 2.5, -1, 1)])
+        common = site * chance.standard_normal(d)
+        outcomes[name] = common + np.outer(group, np.full(d, beta)) + effect_of_age * age[:, None] + noise
+    return designs, outcomes
+
+
+def analysis_of(designs, d=4, mode="private", **more):
+    sizes = {name: len(design) for name, design in designs.items()}
+    groups = None
+    if mode == "public-groups":
+        groups = {name: (int((x[:, 0] < 0).sum()), int((x[:, 0] > 0).sum())) for name, x in designs.items()}
+    design = Design(GROUP, (AGE,), mode, groups)
+    return GroupComparisonAnalysis(design, (1.0,) * d, sizes, largest_adjustment=1.0, **more)
+
+
+def study_of(analysis, designs, outcomes, **terms):
+    rows = {name: analysis.rows(name, designs[name], outcomes[name]) for name in designs}
+    return EmbeddedStudy.of("t", analysis, rows, in_process(**terms))
+
+
+def least_squares(designs, outcomes):
+    """Return the coefficients of the contrast with a column for every site."""
+    sites = np.concatenate([np.full(len(x), place) for place, x in enumerate(designs.values())])
+    dummies = (sites[:, None] == np.arange(len(designs))).astype(float)
+    table = np.hstack([np.vstack(list(designs.values())), dummies])
+    return np.linalg.lstsq(table, np.vstack(list(outcomes.values())), rcond=None)[0][0]
+
+
+@pytest.mark.parametrize("mode", ["private", "public-groups"])
+def test_without_noise_it_agrees_with_least_squares(mode):
+    """Adjustment is by pairs, so chance imbalance stays: the two differ by less than a standard error."""
+    designs, outcomes = simulate(np.random.default_rng(0), dict.fromkeys(SIZES, 500), beta=0.3)
+    analysis = analysis_of(designs, mode=mode, clip=100.0)
+    found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+    expected = least_squares(designs, outcomes)
+    assert np.abs(found.effects - expected).max() < 2 * found.standard_errors.max()
+    assert found.standard_errors == pytest.approx(1 / np.sqrt(1500 * 0.84), rel=0.12)
+    assert (found.noise == 0).all()
+    assert found.p_values.max() < 1e-6
+
+
+def test_without_covariates_and_noise_it_is_least_squares():
+    designs, outcomes = simulate(np.random.default_rng(1), beta=0.2, correlation=0.0)
+    designs = {name: x[:, :1] for name, x in designs.items()}
+    analysis = replace(analysis_of(designs, clip=100.0), design=Design(GROUP))
+    found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+    assert found.effects == pytest.approx(least_squares(designs, outcomes), abs=1e-4)
+
+
+def test_site_effects_vanish():
+    designs, outcomes = simulate(np.random.default_rng(2), site=0.0)
+    moved = {name: y + place for place, (name, y) in enumerate(outcomes.items())}
+    analysis = analysis_of(designs, clip=100.0)
+    one, other = (
+        analysis.estimate(study_of(analysis, designs, own, mechanism="none")) for own in (outcomes, moved)
+    )
+    assert one.effects == pytest.approx(other.effects, abs=1e-4)
+    assert one.standard_errors == pytest.approx(other.standard_errors, rel=1e-4)
+
+
+def test_units_of_outcomes_and_contrast():
+    """A number's effect is per unit of the number, in the outcome's own units."""
+    chance = np.random.default_rng(3)
+    dose = {name: chance.uniform(0, 10, 400) for name in SIZES}
+    column = Column("dose", low=0, high=10)
+    designs = {name: column.encode(0)[0] + values[:, None] / 5 for name, values in dose.items()}
+    outcomes = {
+        name: 0.7 * values[:, None] / 50 + chance.normal(0, 0.1, (400, 1)) for name, values in dose.items()
+    }
+    sizes = dict.fromkeys(SIZES, 400)
+    analysis = GroupComparisonAnalysis(Design(column), (50.0,), sizes, clip=10.0)
+    found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+    assert found.effects[0] == pytest.approx(0.7, abs=4 * found.standard_errors[0])
+
+
+def test_a_pair_is_in_one_row():
+    """Replacing one person changes one row of every release, and no other."""
+    designs, outcomes = simulate(np.random.default_rng(4))
+    analysis = analysis_of(designs)
+    rows = analysis.rows("south", designs["south"], outcomes["south"])
+    state = pack(gamma=[0.4], width=[1.5])
+    for person in (0, 1, 17, 40):
+        changed = rows.copy()
+        changed[person, LEADING:] *= -0.3
+        for stage in range(3):
+            here, there = (
+                np.vstack(list(analysis.site(list(own))(stage, b"", state if stage == 2 else b"")))
+                for own in (rows, changed)
+            )
+            assert (np.abs(here - there).max(axis=1) > 0).sum() <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays(np.float64, (7, LEADING + 2 + 4), elements=st.floats(allow_nan=True, width=64)))
+def test_hostile_rows_stay_within_what_queries_declare(rows):
+    designs, _ = simulate(np.random.default_rng(5))
+    for mode in ("private", "public-groups"):
+        analysis = analysis_of(designs, mode=mode)
+        state = pack(gamma=[0.4], width=[1.5])
+        for number, stage in enumerate(analysis.stages()):
+            last = stage.query.label == EFFECTS_LABEL
+            made = np.vstack(list(analysis.site(list(rows))(number, b"", state if last else b"")))
+            assert made.shape == (7, stage.query.row_size)
+            if not last:
+                # Positive semidefinite, or not negative: what the spread of sqrt(2) rests on.
+                assert np.isfinite(made).all() or not np.isfinite(rows).all() or np.abs(rows).max() > 1e100
+                diagonal = made[:, [0, 2]] if made.shape[1] == 3 else made
+                assert (np.nan_to_num(diagonal) >= 0).all()
+
+
+def test_missing_people_do_not_bias_errors_or_effects():
+    chance = np.random.default_rng(6)
+    sizes = dict.fromkeys(SIZES, 600)
+    designs, outcomes = simulate(chance, sizes, beta=0.1)
+    for name in designs:
+        designs[name][chance.random(600) < 0.1, 1] = np.nan
+    for mode in ("private", "public-groups"):
+        analysis = analysis_of(designs, mode=mode, clip=100.0)
+        found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+        assert found.effects == pytest.approx(0.1, abs=0.12)
+        assert found.standard_errors == pytest.approx(1 / np.sqrt(1620 * 0.84), rel=0.12)
+
+
+def test_a_row_that_cannot_be_read_changes_nobody_elses():
+    designs, outcomes = simulate(np.random.default_rng(13))
+    analysis = analysis_of(designs)
+    rows = list(analysis.rows("west", designs["west"], outcomes["west"]))
+    broken = [*rows[:6], "no numbers", *rows[7:]]
+    state = pack(gamma=[0.4], width=[1.5])
+    for stage in range(3):
+        here, there = (
+            np.vstack(list(analysis.site(own)(stage, b"", state if stage == 2 else b"")))
+            for own in (rows, broken)
+        )
+        assert np.delete(here, 6, axis=0).tolist() == np.delete(there, 6, axis=0).tolist()
+
+
+def test_a_contrast_that_never_varies_is_not_estimated():
+    designs, outcomes = simulate(np.random.default_rng(7))
+    for design in designs.values():
+        design[:, 0] = 1.0
+    analysis = analysis_of(designs)
+    found = analysis.estimate(study_of(analysis, designs, outcomes, epsilon=5.0))
+    if not found.estimable:
+        assert np.isnan(found.effects).all()
+        assert np.isinf(found.intervals).all()
+    nothing = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+    assert not nothing.estimable
+
+
+@pytest.mark.parametrize("mode", ["private", "public-groups"])
+def test_z_values_have_variance_one_through_the_whole_path(mode):
+    """Of null data: 40 studies of 8 outcomes; passes at the right scale of errors, fails at 0.7 and 1.3."""
+    chance, z = np.random.default_rng(8), []
+    for _ in range(40):
+        designs, outcomes = simulate(chance, d=8)
+        analysis = analysis_of(designs, d=8, mode=mode)
+        found = analysis.estimate(study_of(analysis, designs, outcomes, epsilon=12.0))
+        z.extend(found.statistics)
+    spread = float(np.std(z))
+
+    def holds(scale):
+        # sqrt(2 * 320) values: five standard deviations are 0.2.
+        return 0.8 < spread / scale < 1.2
+
+    assert holds(1.0)
+    assert not holds(0.7)
+    assert not holds(1.3)
+
+
+def test_stages_share_the_budget_and_public_variances_save_one():
+    designs, _ = simulate(np.random.default_rng(9))
+    stages = analysis_of(designs).stages()
+    assert [stage.query.size for stage in stages] == [5, 3, 5]
+    assert sum(stage.share for stage in stages) == pytest.approx(1)
+    public = analysis_of(designs, mode="public-groups", release_variances=False).stages()
+    assert [stage.query.size for stage in public] == [3, 4]
+
+
+def test_bad_states_and_stages_are_refused():
+    designs, outcomes = simulate(np.random.default_rng(10))
+    analysis = analysis_of(designs)
+    site = analysis.site(list(analysis.rows("west", designs["west"], outcomes["west"])))
+    with pytest.raises(ProtocolError):
+        site(2, b"", b"nonsense")
+    with pytest.raises(ProtocolError):
+        site(3, b"", b"")
+    groups = dict.fromkeys(SIZES, (1, 1))
+    with pytest.raises(InputError, match="must add up to the people of every site"):
+        GroupComparisonAnalysis(Design(GROUP, (), "public-groups", groups), (1.0,), SIZES)
+
+
+def test_power_falls_with_noise_and_rises_with_people():
+    designs, _ = simulate(np.random.default_rng(11))
+    analysis = analysis_of(designs)
+    effects = [minimum_detectable_effect(analysis, in_process(epsilon=eps)) for eps in (0.5, 1.0, 5.0)]
+    assert effects[0] > effects[1] > effects[2]
+    exact = standard_error(analysis, in_process(mechanism="none"), group_variance=1.0)
+    assert exact == pytest.approx(np.sqrt(clipped_variance(4, 1.6) / 181))
+    large = replace(analysis, sizes={name: 10 * size for name, size in SIZES.items()})
+    assert variances_are_worth_releasing(large, in_process(epsilon=10.0))
+    assert not variances_are_worth_releasing(analysis, in_process(epsilon=0.1))
+
+
+def test_unbalanced_sites_get_less_weight_where_noise_rules():
+    groups = {"north": (50, 50), "south": (50, 50), "west": (95, 5)}
+    sizes = dict.fromkeys(groups, 100)
+    analysis = GroupComparisonAnalysis(Design(GROUP, (), "public-groups", groups), (1.0,) * 4, sizes)
+    noisy = site_weights(analysis, in_process(epsilon=0.5))
+    assert noisy["west"] < 0.6
+    assert noisy["north"] == 1.0
+    assert site_weights(analysis, in_process(epsilon=1e4))["west"] > noisy["west"]
+
+
+def test_attenuation_is_that_of_simulation():
+    y = np.random.default_rng(12).standard_normal((20_000, 10))
+    factor = np.minimum(1, 2.5 / np.linalg.norm(y, axis=1)).mean()
+    assert attenuation(10, 2.5) == pytest.approx(factor, abs=0.005)
+    assert attenuation(10, 1e3) == 1.0
