@@ -101,33 +101,6 @@ def forest(
     return _draw(plot, (7.2, 0.9 + 0.24 * len(labels)))
 
 
-def effect_matrix(
-    labels: Sequence[str], effects: FloatArray, found: NDArray[np.bool_], colour_label: str
-) -> str:
-    """Draw a symmetric matrix of effects, by colours that fade to white at 0; those found have a dot.
-
-    What is NaN stays empty.
-    """
-    largest = float(np.nanmax(np.abs(effects), initial=0.0)) or 1.0
-    many = len(labels) > 40
-    side = min(2.4 + 0.2 * len(labels), 6.4)
-
-    def plot(axis: Axes) -> None:
-        edges = np.arange(len(labels) + 1) - 0.5
-        # A mesh is a drawing; a picture inside one would be blurred when printed.
-        mesh = axis.pcolormesh(edges, edges, effects, cmap=SIGNED, vmin=-largest, vmax=largest)
-        rows, columns = np.nonzero(found)
-        axis.plot(columns, rows, "o", color="black", markeredgecolor="white", markersize=3 if many else 6)
-        ticks = [] if many else range(len(labels))
-        axis.set_xticks(ticks, [] if many else labels, rotation=90)
-        axis.set_yticks(ticks, [] if many else labels)
-        axis.set(ylim=(len(labels) - 0.5, -0.5), aspect="equal")
-        bar = axis.figure.colorbar(mesh, ax=axis, shrink=0.7, label=colour_label)
-        bar.solids.set_rasterized(False)  # type: ignore[union-attr]
-
-    return _draw(plot, (7.2, side))
-
-
 def profile(values: FloatArray, x_label: str, y_label: str, faded: bool = False) -> str:
     """Draw one number per feature, as steps from zero."""
 
@@ -153,24 +126,42 @@ def spread(
     return _draw(plot, (3.4, 2.2))
 
 
-def matrix(values: FloatArray, names: Sequence[str], limit: float, label: str) -> str:
-    """Draw a matrix with the names of its rows and columns, and a bar of its colours from -limit to limit."""
+def matrix(
+    values: FloatArray,
+    names: Sequence[str],
+    label: str,
+    limit: float | None = None,
+    found: NDArray[np.bool_] | None = None,
+) -> str:
+    """Draw a matrix with the names of its rows and columns, and a bar of its colours from -limit to limit.
+
+    The limit is the largest value unless given. What is NaN stays empty; entries that were ``found`` have a
+    dot.
+    """
     written = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names]
-    side = min(6.0, max(2.4, 0.16 * len(values))) + 0.06 * max(map(len, written))
-    size = min(9.0, max(3.5, 110 * (side - 0.06 * max(map(len, written))) / (2.2 * len(values))))
+    limit = limit or float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
+    words = 0.06 * max(map(len, written))
+    side = min(6.0, max(2.4, 0.16 * len(values)))
+    size = min(9.0, max(3.5, 110 * side / (2.2 * len(values))))
 
     def plot(axis: Axes) -> None:
-        shown = axis.imshow(values, cmap=SIGNED, vmin=-limit, vmax=limit, interpolation="none")
-        places = range(len(values))
+        edges, places = np.arange(len(values) + 1) - 0.5, range(len(values))
+        # A mesh is a drawing; a picture inside one would be blurred when printed.
+        mesh = axis.pcolormesh(edges, edges, values, cmap=SIGNED, vmin=-limit, vmax=limit)
+        if found is not None:
+            rows, columns = np.nonzero(found)
+            axis.plot(columns, rows, "o", color="black", markeredgecolor="white", markersize=size / 2)
         # Others' words: a dollar is a dollar, not the beginning of a formula.
         axis.set_xticks(places, written, rotation=90, fontsize=size, parse_math=False)
         axis.set_yticks(places, written, fontsize=size, parse_math=False)
         axis.tick_params(length=0)
-        bar = axis.figure.colorbar(shown, ax=axis, shrink=0.8, ticks=[-limit, 0, limit])
+        axis.set(ylim=(len(values) - 0.5, -0.5), aspect="equal")
+        bar = axis.figure.colorbar(mesh, ax=axis, shrink=0.8, ticks=[-limit, 0, limit])
+        bar.solids.set_rasterized(False)  # type: ignore[union-attr]
         bar.set_label(label)
         bar.outline.set_visible(False)
 
-    return _draw(plot, (side + 1.0, side))
+    return _draw(plot, (side + words + 1.0, side + words))
 
 
 def _draw(plot: Callable[[Axes], None], size: tuple[float, float]) -> str:

@@ -207,7 +207,7 @@ def _matrix(compared: Comparison, file: Download) -> Figure | None:
         alt=f"Matrix of effects on {compared.outcome} between {len(compared.courses)} networks; the clearest "
         f"is {_effect_words(compared, strongest)}. {int(compared.found.sum())} are significant.",
         caption="Red: stronger, blue: weaker connectivity. A dot marks what is significant.",
-        drawing=charts.effect_matrix(compared.courses, effects, found, "effect"),
+        drawing=charts.matrix(effects, compared.courses, "effect", found=found),
         numbers=file,
     )
 

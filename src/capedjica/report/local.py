@@ -244,7 +244,7 @@ class Connections:
             alt=f"{alt} as a matrix of Fisher's z of {len(values)} components, from {values.min():.2f} to "
             f"{values.max():.2f}; it is strongest between {self.names[first]} and {self.names[second]}.",
             caption=f"{caption} Colours reach from {-self.limit:g} to {self.limit:g}.{beyond}",
-            drawing=charts.matrix(values, self.names, self.limit, "Fisher's z"),
+            drawing=charts.matrix(values, self.names, "Fisher's z", self.limit),
             numbers=table("connectivity.csv", list(self.names), values.tolist()),
         )
 
