@@ -36,4 +36,4 @@ def test_a_small_run_writes_a_page(tmp_path, monkeypatch):
 
 def test_a_folder_without_data_is_an_error(tmp_path, capsys):
     assert main(["abide", str(tmp_path), "--output", str(tmp_path)]) == 1
-    assert "must hold participants.tsv" in capsys.readouterr().err
+    assert "participants.tsv" in capsys.readouterr().err
