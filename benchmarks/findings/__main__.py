@@ -6,6 +6,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,9 +55,9 @@ def _rows(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def _write_csv(path: Path, rows: Iterator[dict[str, Any]], add: bool) -> None:
     """Write rows as they come: what was done counts, if the rest is interrupted."""
-    add = add and path.exists()
+    add, first = add and path.exists(), next(rows)
     with open(path, "a" if add else "w", newline="", encoding="utf-8") as file:
-        for number, row in enumerate(rows):
+        for number, row in enumerate(chain([first], rows)):
             writer = csv.DictWriter(file, list(row))
             if not number and not add:
                 writer.writeheader()

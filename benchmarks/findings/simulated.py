@@ -127,6 +127,12 @@ def _tally(found: Findings, truth: FloatArray, null: NDArray[np.bool_]) -> dict[
     }
 
 
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of those that are numbers: of effects, those that could be estimated."""
+    numbers = [value for value in values if not np.isnan(value)]
+    return float(np.mean(numbers)) if numbers else float("nan")
+
+
 def calibration(
     repetitions: int, whole: int, sizes: Sequence[int] = SIZES, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
@@ -178,7 +184,7 @@ def calibration(
                             "variances": "released" if released else "public",
                             "repetitions": len(own),
                         }
-                        | {name: float(np.nanmean([one[name] for one in own])) for name in own[0]}
+                        | {name: _mean([one[name] for one in own]) for name in own[0]}
                         | {"fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own)))}
                     )
 
@@ -214,7 +220,7 @@ def truth(repetitions: int, seed: int = 1) -> Iterator[dict[str, Any]]:
                     "truth": EFFECT,
                     "of_clipped": float(expected[~null].mean()),
                     "attenuation_predicted": attenuation(N_OUTCOMES, clip),
-                    "bias": float(np.nanmean([one["bias"] for one in tallies])),
+                    "bias": _mean([one["bias"] for one in tallies]),
                     "coverage": float(np.mean([one["coverage"] for one in tallies])),
                     "power": float(np.mean([one["power"] for one in tallies])),
                     "power_in_theory": float(stats.norm.sf(1.96 - wanted)),
