@@ -121,7 +121,7 @@ PAGES: Final = {
             "fdr_error",
         ),
         _calibration,
-        "python -m benchmarks.findings calibration",
+        "python -m benchmarks.findings calibration --whole 0",
     ),
     "truth": Page(
         "Four of 20 outcomes differ by 0.25 standard deviations per unit of the coded contrast. What is "
