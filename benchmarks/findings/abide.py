@@ -21,6 +21,7 @@ from benchmarks.utility.abide import MOST_EMPTY, N_COMPONENTS, pooled_icas
 from capedjica.algorithms.glm.analysis import GroupComparisonAnalysis
 from capedjica.algorithms.glm.design import Column, Design, Mode
 from capedjica.algorithms.glm.inference import benjamini_hochberg, two_sided_p
+from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.algorithms.tables.values import Values
 from capedjica.errors import InputError
 from capedjica.privacy import gaussian_mu
@@ -166,6 +167,10 @@ def compare(folder: Path, repetitions: int, whole: int, seed: int = 0) -> Iterat
         truth, errors = least_squares(data.designs, data.outcomes)
         found = benjamini_hochberg(two_sided_p(truth / errors, np.full(len(truth), 700.0))) <= 0.05
         people = sum(data.sizes.values())
+        # Of clipped outcomes, as are the effects that are compared with it.
+        bound = data.analysis("private").bound
+        clipped = {name: clip_rows(y, bound) for name, y in data.outcomes.items()}
+        clipped_error = float(np.mean(least_squares(data.designs, clipped)[1]))
         for mode in ("public-groups", "private"):
             for epsilon in EPSILONS:
                 for way in ("capedjica", "whole protocol", "trusted curator", "local noise, meta-analysis"):
@@ -203,7 +208,7 @@ def compare(folder: Path, repetitions: int, whole: int, seed: int = 0) -> Iterat
                         "non_private_findings": int(found.sum()),
                         "standard_error": float(np.median(squares)),
                         "equal_subsample": people
-                        * min(1.0, float(np.mean(errors) / np.median(squares)) ** 2),
+                        * min(1.0, (clipped_error / float(np.median(squares))) ** 2),
                         "people": people,
                         "repetitions": len(correlations),
                     }

@@ -121,7 +121,7 @@ PAGES: Final = {
             "fdr_error",
         ),
         _calibration,
-        "python -m benchmarks.findings calibration",
+        "python -m benchmarks.findings calibration --whole 0",
     ),
     "truth": Page(
         "Four of 20 outcomes differ by 0.25 standard deviations per unit of the coded contrast. What is "
@@ -141,7 +141,7 @@ PAGES: Final = {
             "type_1_meta_analysis",
         ),
         _truth,
-        "python -m benchmarks.findings truth",
+        "python -m benchmarks.findings truth --repetitions 300",
     ),
     "abide": Page(
         "A benchmark of utility, not a finding about autism. 17 private sites; networks, centre, scale and "
@@ -164,6 +164,6 @@ PAGES: Final = {
             "repetitions",
         ),
         _abide,
-        "python -m benchmarks.findings abide FOLDER",
+        "python -m benchmarks.findings abide FOLDER --repetitions 60 --whole 3",
     ),
 }
