@@ -33,7 +33,7 @@ from capedjica.algorithms.ica.infomax import Infomax, default_learning_rate
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.engines.inprocess import Letter
 from capedjica.mechanisms.contract import Query, Stage
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 from paper.shared import common
 from paper.shared.common import Experiment, Finding
 

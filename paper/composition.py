@@ -29,7 +29,7 @@ from scipy.optimize import brentq
 from capedjica.algorithms.ica.infomax import B_G, B_H, default_learning_rate
 from capedjica.privacy import Cape, gaussian_delta, gaussian_epsilon, gaussian_mu, paper
 from capedjica.privacy.accountants import Release, accountant
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 from paper.shared import common, formulas
 from paper.shared.common import Experiment, Finding
 

@@ -24,7 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from capedjica.privacy import Cape, gaussian_delta, paper
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 from paper.shared import common, formulas
 from paper.shared.common import Experiment, Finding
 

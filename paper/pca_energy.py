@@ -22,9 +22,9 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.utility.runs import standard_error
+from benchmarks.utility.shared.runs import standard_error
 from capedjica.mechanisms.contract import MechanismName
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 from paper.shared.common import Experiment, Finding, Options, Shared
 from paper.shared.pca_runs import Calibration, Energy, Spectrum, n_colluding
 from paper.shared.runs import Kept

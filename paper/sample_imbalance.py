@@ -34,7 +34,7 @@ from benchmarks.sum_in_process import SumInProcess
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import MechanismName, Query, Stage
 from capedjica.privacy import Cape
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 from capedjica.securesum.noise import NoiseSource
 from capedjica.securesum.ring import lift
 from paper.shared import common, formulas

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from capedjica.algorithms.ica.networks import mixing_of
+from capedjica.algorithms.ica.maps.networks import mixing_of
 from capedjica.metrics import match_components
 from paper.shared.common import Experiment, Finding, Options, Shared
 from paper.shared.ica_runs import PAPER, TUNED, Analysis, Data, Descent, Djica, DpDjica, Recipe, Subject

@@ -24,7 +24,7 @@ from typing import Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks.utility.figures import USABLE
+from benchmarks.utility.shared.figures import USABLE
 from capedjica.algorithms.ica.infomax import B_G
 from paper.shared.common import Experiment, Finding, Holds, Options, Shared
 from paper.shared.ica_runs import (

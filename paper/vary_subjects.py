@@ -13,7 +13,7 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.utility.figures import USABLE
+from benchmarks.utility.shared.figures import USABLE
 from paper.shared.common import Experiment, Finding, Options, Shared
 from paper.shared.ica_runs import (
     PAPER,

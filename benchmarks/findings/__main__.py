@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.findings import abide, simulated
 from benchmarks.findings.pages import PAGES, write_page
-from benchmarks.utility.report import RESULTS
+from benchmarks.utility.shared.report import RESULTS
 from capedjica.errors import InputError
 
 Rows = Sequence[dict[str, Any]]

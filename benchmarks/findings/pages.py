@@ -12,7 +12,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from benchmarks.framework import machine
-from benchmarks.utility.report import markdown
+from benchmarks.utility.shared.report import markdown
 
 Rows = Sequence[dict[str, Any]]
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666")

@@ -16,8 +16,8 @@ from benchmarks.utility.guided_more import GUIDED_ABLATION, GUIDED_BAD, GUIDED_S
 from benchmarks.utility.methods import METHODS
 from benchmarks.utility.number import NUMBER
 from benchmarks.utility.readable import DENOISED, STABILITY
-from benchmarks.utility.report import RESULTS, Claim, read_csv, write_csv, write_figure, write_markdown
-from benchmarks.utility.runs import Options, Row, averaged, run_all
+from benchmarks.utility.shared.report import RESULTS, Claim, read_csv, write_csv, write_figure, write_markdown
+from benchmarks.utility.shared.runs import Options, Row, averaged, run_all
 from benchmarks.utility.spatial import SPATIAL
 from benchmarks.utility.speed import NONPRIVATE, TIME
 from benchmarks.utility.start import START

@@ -22,12 +22,12 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.utility.figures import INK, draw_series, mark_usable
-from benchmarks.utility.problems import FloatArray, Problem, Scan
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task, compared
+from benchmarks.utility.shared.figures import INK, draw_series, mark_usable
+from benchmarks.utility.shared.problems import FloatArray, Problem, Scan
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
 from benchmarks.utility.synthetic import find
-from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import pseudo_inverse
 from capedjica.errors import InputError
 
 MOST_EMPTY: Final = 5

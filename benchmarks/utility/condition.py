@@ -12,12 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.utility.figures import INK
-from benchmarks.utility.problems import FloatArray, Problem, Size, synthetic
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task, compared
+from benchmarks.utility.shared.figures import INK
+from benchmarks.utility.shared.problems import FloatArray, Problem, Size, synthetic
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
 from benchmarks.utility.synthetic import QUICK, find
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 
 NUMBERS: Final = (3.0, 10.0, 50.0, 200.0, 1000.0)
 OURS: Final = "capedjica, mechanism none"

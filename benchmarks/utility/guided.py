@@ -29,12 +29,12 @@ from benchmarks.utility.abide import (
     halves,
     pooled_icas,
 )
-from benchmarks.utility.figures import INK, draw_series
-from benchmarks.utility.problems import DELTA, FloatArray, KeptSite, Problem
-from benchmarks.utility.report import Claim, markdown, plus_minus
-from benchmarks.utility.runs import Cell, Options, Row, Task, compared
+from benchmarks.utility.shared.figures import INK, draw_series
+from benchmarks.utility.shared.problems import DELTA, FloatArray, KeptSite, Problem
+from benchmarks.utility.shared.report import Claim, markdown, plus_minus
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
 from capedjica.algorithms.ica.guided import SUPPORT, GuidedMethod, GuidedSite
-from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.subject_level import SUBSPACE
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.template_method import TemplateMethod

@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.utility.abide import N_COMPONENTS, TANH, Sites, everybody, read_abide
-from benchmarks.utility.figures import epsilon_figure
 from benchmarks.utility.guided import (
     BY_OWN,
     QUICK_EPSILONS,
@@ -38,9 +37,10 @@ from benchmarks.utility.guided import (
     template_of,
     terms_of,
 )
-from benchmarks.utility.problems import FloatArray, Problem, Size, synthetic
-from benchmarks.utility.report import Claim, markdown
-from benchmarks.utility.runs import Cell, Options, Row, Task, compared
+from benchmarks.utility.shared.figures import epsilon_figure
+from benchmarks.utility.shared.problems import FloatArray, Problem, Size, synthetic
+from benchmarks.utility.shared.report import Claim, markdown
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
 from benchmarks.utility.synthetic import QUICK
 from capedjica.algorithms.ica.guided import DEAF_PLAN, LOUD_PLAN, QUIET_PLAN, GuidedMethod
 from capedjica.algorithms.ica.subject_level import ROTATION

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.utility.figures import INK, draw_series, mark_usable
-from benchmarks.utility.problems import FloatArray, Problem, Size, synthetic
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task, compared, subject_rows
+from benchmarks.utility.shared.figures import INK, draw_series, mark_usable
+from benchmarks.utility.shared.problems import FloatArray, Problem, Size, synthetic
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared, subject_rows
 from benchmarks.utility.synthetic import QUICK
 from capedjica import CapeDJICA, PaperOptions
 from capedjica.mechanisms.contract import MechanismName

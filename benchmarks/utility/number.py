@@ -9,16 +9,16 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.utility.figures import INK
-from benchmarks.utility.problems import DELTA, KeptSite, Problem, Size, synthetic
-from benchmarks.utility.report import Claim, markdown
-from benchmarks.utility.runs import Cell, Options, Row, Task
+from benchmarks.utility.shared.figures import INK
+from benchmarks.utility.shared.problems import DELTA, KeptSite, Problem, Size, synthetic
+from benchmarks.utility.shared.report import Claim, markdown
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task
 from benchmarks.utility.spatial import BrainSize, brains
-from capedjica.algorithms.ica.component_number import component_number, noise_edge
+from capedjica.algorithms.ica.maps.component_number import component_number, noise_edge
 from capedjica.algorithms.ica.subject_level import SUBSPACE, SubjectMethod
 from capedjica.algorithms.svec import unsvec
 from capedjica.engines.embedded import EmbeddedStudy, in_process
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 
 NUMBERS: Final = (10, 20, 40)
 EPSILONS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 
 from benchmarks.utility.abide import N_COMPONENTS, SCAN_LENGTH, Sites, everybody
-from benchmarks.utility.figures import INK, draw_series
 from benchmarks.utility.guided import UNSEEN
-from benchmarks.utility.problems import DELTA, FloatArray, Problem, Size, synthetic
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task
+from benchmarks.utility.shared.figures import INK, draw_series
+from benchmarks.utility.shared.problems import DELTA, FloatArray, Problem, Size, synthetic
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task
 from benchmarks.utility.spatial import BrainSize, brains
 from capedjica.algorithms.ica.guided import GuidedMethod
-from capedjica.algorithms.ica.networks import Networks, _unit, _without
+from capedjica.algorithms.ica.maps.networks import Networks, _unit, _without
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.ica.template import Template
@@ -238,7 +238,7 @@ def _figure(title: str, cells: Sequence[Cell]) -> Figure:
 
 
 def _tables(cells: Sequence[Cell]) -> str:
-    from benchmarks.utility.report import _table, plus_minus
+    from benchmarks.utility.shared.report import _table, plus_minus
 
     shown = _table(_label, cells, lambda cell: plus_minus(cell.map_correlation, cell.map_error, 3))
     return f"Correlation of maps, mean ± standard error of runs:\n\n{shown}"

@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.utility.figures import epsilon_figure
-from benchmarks.utility.problems import DELTA, FloatArray, Problem, Scan
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task, compared, subject_rows
+from benchmarks.utility.shared.figures import epsilon_figure
+from benchmarks.utility.shared.problems import DELTA, FloatArray, Problem, Scan
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared, subject_rows
 from benchmarks.utility.synthetic import QUICK_EPSILONS, find
 from capedjica.algorithms.ica.basis import low_pass_within
-from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import pseudo_inverse
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.data.simulated.brain import Brain, BrainModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process

@@ -14,10 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.utility.figures import seconds_figure
-from benchmarks.utility.problems import FloatArray, Problem, Scan, Size
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Fit, Options, Row, Task, compared, gain
+from benchmarks.utility.shared.figures import seconds_figure
+from benchmarks.utility.shared.problems import FloatArray, Problem, Scan, Size
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Fit, Options, Row, Task, compared, gain
 from benchmarks.utility.synthetic import QUICK, find
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.subject_level import rotate

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.utility.figures import epsilon_figure
-from benchmarks.utility.problems import FloatArray, Size, synthetic
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task, subject_rows
+from benchmarks.utility.shared.figures import epsilon_figure
+from benchmarks.utility.shared.problems import FloatArray, Size, synthetic
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, subject_rows
 from benchmarks.utility.synthetic import QUICK, QUICK_EPSILONS, find
 from capedjica.algorithms.analysis import Means
 from capedjica.algorithms.ica.subject_level import ROTATION, SubjectMethod

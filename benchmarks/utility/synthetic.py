@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from benchmarks.utility.figures import epsilon_figure
-from benchmarks.utility.problems import Size, synthetic
-from benchmarks.utility.report import Claim
-from benchmarks.utility.runs import Cell, Options, Row, Task, subject_rows
+from benchmarks.utility.shared.figures import epsilon_figure
+from benchmarks.utility.shared.problems import Size, synthetic
+from benchmarks.utility.shared.report import Claim
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, subject_rows
 from capedjica.mechanisms.contract import MechanismName
 
 QUICK: Final = Size(n_subjects=64, n_components=4, n_timepoints=80, image_side=12)

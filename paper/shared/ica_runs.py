@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.utility.abide import Sites, everybody
-from benchmarks.utility.problems import DELTA, Problem, Scan
-from benchmarks.utility.runs import gain
+from benchmarks.utility.shared.problems import DELTA, Problem, Scan
+from benchmarks.utility.shared.runs import gain
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
@@ -46,7 +46,7 @@ from capedjica.algorithms.ica.infomax import (
     gradient_query,
     subject_gradients,
 )
-from capedjica.algorithms.ica.networks import mixing_of, pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import mixing_of, pseudo_inverse
 from capedjica.algorithms.ica.paper_method import reduce
 from capedjica.algorithms.kernels import PackedSubjects
 from capedjica.algorithms.pca import PSD_SPREAD, leading_subspace, pca_query, within_unit_ball

@@ -30,13 +30,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from scipy.stats import t as student
 
-from benchmarks.utility.figures import USABLE
-from benchmarks.utility.runs import standard_error
+from benchmarks.utility.shared.figures import USABLE
+from benchmarks.utility.shared.runs import standard_error
 from capedjica.algorithms.ica.infomax import B_G
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.accountants import RdpAccountant, Release
 from capedjica.privacy.paper import gaussian_mechanism_tau
-from capedjica.report.figures import COLOURS
+from capedjica.report.pictures.figures import COLOURS
 from paper.shared.common import Finding, Holds, Options
 from paper.shared.ica_runs import (
     PAPER,

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.utility.problems import Scan
+from benchmarks.utility.shared.problems import Scan
 
 FloatArray = NDArray[np.float64]
 STARTS: Final = 4

@@ -23,9 +23,9 @@ from benchmarks.utility.guided import (
 )
 from benchmarks.utility.guided_more import KINDS, HalfClip, TwiceClip, children
 from benchmarks.utility.methods import factors
-from benchmarks.utility.problems import DELTA, Size, synthetic
-from benchmarks.utility.report import RESULTS, read_csv
-from benchmarks.utility.runs import Cell, Options, Row, averaged, gain, standard_error
+from benchmarks.utility.shared.problems import DELTA, Size, synthetic
+from benchmarks.utility.shared.report import RESULTS, read_csv
+from benchmarks.utility.shared.runs import Cell, Options, Row, averaged, gain, standard_error
 from benchmarks.utility.start import RandomStart, VarimaxAlone
 from benchmarks.utility.synthetic import QUICK
 from capedjica import CapeDJICA

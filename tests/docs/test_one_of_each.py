@@ -19,7 +19,7 @@ PLACES = {
     r"else ascii\(letter\)|isprintable\(\) else": {"tools/text.py"},
     r"^\w+ = NDArray\[np\.(float64|floating)\]$": {"tools/arrays.py", "algorithms/kernels.py"},
     r"^RESERVE\b": {"mechanisms/terms.py"},
-    r"RdBu": {"report/slices.py"},
+    r"RdBu": {"report/pictures/slices.py"},
     r"is protected with": {"privacy/wording.py"},
     r"^def why_not\b": {"site/approval/admission.py"},
     r"1 - \w+\.reserve\b": {"mechanisms/contract.py"},

@@ -127,7 +127,7 @@ def test_code_of_a_run_is_what_it_imports_and_no_figure():
         "src/capedjica/algorithms/ica/infomax.py",
         "src/capedjica/algorithms/kernels.py",
         "src/capedjica/securesum/discrete_gaussian.py",
-        "benchmarks/utility/problems.py",
+        "benchmarks/utility/shared/problems.py",
     ):
         assert expected in names
     assert not any(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.utility.runs import gain
+from benchmarks.utility.shared.runs import gain
 from paper.shared.truth import best_rotation, contrast, pooled_ica, principal_directions
 
 R, D, PEOPLE, LENGTH = 4, 9, 30, 400

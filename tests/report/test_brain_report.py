@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from capedjica.algorithms.reliability import Reliability
-from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
-from capedjica.report.figures import draw, slices_figure
-from capedjica.report.slices import SHOWN_FROM, SLICES, axial, coloured, over_brain, square
+from capedjica.report.pictures.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
+from capedjica.report.pictures.figures import draw, slices_figure
+from capedjica.report.pictures.slices import SHOWN_FROM, SLICES, axial, coloured, over_brain, square
 
 AFFINE = np.array([[-4.0, 0, 0, 80], [0, 4, 0, -112], [0, 0, 4, -64], [0, 0, 0, 1]])
 SHAPE = (41, 48, 34)

@@ -15,7 +15,7 @@ import pytest
 from capedjica.coordinator.run.report import run_findings
 from capedjica.errors import InputError
 from capedjica.report.group import group_page
-from capedjica.report.slices import SHOWN_FROM, axial
+from capedjica.report.pictures.slices import SHOWN_FROM, axial
 from capedjica.study.approval_text import feature_words
 from capedjica.study.study_file import Study, write_study
 from tests.report.conftest import run as run_in

@@ -14,7 +14,7 @@ from capedjica.cli import main
 from capedjica.coordinator.run.report import comparison_report, run_findings, run_report
 from capedjica.report.group import group_page
 from capedjica.report.local import Connections, PersonResults, Spectrum
-from capedjica.report.slices import FADED
+from capedjica.report.pictures.slices import FADED
 from capedjica.study.study_file import Study
 from tests.report.test_report_pages import Page
 

@@ -29,8 +29,8 @@ from capedjica.report.group import group_page
 from capedjica.report.local import PersonResults, Spectrum, qualities
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
-from capedjica.report.slices import FADED
-from capedjica.report.viewer import volumes
+from capedjica.report.pictures.slices import FADED
+from capedjica.report.pictures.viewer import volumes
 from capedjica.site.people.roll import open_people
 from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study

@@ -1,7 +1,7 @@
 """How far maps are to be trusted, as a grade and in words: the same wherever maps are shown.
 
-The *stability* of a map (:mod:`capedjica.algorithms.ica.networks`) is the correlation that another run of the
-same study, with fresh noise, is predicted to have with it. Its *grade* is
+The *stability* of a map (:mod:`capedjica.algorithms.ica.maps.networks`) is the correlation that another run
+of the same study, with fresh noise, is predicted to have with it. Its *grade* is
 
 ======  ==================
 good    from 0.9

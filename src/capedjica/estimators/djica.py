@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.component_number import AUTO, ComponentNumber
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.guided import GuidedMethod
 from capedjica.algorithms.ica.infomax import Infomax
-from capedjica.algorithms.ica.moved import Movement
-from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.maps.component_number import AUTO, ComponentNumber
+from capedjica.algorithms.ica.maps.moved import Movement
+from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.one_person import analyse_subject
 from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
@@ -72,7 +72,7 @@ class CapeDJICA(Transformer):
     n_components : int or "auto", optional
         R, the number of networks; with a template those it has. "auto": as many as the noise lets through, at
         most ``max_components``, for methods "subject" and "spatial"
-        (:mod:`capedjica.algorithms.ica.component_number`). It says what can be recovered, not how many
+        (:mod:`capedjica.algorithms.ica.maps.component_number`). It says what can be recovered, not how many
         networks there are.
     epsilon : float or dict from site to float, optional
         Total budget for all stages together, PCA included; required unless ``mechanism="none"``. Without one
@@ -166,18 +166,18 @@ class CapeDJICA(Transformer):
         The pseudo-inverse of ``mixing_``.
     components_denoised_ : array of shape (n_components, n_features), or None
         The maps with less noise, drawn towards what is smooth and towards the template, if there is one
-        (:mod:`capedjica.algorithms.ica.denoising`); ``components_`` are those for inference. None where
+        (:mod:`capedjica.algorithms.ica.maps.denoising`); ``components_`` are those for inference. None where
         nothing is known of maps beforehand, and for methods that have used it already.
     stability_ : array of shape (n_components,), or None
         The correlation that each map is predicted to have with that of another run of the same participants
-        with fresh noise, told without any further cost (:mod:`capedjica.algorithms.ica.networks`); with a
-        template that of the difference from it. From 0.9 good, from 0.7 fair, below not to be trusted
+        with fresh noise, told without any further cost (:mod:`capedjica.algorithms.ica.maps.networks`); with
+        a template that of the difference from it. From 0.9 good, from 0.7 fair, below not to be trusted
         (:mod:`capedjica.algorithms.reliability`). None for methods that cannot tell.
     names_ : tuple of str
         What the template calls the networks; empty without one.
     movements_ : tuple of Movement
         How far each network is from the template, where that was measured
-        (:mod:`capedjica.algorithms.ica.moved`).
+        (:mod:`capedjica.algorithms.ica.maps.moved`).
     recoverable_ : array of shape (n_components,)
         Whether each map can be told from what was published; False where clipping has buried a component
         that is far weaker than others. Such maps have a stability of 0.

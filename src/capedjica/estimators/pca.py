@@ -138,7 +138,7 @@ class CapePCA(Transformer):
 
     def plot_components(self, title: str = "Principal components") -> Figure:
         """Return a figure of the components, one number for each feature."""
-        from capedjica.report.figures import profiles_figure
+        from capedjica.report.pictures.figures import profiles_figure
 
         self._check_fitted("components_")
         return profiles_figure(self.components_, title)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from capedjica.algorithms.analysis import ResultTable
-from capedjica.report import charts
 from capedjica.report.downloads import Download, Figure, tsv
 from capedjica.report.maps import MapSet, components
+from capedjica.report.pictures import charts
 from capedjica.report.sections import Section, shown_table
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted

@@ -13,13 +13,14 @@ from capedjica.algorithms.analysis import ReleasedMean, ResultTable
 from capedjica.algorithms.reliability import GRADES, RELIABLE, rounded
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
-from capedjica.report import accounts, charts
+from capedjica.report import accounts
 from capedjica.report.downloads import Figure, table
 from capedjica.report.in_short import in_short
 from capedjica.report.labels import label_table
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
+from capedjica.report.pictures import charts
 from capedjica.report.sections import Section, shown_table
 
 _METHOD_NAMES: Final = {

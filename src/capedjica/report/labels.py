@@ -36,7 +36,7 @@ from capedjica.algorithms.analysis import ResultTable
 from capedjica.data.images import new_image
 from capedjica.data.references import Reference, on_grid, read_reference, read_tissue
 from capedjica.errors import InputError
-from capedjica.report.brain import CLUSTER_HEIGHT, Peak, RegionsAt, find_peaks
+from capedjica.report.pictures.brain import CLUSTER_HEIGHT, Peak, RegionsAt, find_peaks
 from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:

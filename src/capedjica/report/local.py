@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from capedjica.algorithms.ica.one_person import standardise
-from capedjica.report import charts, slices
 from capedjica.report.downloads import Figure, png, table
 from capedjica.report.page import render
+from capedjica.report.pictures import charts, slices
 from capedjica.tools.arrays import FloatArray
 
 # A person further from the others than this, in standard deviations told from medians, is unusual.

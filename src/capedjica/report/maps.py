@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from capedjica.algorithms.reliability import Reliability
-from capedjica.report import charts, slices
-from capedjica.report.brain import Peak
 from capedjica.report.downloads import MOST_INSIDE, Download, Figure, address, png, table
 from capedjica.report.labels import MapLabel, MapLabels
-from capedjica.report.slices import SLICES
-from capedjica.report.viewer import volumes
+from capedjica.report.pictures import charts, slices
+from capedjica.report.pictures.brain import Peak
+from capedjica.report.pictures.slices import SLICES
+from capedjica.report.pictures.viewer import volumes
 from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:

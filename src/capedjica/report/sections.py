@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from capedjica.algorithms.analysis import ResultTable
-from capedjica.report import charts
 from capedjica.report.downloads import Download, Figure, table
 from capedjica.report.maps import Component, MapSet, components
+from capedjica.report.pictures import charts
 
 _MOST_BARS: Final = 60
 _MOST_ROWS: Final = 100

@@ -8,7 +8,7 @@ import pytest
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica import spatial
 from capedjica.algorithms.ica.basis import low_pass_within
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.maps.networks import Networks
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectSite
 from capedjica.algorithms.pca import PSD_SPREAD

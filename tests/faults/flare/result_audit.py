@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import ReleasedMean, Replay
-from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.coordinator.run.journal import read_journal
 from capedjica.coordinator.run.results import BUNDLE
 from capedjica.coordinator.run.run_folder import RunFolder

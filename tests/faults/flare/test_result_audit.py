@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from capedjica.algorithms.analysis import Replay
-from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import pseudo_inverse
 from capedjica.coordinator.run.journal import Journal, read_journal
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.one_machine.local_run import find_sites, run_study

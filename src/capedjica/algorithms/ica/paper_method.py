@@ -21,7 +21,7 @@ from capedjica.algorithms.ica.infomax import (
     gradient_query,
     subject_gradients,
 )
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.maps.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,

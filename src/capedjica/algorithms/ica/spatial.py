@@ -27,9 +27,9 @@ from scipy.ndimage import uniform_filter1d
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
-from capedjica.algorithms.ica.calibration import SPATIAL, calibrated
-from capedjica.algorithms.ica.component_number import ComponentNumber, component_number
-from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.maps.calibration import SPATIAL, calibrated
+from capedjica.algorithms.ica.maps.component_number import ComponentNumber, component_number
+from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import DRAWS, ProjectorSite, redrawn
 from capedjica.algorithms.ica.varimax_start import nearest_rotation
@@ -67,7 +67,7 @@ class SpatialMethod:
         (:func:`capedjica.algorithms.ica.basis.low_pass_within`); afterwards K numbers stand for the features.
     auto : bool
         Whether R is the most components there may be, of which the estimate has as many as the noise lets
-        through (:mod:`capedjica.algorithms.ica.component_number`).
+        through (:mod:`capedjica.algorithms.ica.maps.component_number`).
     """
 
     n_features: int

@@ -36,9 +36,9 @@ from scipy.linalg import expm
 from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
-from capedjica.algorithms.ica.calibration import calibrated
-from capedjica.algorithms.ica.component_number import FEWEST, ComponentNumber, component_number
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.maps.calibration import calibrated
+from capedjica.algorithms.ica.maps.component_number import FEWEST, ComponentNumber, component_number
+from capedjica.algorithms.ica.maps.networks import Networks
 from capedjica.algorithms.ica.scan_length import (
     TYPICAL_SCAN,
     CutScans,
@@ -162,8 +162,8 @@ class SubjectMethod:
         A public basis with orthonormal rows; afterwards K numbers stand for the features.
     auto : bool
         Whether R is the most components there may be, of which the estimate has as many as the noise lets
-        through (:mod:`capedjica.algorithms.ica.component_number`). What is asked, its noise and its cost are
-        those of R: of fewer components the vectors are filled up with zeros.
+        through (:mod:`capedjica.algorithms.ica.maps.component_number`). What is asked, its noise and its
+        cost are those of R: of fewer components the vectors are filled up with zeros.
     """
 
     n_features: int

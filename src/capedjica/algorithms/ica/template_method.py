@@ -23,7 +23,7 @@ mean of v and :math:`q = 1 + \langle m, t \rangle` the map is
 
 .. math:: t + \frac{s}{q}\,\bigl(m - \langle m, t \rangle\, t\bigr),                                   (2)
 
-where s shrinks the difference as far as it is noise (:mod:`capedjica.algorithms.ica.moved`).
+where s shrinks the difference as far as it is noise (:mod:`capedjica.algorithms.ica.maps.moved`).
 
 **Clip.** Courses of T time points leave an error in b of the energy of the noise over T. Where R networks of
 equal power stand in noise of four times their power, the energy of e is 4 R / T of that of t,
@@ -48,8 +48,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from capedjica.algorithms.analysis import Means, Progress
-from capedjica.algorithms.ica.moved import Movement, movement
-from capedjica.algorithms.ica.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.maps.moved import Movement, movement
+from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.one_person import regress, standardise
 from capedjica.algorithms.ica.scan_length import CutScans, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import DRAWS, centred

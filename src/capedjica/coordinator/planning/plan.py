@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from capedjica.algorithms.ica.component_number import least_shared
+from capedjica.algorithms.ica.maps.component_number import least_shared
 from capedjica.algorithms.ica.paper_method import DESCENT, PaperMethod
 from capedjica.coordinator.planning.paper_accounts import paper_noise, paper_says
 from capedjica.coordinator.planning.what_if import (

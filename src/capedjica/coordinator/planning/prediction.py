@@ -40,7 +40,7 @@ import numpy as np
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.guided import GuidedMethod
-from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import pseudo_inverse
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.ica.template import Template

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from capedjica.algorithms.ica.networks import pseudo_inverse
+from capedjica.algorithms.ica.maps.networks import pseudo_inverse
 from capedjica.algorithms.reliability import Reliability
 from capedjica.coordinator.run.results import Provenance
 from capedjica.coordinator.run.run_folder import RunFolder

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean, ResultTable
-from capedjica.algorithms.ica.denoising import denoised_words
+from capedjica.algorithms.ica.maps.denoising import denoised_words
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
@@ -28,12 +28,12 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.metrics import match_components
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import Charge, PrivacyStatement
-from capedjica.report.brain import Peak, find_peaks
 from capedjica.report.findings import Comparison, effects_on_maps, findings_section
 from capedjica.report.group import Findings, group_page
 from capedjica.report.labels import MapLabels
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
+from capedjica.report.pictures.brain import Peak, find_peaks
 from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
 from capedjica.study.analyses.group_comparison import GroupComparisonTable

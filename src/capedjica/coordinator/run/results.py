@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 import msgspec
 
 from capedjica.algorithms.analysis import Result
-from capedjica.algorithms.ica.networks import Networks
+from capedjica.algorithms.ica.maps.networks import Networks
 from capedjica.algorithms.reliability import Reliability
 from capedjica.algorithms.sequence import Results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
@@ -24,9 +24,9 @@ from capedjica.data.templates import names_beside
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.privacy.wording import NOT_PRIVATE
-from capedjica.report.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
 from capedjica.report.downloads import csv_text
-from capedjica.report.figures import draw, maps_figure, slices_figure
+from capedjica.report.pictures.brain import RegionsAt, find_peaks, peaks_csv, read_region_names
+from capedjica.report.pictures.figures import draw, maps_figure, slices_figure
 from capedjica.study.public_files import file_names
 from capedjica.study.reliability_file import reliability_json
 from capedjica.study.study_file import Study

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from capedjica.algorithms.ica.networks import mixing_of
+from capedjica.algorithms.ica.maps.networks import mixing_of
 from capedjica.errors import InputError
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page

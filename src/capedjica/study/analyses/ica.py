@@ -8,8 +8,8 @@ import msgspec
 
 from capedjica.algorithms.analysis import Analysis
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.component_number import AUTO, FEWEST
 from capedjica.algorithms.ica.guided import GuidedMethod
+from capedjica.algorithms.ica.maps.component_number import AUTO, FEWEST
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.algorithms.ica.spatial import SpatialMethod
 from capedjica.algorithms.ica.subject_level import SubjectMethod

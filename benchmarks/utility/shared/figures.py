@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import LineStyleType
 
-from benchmarks.utility.runs import Cell
-from capedjica.report.figures import COLOURS
+from benchmarks.utility.shared.runs import Cell
+from capedjica.report.pictures.figures import COLOURS
 
 USABLE: Final = 0.1
 INK: Final = "#333333"

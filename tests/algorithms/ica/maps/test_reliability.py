@@ -5,8 +5,8 @@ import pytest
 
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.calibration import between_runs, calibrated
-from capedjica.algorithms.ica.networks import (
+from capedjica.algorithms.ica.maps.calibration import between_runs, calibrated
+from capedjica.algorithms.ica.maps.networks import (
     Networks,
     likeness,
     mixing_of,

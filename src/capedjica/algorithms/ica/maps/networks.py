@@ -2,9 +2,9 @@
 
 Stability is the correlation that a map is predicted to have with the same map of another run of the same
 participants with fresh noise. It is told from what was published and the known noise alone, so that it costs
-nothing (:mod:`capedjica.algorithms.ica.calibration`). With a template it is that of the *difference* from the
-template: the map itself is stable for being the template's, whatever the data say. It speaks of the noise
-only: a map can be stable and mean nothing.
+nothing (:mod:`capedjica.algorithms.ica.maps.calibration`). With a template it is that of the *difference*
+from the template: the map itself is stable for being the template's, whatever the data say. It speaks of the
+noise only: a map can be stable and mean nothing.
 
 Clips and floors, which bound what one person can do, may bury components whose power is far below that of
 others (mixing matrices of condition numbers above 20 or so), and no draw of the noise shows that. Such maps
@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capedjica.algorithms.analysis import Result, ResultTable
-from capedjica.algorithms.ica.calibration import between_runs
-from capedjica.algorithms.ica.component_number import ComponentNumber
-from capedjica.algorithms.ica.denoising import denoised
-from capedjica.algorithms.ica.moved import ROUNDING, Movement, movement_table
+from capedjica.algorithms.ica.maps.calibration import between_runs
+from capedjica.algorithms.ica.maps.component_number import ComponentNumber
+from capedjica.algorithms.ica.maps.denoising import denoised
+from capedjica.algorithms.ica.maps.moved import ROUNDING, Movement, movement_table
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
@@ -176,7 +176,7 @@ class Networks(Result):
 
     @cached_property
     def denoised(self) -> FloatArray | None:
-        """The maps as rows (R, D) with less noise (:mod:`capedjica.algorithms.ica.denoising`).
+        """The maps as rows (R, D) with less noise (:mod:`capedjica.algorithms.ica.maps.denoising`).
 
         They are in the order, sign and scale of the raw ones. None where nothing is known of maps beforehand
         that the method has not used: neither places of the features nor a template.

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.framework import ROOT, machine
-from benchmarks.utility.runs import Cell, Options, Row, Task
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task
 from capedjica.errors import InputError
 
 RESULTS: Final = ROOT / "benchmarks" / "results"

@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from capedjica import CapeDJICA
 from capedjica.algorithms.analysis import ReleasedMean
-from capedjica.algorithms.ica.component_number import component_number, least_shared, noise_edge
+from capedjica.algorithms.ica.maps.component_number import component_number, least_shared, noise_edge
 from capedjica.algorithms.ica.subject_level import FINE, ROTATION, SubjectMethod
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.svec import svec, svec_size

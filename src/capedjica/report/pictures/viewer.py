@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from capedjica.report.slices import BOX, FADED, GREYS, along, coloured, sample, template
+from capedjica.report.pictures.slices import BOX, FADED, GREYS, along, coloured, sample, template
 from capedjica.tools.arrays import FloatArray
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from capedjica.report.figures import COLOURS
-from capedjica.report.slices import SIGNED
+from capedjica.report.pictures.figures import COLOURS
+from capedjica.report.pictures.slices import SIGNED
 from capedjica.tools.arrays import FloatArray
 
 # Stand for colours that the page decides on.

@@ -1,7 +1,7 @@
 r"""Stability as a prediction: the correlation of a map with that of another run with fresh noise.
 
 Draws of the noise on top of what was published tell a correlation c of a map with itself
-(:func:`capedjica.algorithms.ica.networks.likeness`). If noise is a part f of the map's energy and adds
+(:func:`capedjica.algorithms.ica.maps.networks.likeness`). If noise is a part f of the map's energy and adds
 linearly, c is :math:`1 / \sqrt{1 + f}`, while two runs, each with noise of its own on the same truth,
 correlate by
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from capedjica.algorithms.reliability import Reliability
-from capedjica.report.slices import FADED, SLICES, axial, over_brain, square
+from capedjica.report.pictures.slices import FADED, SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.durable import whole_file
 

@@ -17,8 +17,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.utility.problems import FloatArray, Problem
-from capedjica.algorithms.ica.networks import mixing_of
+from benchmarks.utility.shared.problems import FloatArray, Problem
+from capedjica.algorithms.ica.maps.networks import mixing_of
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import matched_map_correlation, normalized_gain_index

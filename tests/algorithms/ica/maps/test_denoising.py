@@ -5,7 +5,7 @@ import pytest
 
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.denoising import denoised, denoised_words
+from capedjica.algorithms.ica.maps.denoising import denoised, denoised_words
 from capedjica.data import make_synthetic
 from capedjica.metrics import matched_map_correlation
 

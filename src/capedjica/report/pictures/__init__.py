@@ -1,0 +1,1 @@
+"""Pictures of a report: charts, slices of a brain, the viewer."""
