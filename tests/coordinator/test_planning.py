@@ -370,6 +370,7 @@ def test_the_dictionary_is_plain_json():
                 "template_source": "",
                 "template_names": [],
                 "group_maps": True,
+                "max_components": None,
             }
         ],
         "n_features": 900,

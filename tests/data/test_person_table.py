@@ -1,6 +1,7 @@
 """A table with a row per person: whose each row is, what can be read of it, and what is said of the rest."""
 
 import os
+import re
 
 import msgspec
 import numpy as np
@@ -357,6 +358,7 @@ def test_names_and_numbers_of_people_are_not_in_representations(tmp_path):
     found = people(tmp_path, "age")
     person = found.people[1]
     shown = " ".join(map(repr, (found, person, person.recordings[0], person_table.read_person_table(path))))
+    shown = re.sub("0x[0-9a-f]+", "", shown)  # addresses in memory are anything
     assert "smith" not in shown
     assert "41" not in shown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,7 @@ from capedjica.algorithms.glm.analysis import COVARIATE_EFFECT, GroupComparisonA
 from capedjica.algorithms.glm.design import Column, Design, Mode, is_missing
 from capedjica.algorithms.glm.findings import Findings
 from capedjica.algorithms.glm.power import site_weights, variances_are_worth_releasing
-from capedjica.algorithms.tables.values import Values, ValuesName
+from capedjica.algorithms.tables.values import VALUES, Values
 from capedjica.errors import InputError
 from capedjica.estimators.base import TableEstimator
 from capedjica.estimators.inputs import Sites, name_sites
@@ -324,10 +324,9 @@ correlation, level, names
             function, size = self.outcome, int(np.size(self.outcome(first)))
             names = _read_names(self.names, size)
         else:
-            if self.outcome not in get_args(ValuesName):
+            if self.outcome not in VALUES:
                 raise InputError(
-                    f"outcome must be a function or one of {', '.join(get_args(ValuesName))}; "
-                    f"got {self.outcome!r}"
+                    f"outcome must be a function or one of {', '.join(VALUES)}; got {self.outcome!r}"
                 )
             n_courses = first.shape[1] if networks is None else len(networks)
             values = Values(self.outcome, n_courses)  # type: ignore[arg-type]
