@@ -33,7 +33,7 @@ AGE_RANGE: Final = 2.5
 LARGEST_ADJUSTMENT: Final = 0.8
 EFFECT: Final = 0.25
 EPSILONS: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
-WHOLE_EPSILONS: Final = (1.0, 10.0)
+WHOLE_EPSILONS: Final = (1.0, 5.0)
 SIZES: Final = (100, 300, 1000)
 
 

@@ -128,3 +128,23 @@ def test_group_comparison_of_scans():
         GroupComparison(
             outcome="beauty", contrast="group", bounds={"group": (-1, 1)}, center=0.0, scale=1.0, epsilon=1.0
         ).fit(X, design)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "options", "names"),
+    [
+        ("blocks", {"groups": ["a", "a", "b"]}, ("within a", "a - b")),
+        ("band-power", {"bands": [(0.0, 0.25)]}, ("1, 0 to 0.25", "2, 0 to 0.25", "3, 0 to 0.25")),
+        ("partial-connectivity", {"shrinkage": 0.3}, ("1 - 2", "1 - 3", "2 - 3")),
+    ],
+)
+def test_outcomes_with_options_of_their_own(outcome, options, names):
+    chance = np.random.default_rng(4)
+    X = {site: [chance.standard_normal((40, 3)) for _ in range(20)] for site in "ab"}
+    design = {site: {"group": np.tile([-1, 1], 10)} for site in "ab"}
+    common = {"contrast": "group", "bounds": {"group": (-1, 1)}, "center": 0.0, "scale": 1.0, "epsilon": 20.0}
+    assert GroupComparison(outcome=outcome, **options, **common).fit(X, design).names_ == names
+    with pytest.raises(InputError, match="groups are for 'blocks'"):
+        GroupComparison(outcome="spectra", groups=["a", "a", "b"], **common).fit(X, design)
+    with pytest.raises(InputError, match="needs networks"):
+        GroupComparison(outcome="loadings", **common).fit(X, design)

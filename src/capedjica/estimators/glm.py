@@ -13,7 +13,8 @@ from capedjica.algorithms.glm.analysis import COVARIATE_EFFECT, GroupComparisonA
 from capedjica.algorithms.glm.design import Column, Design, Mode, is_missing
 from capedjica.algorithms.glm.findings import Findings
 from capedjica.algorithms.glm.power import site_weights, variances_are_worth_releasing
-from capedjica.algorithms.tables.values import VALUES, Values
+from capedjica.algorithms.outcomes import OUTCOMES
+from capedjica.algorithms.tables.values import Values
 from capedjica.errors import InputError
 from capedjica.estimators.base import TableEstimator
 from capedjica.estimators.inputs import Sites, name_sites
@@ -284,11 +285,15 @@ class GroupComparison(_Comparison):
     Parameters
     ----------
     outcome : str or callable
-        "connectivity" (Fisher's z of every pair), "amplitudes" (log standard deviation, relative to the
-        person's mean), "average", or a function from a scan (time, features) to a vector. It touches one
-        person's scan, so it costs nothing; it must not depend on other people.
+        "average" over time or one of :mod:`capedjica.algorithms.outcomes`, such as "connectivity" (Fisher's z
+        of every pair) or "amplitudes" (log standard deviation, relative to the person's mean), or a function
+        from a scan (time, features) to a vector. It touches one person's scan, so it costs nothing; it must
+        not depend on other people.
     networks : array (R, D), optional
         Unmixing matrix, such as ``unmixing_`` of a fit: time courses of networks instead of features.
+    groups, bands, shrinkage
+        Of "blocks", "band-power" and "partial-connectivity"
+        (:class:`capedjica.algorithms.outcomes.Outcome`).
     contrast, covariates, bounds, center, scale, clip, mode, largest_adjustment, covariate_effect, \
 correlation, level, names
         See :func:`capedjica.private_glm`; ``names`` are those of features or networks, or of the numbers of a
@@ -304,6 +309,9 @@ correlation, level, names
 
     outcome: str | Callable[[FloatArray], ArrayLike] = "amplitudes"
     networks: ArrayLike | None = None
+    groups: Sequence[str] = ()
+    bands: Sequence[tuple[float, float]] = ()
+    shrinkage: float = 0.1
 
     def fit(self, X: Sites, design: Sites) -> Self:
         """Compute the outcome of every subject and compare the groups.
@@ -324,12 +332,8 @@ correlation, level, names
             function, size = self.outcome, int(np.size(self.outcome(first)))
             names = _read_names(self.names, size)
         else:
-            if self.outcome not in VALUES:
-                raise InputError(
-                    f"outcome must be a function or one of {', '.join(VALUES)}; got {self.outcome!r}"
-                )
-            n_courses = first.shape[1] if networks is None else len(networks)
-            values = Values(self.outcome, n_courses)  # type: ignore[arg-type]
+            values = self._values(first.shape[1] if networks is None else len(networks))
+            n_courses = values.n_courses
             courses = _read_names(self.names, n_courses)
             names = values.names(courses or [str(number) for number in range(1, n_courses + 1)])
             size = values.size
@@ -339,6 +343,24 @@ correlation, level, names
 
         outcomes = {name: _outcomes(function, site, size) for name, site in sites.items()}
         return self._compare(outcomes, design, names)
+
+    def _values(self, n_courses: int) -> Values:
+        """Return what is computed of a scan, by its name."""
+        known = ("average", *OUTCOMES)
+        if self.outcome not in known:
+            raise InputError(f"outcome must be a function or one of {', '.join(known)}; got {self.outcome!r}")
+        values = Values(
+            self.outcome,  # type: ignore[arg-type]
+            n_courses,
+            groups=tuple(map(str, self.groups)),
+            bands=tuple((float(low), float(high)) for low, high in self.bands),
+            shrinkage=float(self.shrinkage),
+        )
+        if values.outcome is not None and (problems := values.outcome.problems()):
+            raise InputError("; ".join(problems))
+        if self.outcome == "loadings" and self.networks is None:
+            raise InputError("outcome 'loadings' needs networks: features have no maps")
+        return values
 
 
 def _outcomes(function: Callable[[FloatArray], ArrayLike], site: Sequence[Any], size: int) -> FloatArray:

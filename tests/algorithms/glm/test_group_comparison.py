@@ -12,6 +12,7 @@ from capedjica.algorithms.glm.analysis import (
     EFFECTS_LABEL,
     LEADING,
     GroupComparisonAnalysis,
+    _DesignMoments,
     attenuation,
 )
 from capedjica.algorithms.glm.design import Column, Design
@@ -258,3 +259,36 @@ def test_attenuation_is_that_of_simulation():
     factor = np.minimum(1, 2.5 / np.linalg.norm(y, axis=1)).mean()
     assert attenuation(10, 2.5) == pytest.approx(factor, abs=0.005)
     assert attenuation(10, 1e3) == 1.0
+
+
+@pytest.mark.parametrize("covariance", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
+def test_what_adjustment_leaves_is_counted(covariance, noise):
+    """True covariances up to the prior's: the mean square of what is left is at most what errors count."""
+    chance, truth = np.random.default_rng(11), np.array([[1.0, 0.0], [0.0, 0.8]])
+    truth[0, 1] = truth[1, 0] = covariance * 0.4 * np.sqrt(0.8)
+    left, counted = [], []
+    for _ in range(3000):
+        own = _DesignMoments.of(
+            truth + noise / np.sqrt(2) * chance.standard_normal() * (1 - np.eye(2)), noise
+        )
+        left.append((truth[0, 1] - 0.6 * own.gz[0]) ** 2)
+        counted.append(own.left(0.6, own.largest_gz)[0])
+    assert np.mean(left) == pytest.approx(own.left(0.6, truth[0, 1:])[0], rel=0.15, abs=1e-5)
+    assert np.mean(left) <= 1.05 * np.mean(counted)
+
+
+def test_how_far_a_private_contrast_is_adjusted_does_not_follow_the_noise_on_what_is_adjusted_for():
+    """Else least is adjusted where noise hides most, and false findings come together."""
+    analysis = analysis_of(simulate(np.random.default_rng(0))[0])
+    parts = {
+        analysis._part(_DesignMoments.of(np.array([[1.0, cov], [cov, 0.8]]), 0.15), 0.07)
+        for cov in (-0.5, -0.1, 0.0, 0.1, 0.3, 0.6)
+    }
+    assert len(parts) == 1
+    assert 0 < parts.pop() < 1
+
+
+def test_covariances_beyond_the_prior_are_counted_as_the_release_shows_them():
+    own = _DesignMoments.of(np.array([[1.0, 0.8], [0.8, 0.8]]), 0.1)
+    assert own.largest_gz[0] == pytest.approx(0.8 - 2 * 0.1 / np.sqrt(2))

@@ -36,7 +36,7 @@ from functools import cache, lru_cache
 import numpy as np
 from scipy.linalg import hadamard
 from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.stats import beta, chi2
 
 from capedjica.algorithms.ica.subject_level import SubjectMethod
 from capedjica.algorithms.parallel import one_thread
@@ -258,6 +258,12 @@ def unmasked(plan, question, words, own_noise):
 
 
 # The audit
+
+
+def fits(noise, scale):
+    """Whether the noise has this variance: chi-square, false alarm 1e-7."""
+    statistic = np.sum((noise / scale) ** 2)
+    return min(chi2.cdf(statistic, len(noise)), chi2.sf(statistic, len(noise))) > 5e-8
 
 
 @dataclass

@@ -6,24 +6,21 @@ of the whole protocol, in which an aggregator and one site guess which of two sc
 
 import itertools
 import math
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 import numpy as np
 import pytest
-from scipy.special import ndtri
-from scipy.stats import beta
 
 from capedjica.algorithms.outcomes import OUTCOMES
 from capedjica.algorithms.parallel import one_thread
 from capedjica.algorithms.state import pack
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.site.clipping import sum_subjects
-from capedjica.privacy import gaussian_epsilon
 from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable, GroupSizes
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.study_file import Study
-from tests.attacks.views.pipeline_audit import falsify, shape
+from tests.attacks.views.pipeline_audit import Audit, falsify, fits, shape
 from tests.support.drafts import ICA, SCANS, draft
 
 M, T, D, R = 10, 40, 6, 3
@@ -47,7 +44,7 @@ class Subjects(list):
         return self.rows[number]
 
 
-def comparison(values, mode="private"):
+def comparison(values, mode="private", people=M):
     """The second step of a study of four sites with ten people each, and how its releases are planned."""
     sizes = tuple(GroupSizes(site=f"site-{n}", sizes=(3, 7)) for n in range(1, 5))
     table = GroupComparisonTable(
@@ -59,7 +56,7 @@ def comparison(values, mode="private"):
         group_sizes=sizes if mode == "public-groups" else (),
         **EXTRA.get(values, {}),
     )
-    content = draft(subjects=(M,) * 4, privacy={"epsilon": 8.0})
+    content = draft(subjects=(people,) * 4, privacy={"epsilon": 8.0})
     study = Study(msgspec.structs.replace(content, features=SCANS, analyses=(ICA, table)))
     assert study.problems() == []
     step = study.steps[1]
@@ -172,96 +169,139 @@ def test_no_scan_and_no_row_is_an_error(values):
 # The audit: all sites are alike; at site-1 the victim has one of two scans and rows
 
 
-# Near the worst that there is (capedjica.mechanisms.contract.CrossMoment): the victim's outcomes are opposite
-# to those of all others, and who is in the other group has the other score.
-A = wave(0), {"dx": "1", "age": "49"}
-B = wave(0), {"dx": "0", "age": "49"}
-OTHERS = [(wave(1, 2), {"dx": "0", "age": "49"})] * (M - 1)
+# Nearly the worst that there is. Effects (capedjica.mechanisms.contract.CrossMoment): in world A the victim's
+# outcomes and score are opposite to those of all others, in B the score is theirs. Variances: the victim's
+# pair is as far apart as can be, or not at all. Design: it differs in the contrast alone, or in age alone.
+N_PEOPLE = 40
+A = wave(0), {"dx": "1", "age": "18"}
+B = wave(1, 2), {"dx": "0", "age": "80"}
+OTHERS = [(wave(1, 2), {"dx": "0", "age": "18"})] * (N_PEOPLE - 1)
+HONEST, SITES = ("site-1", "site-2", "site-3"), ("site-1", "site-2", "site-3", "site-4")
+EPSILON, DELTA = 8.0, 1e-5
 
 
-def audit(n_runs, noise_factor=1.0, epsilon=8.0):
-    """Play; return which guesses were right, the epsilon that is claimed and the shapes of transcripts.
+class Game:
+    """An aggregator with one site against the victim of another: everything that does not change by run.
 
-    The adversary is the aggregator with one site, whose noise it knows: of the sum of all answers less the
-    masks, the noise of three sites is left. Its guess is the sign of the likelihood ratio of all stages.
+    Of the sum of all answers less the masks and what the fourth site added, the noise of three sites is left;
+    the guess is the sign of the likelihood ratio of all stages.
     """
-    analysis, _ = comparison("amplitudes")
-    sites = [f"site-{number}" for number in range(1, 5)]
-    terms = in_process(epsilon=epsilon, delta=1e-5)
-    right, shapes = [], set()
+
+    def __init__(self):
+        self.analysis, _ = comparison("amplitudes", people=N_PEOPLE)
+        self.terms = in_process(epsilon=EPSILON, delta=DELTA)
+        # Rows are made once; the protocol is run anew every time.
+        self.worlds = [self.analysis.site(Subjects([*OTHERS, victim])) for victim in (A, B)]
+        plans = planned_releases(self.study(0).contract)
+        self.stages = [
+            (plan, STATES[0] if number == len(plans) - 1 else b"") for number, plan in enumerate(plans)
+        ]
+        self.sums = [[self._sum(world, number) for number in range(len(plans))] for world in (0, 1)]
+
+    def study(self, world):
+        """Return the study in a world."""
+        statistics = dict.fromkeys(SITES, self.worlds[0]) | {"site-1": self.worlds[world]}
+        sizes = dict.fromkeys(SITES, N_PEOPLE)
+        return EmbeddedStudy("audit", sizes, statistics, self.analysis.stages(), self.terms)
+
+    def _sum(self, world, number):
+        """Return what the people of a site give, in the units of their vectors."""
+        plan, state = self.stages[number]
+        vectors = partial(self.worlds[world], number, NETWORKS, state)
+        return sum_subjects(vectors, plan, "site-1", N_PEOPLE)[0] * plan.step / plan.scale["site-1"]
+
+    def deviation(self, plan):
+        """Return the standard deviation of the honest sites' noise, in the same units."""
+        noise = math.sqrt(math.fsum(plan.noise[site] ** 2 for site in HONEST))
+        return noise * plan.step / plan.scale["site-1"]
+
+    def reached(self):
+        """Return which part of mu the two worlds are apart, and that of every stage."""
+        moved = [
+            np.linalg.norm(a - b) / plan.query.sensitivity("site-1")
+            for a, b, (plan, _) in zip(*self.sums, self.stages, strict=True)
+        ]
+        shares = [stage.share for stage in self.analysis.stages()]
+        return math.sqrt(np.dot(shares, np.square(moved))), moved
+
+    def play(self, world, noise_factor):
+        """Run the protocol; return the likelihood ratio, positive for A, the noise, and the study."""
+        study = self.study(world)
+        study.engine.keep_transcript = True
+        for site in HONEST:
+            falsify(study.sites[site], noise_factor)
+        # Its noise is known: as good as none.
+        falsify(study.sites["site-4"], 1e-9)
+        study.publish(NETWORKS)
+        ratio, noise = 0.0, []
+        for number, (plan, state) in enumerate(self.stages):
+            f_a, f_b = self.sums[0][number], self.sums[1][number]
+            seen = study.mean(number, state) * len(SITES) * N_PEOPLE - 3 * f_a
+            deviation = self.deviation(plan)
+            ratio += (f_a - f_b) @ (seen - (f_a + f_b) / 2) / deviation**2
+            noise.append((seen - self.sums[world][number]) / deviation)
+        return ratio, np.concatenate(noise), study
+
+
+@cache
+def game():
+    return Game()
+
+
+def audit(n_runs, noise_factor=1.0):
+    """Play in both worlds by turns."""
+    right, noises, shapes = [], [], set()
     with one_thread():
         for run in range(n_runs):
-            victim = (A, B)[run % 2]
-            data = {site: Subjects([*OTHERS, victim if site == "site-1" else A], site) for site in sites}
-            study = EmbeddedStudy.of("audit", analysis, data, terms)
-            study.engine.keep_transcript = True
-            for site in sites[:3]:
-                falsify(study.sites[site], noise_factor)
-            # Its noise is known: as good as none.
-            falsify(study.sites["site-4"], 1e-9)
-            right.append((likelihood_ratio(study, analysis) > 0) == (victim is A))
+            ratio, noise, study = game().play(run % 2, noise_factor)
+            right.append([(ratio > 0) == (run % 2 == 0)])
+            noises.append(noise)
             shapes.add(shape(study))
-    return np.array(right), study.privacy.epsilon, shapes
-
-
-def likelihood_ratio(study, analysis):
-    """Positive for A; the sums of the two worlds are known to the adversary."""
-    study.publish(NETWORKS)
-    ratio, total = 0.0, 4 * M
-    plans = planned_releases(study.contract)
-    for number, plan in enumerate(plans):
-        state = STATES[0] if number == len(plans) - 1 else b""
-        seen = study.mean(number, state) * total
-        worlds = [world_sum(analysis, plan, number, state, victim) for victim in (A, B)]
-        others = 3 * world_sum(analysis, plan, number, state, A)
-        honest = sum((plan.noise[f"site-{n}"] * plan.step) ** 2 for n in (1, 2, 3))
-        unit = plan.scale["site-1"]
-        f_a, f_b = worlds
-        ratio += (f_a - f_b) @ ((seen - others - (f_a + f_b) / 2) * unit) * unit / honest
-    return ratio
-
-
-_SUMS = {}
-
-
-def world_sum(analysis, plan, number, state, victim):
-    """Return what a site's people give in the units of their vectors."""
-    key = number, state, victim is A
-    if key not in _SUMS:
-        statistics = analysis.site(Subjects([*OTHERS, victim]))
-        words = sum_subjects(lambda: statistics(number, NETWORKS, state), plan, "site-1", M)[0]
-        _SUMS[key] = words * plan.step / plan.scale["site-1"]
-    return _SUMS[key]
-
-
-def at_least(right, odds):
-    """Lower bound on epsilon: whoever is right in p of the cases has mu of at least 2 Phi^-1(p)."""
-    p = beta.ppf(odds, right.sum(), right.size - right.sum() + 1)
-    return gaussian_epsilon(max(0.0, 2 * float(ndtri(p))), 1e-5)
+    return Audit(study.privacy.epsilon, np.array(right), np.concatenate(noises), shapes)
 
 
 def never_above(n_runs):
     """A bound that is too high has odds of 1e-3, and is checked by fresh runs: 1e-6."""
-    right, claim, shapes = audit(n_runs)
-    assert at_least(right, 1e-3) <= claim or at_least(audit(n_runs)[0], 1e-3) <= claim
-    assert len(shapes) == 1
-    return right, claim
+    found = audit(n_runs)
+    assert found.at_least(1e-3) <= found.claim or audit(n_runs).at_least(1e-3) <= found.claim
+    assert len(found.shapes) == 1
+    return found
+
+
+def test_the_canaries_reach_nine_tenths_of_what_is_claimed():
+    whole, stages = game().reached()
+    assert max(stages) <= 1
+    assert stages[-1] > 0.97
+    assert whole > 0.9
 
 
 def test_a_small_audit_stays_below_the_claim():
-    """It reaches about 0.7 of mu, so half of the guesses or less are right with odds of 1e-3."""
-    right, _ = never_above(40)
-    assert right.mean() > 0.5
+    """Half of the guesses or less are right with odds of 2e-6; noise of another scale is noticed."""
+    found = never_above(60)
+    assert found.right.mean() > 0.5
+    assert fits(found.noise, 1)
+    assert not fits(found.noise, 0.7)
+    assert not fits(found.noise, 1.3)
 
 
 @pytest.mark.full
-def test_the_audit_stays_below_the_claim_and_reaches_a_quarter_of_it():
-    right, claim = never_above(800)
-    assert at_least(right, 1e-3) >= claim / 4
+def test_the_audit_stays_below_the_claim_and_reaches_a_third_of_it():
+    found = never_above(1500)
+    assert found.at_least(1e-3) >= found.claim / 3
+    assert fits(found.noise, 1)
 
 
 @pytest.mark.full
 def test_the_audit_refutes_the_claim_when_noise_is_too_small():
-    """0.6 times the noise is missed with odds of about 1e-4: the canaries reach 0.8 of mu, not all of it."""
-    right, claim, _ = audit(1000, noise_factor=0.6)
-    assert at_least(right, 1e-2) > claim
+    """0.7 times the noise is missed with odds of 2e-6; the bound is one of 99%."""
+    found = audit(1500, noise_factor=0.7)
+    assert found.at_least(1e-2) > found.claim
+    assert not fits(found.noise, 1)
+
+
+@pytest.mark.full
+def test_the_audit_sees_that_noise_is_too_large():
+    """1.3 times the noise: the adversary demonstrably stays below the claim; missed with odds 5e-6."""
+    found = audit(1500, noise_factor=1.3)
+    assert found.at_most(1e-2) < found.claim
+    assert not fits(found.noise, 1)

@@ -12,7 +12,6 @@ from functools import partial
 import numba
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 from capedjica.mechanisms.messages import Refusal
 from tests.attacks.views.pipeline_audit import (
@@ -27,6 +26,7 @@ from tests.attacks.views.pipeline_audit import (
     T,
     audit,
     clipped,
+    fits,
     honest_states,
     make_study,
     population,
@@ -46,12 +46,6 @@ def _few_subjects_need_no_threads(monkeypatch):
 
 def never_above(run, found):
     return found.at_least(ODDS) <= found.claim or run().at_least(ODDS) <= found.claim
-
-
-def fits(noise, scale):
-    """Whether the noise has this variance: chi-square, false alarm 1e-7."""
-    statistic = np.sum((noise / scale) ** 2)
-    return min(chi2.cdf(statistic, len(noise)), chi2.sf(statistic, len(noise))) > 5e-8
 
 
 # The canaries

@@ -35,9 +35,12 @@ one more number of the same release, g being one more outcome, times lambda = mi
 adjustment by pairs is as large as without adjustment (for the sum over pairs of
 :math:`(h_i - h_j)(z_i - z_j)` differs from that of :math:`h_i z_i` by as many independent products), so what
 covariates explain belongs to the noise. :math:`S_{hh} = q / w`, or less where gamma is shrunk. sigma is the
-privacy noise. b is what the noise on S leaves of the adjustment: :math:`\Gamma'\delta / w`, with delta of
-known variance, and Gamma bounded by a public prior (`COVARIATE_EFFECT`). The interval of an effect counts the
-noise on q too, by :math:`v / q^2 + \hat\beta^2 \sigma_q^2 / q^2`.
+privacy noise. b is what is left to adjust for: :math:`\Gamma'\delta / w`, with Gamma bounded by a public
+prior (`COVARIATE_EFFECT`), and delta what adjustment leaves of the covariance of g and z. It moves all
+outcomes at once, and to one side, so its mean square is that of the largest covariance that the prior allows,
+or the release shows (:class:`_DesignMoments`), and by which part of gamma a private contrast is adjusted does
+not follow the noise on it. The interval of an effect counts the noise on q too, by :math:`v / q^2 +
+\hat\beta^2 \sigma_q^2 / q^2`.
 """
 
 from __future__ import annotations
@@ -322,43 +325,49 @@ class GroupComparisonAnalysis:
         It is computed in the units of the release, and gamma then in those of the encoded design.
         """
         factor = 1 / (self._pairs_per_person * complete)
-        moments, noise = unsvec(mean) * factor, noise * factor
-        variance_g = max(float(moments[0, 0]), 0.05)
-        prior, spread = _PRIOR_VARIANCE
-        kept = spread**2 / (spread**2 + noise**2)
-        variances = np.maximum(prior + kept * (np.diag(moments)[1:] - prior), _SMALLEST_VARIANCE)
-        deviations, off_noise = np.sqrt(variances), noise / math.sqrt(2)
-        zz, zz_error = _posterior(
-            moments[1:, 1:], _PRIOR_CORRELATION * np.outer(deviations, deviations), off_noise
-        )
-        np.fill_diagonal(zz, variances)
-        np.fill_diagonal(zz_error, kept * noise**2)
-        prior_gz = _PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
-        gz, gz_error = _posterior(moments[0, 1:], prior_gz, off_noise)
-        zz = _positive(zz)
-        gamma: FloatArray = np.asarray(np.linalg.solve(zz, gz), dtype=np.float64)
-        units = self._design_factors[1:] / self._design_factors[0]
+        moments = _DesignMoments.of(unsvec(mean) * factor, noise * factor)
         # In units of the encoded contrast.
-        score = 2 * math.sqrt(float(gamma @ zz @ gamma)) / self._design_factors[0]
-        squares = self._design_factors[0] ** 2
-
-        def adjusted(part: float) -> _Adjustment:
-            """Return the adjustment by a part of gamma; what is left is counted."""
-            own = part * gamma
-            width = 1.0 if self.public_groups else 1 + part * min(float(np.abs(gamma * units).sum()), score)
-            left = gz - zz @ own
-            doubt = (left**2 + gz_error + zz_error @ own**2) / squares
-            confounding = self.covariate_effect**2 * float((doubt / variances).sum()) / width**2
-            explained, unsure = float(own @ gz) / squares, float(own**2 @ gz_error) / squares**2
-            return _Adjustment(own * units, width, confounding, explained, unsure)
-
+        score = 2 * moments.explained_deviation / self._design_factors[0]
         if self.public_groups:
             # Scores beyond the agreed bound would be cut.
-            return adjusted(min(1.0, self.adjustment / score) if score else 1.0)
-        # Of a private contrast, adjustment widens the scores, and so the noise on effects.
-        square = (self._effects_per_design_noise * noise / factor) ** 2
-        choices = (adjusted(tenth / 10) for tenth in range(11))
-        return min(choices, key=lambda one: (square + one.confounding) * one.width**2)
+            return self._adjusted(moments, min(1.0, self.adjustment / score) if score else 1.0, 0.0)
+        return self._adjusted(moments, self._part(moments, noise), score)
+
+    def _adjusted(self, moments: _DesignMoments, part: float, score: float) -> _Adjustment:
+        """Return the adjustment by a part of gamma; scores become wider by up to ``score`` for it."""
+        squares, own = self._design_factors[0] ** 2, part * moments.gamma
+        units = self._design_factors[1:] / self._design_factors[0]
+        width = 1 + part * min(float(np.abs(moments.gamma * units).sum()), score)
+        left = moments.left(part, moments.largest_gz) + moments.zz_error @ own**2
+        return _Adjustment(
+            own * units,
+            width,
+            self._confounding(moments, left) / width**2,
+            float(own @ moments.gz) / squares,
+            float(own**2 @ moments.gz_error) / squares**2,
+        )
+
+    def _confounding(self, moments: _DesignMoments, left: FloatArray) -> float:
+        """Return b^2 of outcomes of variance 1, from the squares of what is left of the covariances."""
+        per_covariate = left / moments.variances / self._design_factors[0] ** 2
+        return self.covariate_effect**2 * float(per_covariate.sum())
+
+    def _part(self, moments: _DesignMoments, noise: float) -> float:
+        """Return by which part of gamma a private contrast is adjusted.
+
+        Adjustment widens the scores, and so the noise on effects; the part is the best one where covariances
+        are as large as the prior's. One that followed the released covariances would leave most where noise
+        hides what there is to adjust for, and nothing released would show it.
+        """
+        square = (self._effects_per_design_noise * noise) ** 2
+        deviation = math.sqrt(moments.variance_g) / float(self._design_factors[0])
+        widening = 2 * _PRIOR_CORRELATION * deviation * math.sqrt(self.n_covariates)
+
+        def risk(part: float) -> float:
+            left = moments.left(part, moments.prior_gz)
+            return square * (1 + part * widening) ** 2 + self._confounding(moments, left)
+
+        return min((tenth / 10 for tenth in range(11)), key=risk)
 
     @cached_property
     def _effects_per_design_noise(self) -> float:
@@ -449,6 +458,70 @@ class _Variances:
     values: FloatArray
     uncertainty: FloatArray
     complete: float
+
+
+@dataclass(frozen=True, eq=False)
+class _DesignMoments:
+    """Covariance of the design as released, each entry at its posterior mean, with the variances of these.
+
+    ``released_gz`` are the covariances of the contrast before that, with normal noise of ``gz_noise``.
+    """
+
+    variance_g: float
+    variances: FloatArray
+    zz: FloatArray
+    zz_error: FloatArray
+    gz: FloatArray
+    gz_error: FloatArray
+    released_gz: FloatArray
+    gz_noise: float
+
+    @classmethod
+    def of(cls, moments: FloatArray, noise: float) -> _DesignMoments:
+        """Return them from the released covariance; entries off its diagonal have noise / sqrt(2)."""
+        variance_g = max(float(moments[0, 0]), 0.05)
+        prior, spread = _PRIOR_VARIANCE
+        kept = spread**2 / (spread**2 + noise**2)
+        variances = np.maximum(prior + kept * (np.diag(moments)[1:] - prior), _SMALLEST_VARIANCE)
+        deviations, off_noise = np.sqrt(variances), noise / math.sqrt(2)
+        prior_zz = _PRIOR_CORRELATION * np.outer(deviations, deviations)
+        zz, zz_error = _posterior(moments[1:, 1:], prior_zz, off_noise)
+        np.fill_diagonal(zz, variances)
+        np.fill_diagonal(zz_error, kept * noise**2)
+        prior_gz = _PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
+        gz, gz_error = _posterior(moments[0, 1:], prior_gz, off_noise)
+        return cls(variance_g, variances, _positive(zz), zz_error, gz, gz_error, moments[0, 1:], off_noise)
+
+    @property
+    def prior_gz(self) -> FloatArray:
+        """Standard deviations of the prior of the contrast's covariances."""
+        deviations: FloatArray = _PRIOR_CORRELATION * np.sqrt(self.variance_g * self.variances)
+        return deviations
+
+    @property
+    def largest_gz(self) -> FloatArray:
+        """How large covariances may be: as the prior's, or what is released less two of its errors."""
+        return np.maximum(self.prior_gz, np.abs(self.released_gz) - 2 * self.gz_noise)
+
+    @cached_property
+    def gamma(self) -> FloatArray:
+        """By what the contrast is residualised."""
+        return np.asarray(np.linalg.solve(self.zz, self.gz), dtype=np.float64)
+
+    @property
+    def explained_deviation(self) -> float:
+        """Standard deviation of gamma'z."""
+        return math.sqrt(float(self.gamma @ self.zz @ self.gamma))
+
+    def left(self, part: float, covariance: FloatArray) -> FloatArray:
+        r"""Return the mean square of what adjustment by a part of gamma leaves of true covariances c.
+
+        The posterior mean is k (c + noise) with :math:`k = p^2 / (p^2 + n^2)`, so it is
+        :math:`(1 - \text{part}\, k)^2 c^2 + (\text{part}\, k n)^2`.
+        """
+        adjusted = part * self.prior_gz**2 / (self.prior_gz**2 + self.gz_noise**2)
+        squares: FloatArray = ((1 - adjusted) * covariance) ** 2 + (adjusted * self.gz_noise) ** 2
+        return squares
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ import numpy as np
 from capedjica.algorithms.analysis import Analysis, Means, Progress, Result
 from capedjica.algorithms.ica.one_person import centre
 from capedjica.algorithms.ica.scan_length import CutScans
-from capedjica.algorithms.outcomes import OUTCOMES, Band, Outcome, OutcomeName
+from capedjica.algorithms.outcomes import Band, Outcome, OutcomeName
 from capedjica.algorithms.parallel import InParallel
 from capedjica.algorithms.state import pack, read_arrays
 from capedjica.errors import ProtocolError
@@ -28,7 +28,6 @@ from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 ValuesName = Literal["average"] | OutcomeName
-VALUES: Final[tuple[str, ...]] = ("average", *OUTCOMES)
 Found_co = TypeVar("Found_co", bound=Result, covariant=True)
 # Correlations and deviations of fewer time points mean nothing.
 _FEWEST: Final = 3
