@@ -362,9 +362,9 @@ def told(study, ahead):
 
 def test_events_tell_what_is_being_done():
     doing = [event.doing for event in told(make_study(DATA, count=3), ahead=False)]
-    assert doing == ["greeting", "making masks", *["asking mean"] * 3]
+    assert doing == ["greeting", "greeted", "making masks", *["asking mean"] * 3]
     doing = [event.doing for event in told(make_study(DATA, count=3), ahead=True)]
-    assert doing == ["greeting", "making masks", "making masks ahead", *["asking mean"] * 3]
+    assert doing == ["greeting", "greeted", "making masks", "making masks ahead", *["asking mean"] * 3]
 
 
 def test_events_tell_who_is_there_and_why_others_are_not():

@@ -70,10 +70,10 @@ def test_rows_are_not_called_scans_and_analyses_are_told_one_by_one(tmp_path, sa
         "1 principal component of 3 features (capePCA).",
     ]
     assert ran[3].startswith(f"3 analyses from {sum(SIZES)} people at 4 sites in ")
-    assert ran[3].endswith(" s. Nobody's data left their folder.")
+    assert ran[3].endswith(" s; all sites were folders of one machine.")
     assert "iterations were made" not in page
     assert "1 principal component was estimated" in page
-    assert "without anybody's data leaving their site" in page
+    assert "on one machine that held everybody's data" in page
     assert "before anybody's data were read" in page
 
 
@@ -93,7 +93,7 @@ def test_where_one_site_works_alone_only_its_people_are_counted(tmp_path, said):
     assert f" from {max(SIZES)} people at 1 site in " in ran
     said("report", tmp_path / "run")
     page = page_of(tmp_path)
-    assert f"from {max(SIZES)} people at 1 site; nobody's data left their site." in page
-    assert f"From {max(SIZES)} participants at 1 site, without" in page
+    assert f"from {max(SIZES)} people at 1 site; all sites were folders of one machine." in page
+    assert f"From {max(SIZES)} participants at 1 site, on one machine" in page
     assert "The one release was accounted for exactly" in page
     assert "more than one site" not in page

@@ -17,6 +17,7 @@ from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.pictures.brain import find_peaks
 from capedjica.report.pictures.figures import maps_figure, profiles_figure, slices_figure
+from capedjica.report.whereabouts import IN_ONE_PROCESS
 from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
         contract=contract,
         privacy=estimator.privacy_,
         n_iter=estimator.n_iter_,
-        in_one_process=True,
+        where=IN_ONE_PROCESS,
         released=record.released,
         origin={"Python": platform.python_version()} | {name: version(name) for name in _LIBRARIES},
     )

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from capedjica.algorithms.reliability import Reliability
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticStudy
 from capedjica.errors import InputError
@@ -75,6 +77,11 @@ class Demo:
         """The run with cape."""
         return self.runs[0]
 
+    @property
+    def reliability(self) -> Reliability:
+        """How far its maps are to be trusted, as its own data say; the truth is not looked at."""
+        return Reliability(len(self.study.maps), self.private.estimator.stability_)
+
 
 def run_demo(
     n_subjects: int, n_components: int, epsilon: float, random_state: int | None, progress: Progress
@@ -108,7 +115,10 @@ def _analyse(study: SyntheticStudy, name: str, n_components: int, epsilon: float
 
     estimator.callback = look
     start = time.perf_counter()
-    estimator.fit(study.sites)
+    with warnings.catch_warnings():
+        # That there may be fewer networks than asked for: the grades tell it.
+        warnings.simplefilter("ignore", UserWarning)
+        estimator.fit(study.sites)
     run.seconds = time.perf_counter() - start
     run.map_correlation = float(np.mean(match_components(estimator.components_, study.mixing.T).correlations))
     return run
@@ -129,6 +139,7 @@ def summary(demo: Demo) -> dict[str, Any]:
         "against": privacy.adversary.against,
         "not_against": privacy.adversary.not_against,
         "releases": len(privacy.releases),
+        "grades": demo.reliability.grades,
         "runs": {
             run.name: {
                 "gain_index": run.gain_index[-1],
@@ -152,9 +163,10 @@ def write_demo(demo: Demo, folder: Path) -> None:
         maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
         rows[WAYS[run.name].title.replace(", ", ",\n")] = maps.reshape(demo.study.maps.shape)
     curves = {WAYS[run.name].title: run.gain_index for run in demo.runs}
-    save(maps_figure(rows, f"Networks: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
+    save(maps_figure(rows, f"Maps: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
-    title = f"Networks of {sum(map(len, demo.study.sites))} people who do not exist"
+    what = "Networks" if demo.reliability.networks else "Maps"
+    title = f"{what} of {sum(map(len, demo.study.sites))} people who do not exist"
     demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
     write_whole(folder / "result.json", json.dumps(summary(demo), indent=2).encode() + b"\n")
 

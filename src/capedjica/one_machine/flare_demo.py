@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from capedjica.algorithms.reliability import Reliability
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
 from capedjica.coordinator.run.report import run_report
@@ -21,6 +22,7 @@ from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.flare.starting import choose, programs
 from capedjica.site.home import SiteHome
+from capedjica.study.reliability_file import read_reliability
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import read_matrix
 
@@ -37,11 +39,14 @@ class FederatedDemo:
         The page for a browser.
     gain_index, map_correlation : float
         How well the true networks were found.
+    reliability : Reliability
+        How far the maps are to be trusted, as the run itself says.
     """
 
     report: Path
     gain_index: float
     map_correlation: float
+    reliability: Reliability
 
 
 def run_demo(
@@ -70,7 +75,7 @@ def run_demo(
         run_federated(study, folder / "run", Terms(wait=120.0), follower)
     say(f"capedjica report {folder / 'run'} --out {out / 'report.html'}")
     run_report(folder / "run").save_as_html(out / "report.html")
-    return _judged(folder, out / "report.html")
+    return _judged(study, folder, out / "report.html")
 
 
 @contextmanager
@@ -97,12 +102,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _judged(folder: Path, report: Path) -> FederatedDemo:
+def _judged(study: Study, folder: Path, report: Path) -> FederatedDemo:
     run = RunFolder(folder / "run")
+    assert study.networks is not None
     truth = read_matrix(folder / "truth" / "mixing.npy")
     matched = match_components(run.read_array("mixing.npy").T, truth.T)
     return FederatedDemo(
         report,
         gain_index=float(normalized_gain_index(run.read_array("unmixing.npy") @ truth)),
         map_correlation=float(matched.correlations.mean()),
+        reliability=read_reliability(folder / "run", study, study.networks),
     )

@@ -71,7 +71,9 @@ def site_files(folder: Path) -> list[Path]:
     """Return the ``site.toml`` of every site whose folder is in a folder."""
     files = sorted(folder.glob("*/site.toml"))
     if not files:
-        raise InputError(f"{folder} holds no folders with a site.toml; say with --sites where the sites are")
+        raise InputError(
+            f"{folder} holds no folders with a site.toml; name the folder of the sites (run: --sites)"
+        )
     return files
 
 

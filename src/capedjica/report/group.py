@@ -22,6 +22,7 @@ from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
 from capedjica.report.pictures import charts
 from capedjica.report.sections import Section, shown_table
+from capedjica.report.whereabouts import AT_SITES, Whereabouts
 
 _METHOD_NAMES: Final = {
     "subject": "the default method: one short vector per person and release",
@@ -76,8 +77,8 @@ class Findings:
         Versions, hashes and dates, by their names.
     unconfined : tuple of str
         Sites at which nothing kept the program that has the network from people's data.
-    in_one_process : bool
-        Whether the data of all sites were in one process, in which nothing was kept apart.
+    where : Whereabouts
+        How far the data of sites were apart.
     """
 
     title: str
@@ -98,7 +99,7 @@ class Findings:
     paper_says: Mapping[str, float] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
     unconfined: tuple[str, ...] = ()
-    in_one_process: bool = False
+    where: Whereabouts = AT_SITES
 
     @property
     def private(self) -> bool:

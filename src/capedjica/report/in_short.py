@@ -32,10 +32,8 @@ def in_short(findings: Findings) -> tuple[str, str, str]:
 def _whose(findings: Findings) -> str:
     people = findings.contract.participants
     who = counted(sum(people.values()), "participant")
-    if findings.in_one_process:
-        return f"The data of {who}, in {counted(len(people), 'group')}, were all on one computer."
-    where = "the site" if len(people) == 1 else f"their {len(people)} sites"
-    return f"The data of {who} stayed at {where}, and only sums over many people were sent."
+    sites = "the site" if len(people) == 1 else f"their {len(people)} sites"
+    return findings.where.plain.format(who=who, sites=sites, groups=counted(len(people), "group"))
 
 
 def _trust(findings: Findings) -> str:

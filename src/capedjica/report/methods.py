@@ -170,10 +170,6 @@ _MECHANISM_WORDS: Final = {
 }
 
 
-_PARTS: Final = "Sites were parts of the data, between which the protocol ran as it does between machines."
-_APART: Final = "without anybody's data leaving their site"
-
-
 def _software(version: str) -> Reference:
     fields = (
         ("author", "{The capedjica developers}"),
@@ -203,8 +199,7 @@ def _analysis(findings: Findings) -> str:
     contract = findings.contract
     people = contract.participants
     who = f"{sum(people.values()):,} participants at {counted(len(people), 'site')}"
-    apart = "in one process that held everybody's data" if findings.in_one_process else _APART
-    without = f"{apart} (capedjica {findings.version})"
+    without = f"{findings.where.article} (capedjica {findings.version})"
     sentences = []
     if findings.maps is not None:
         sentences.append(_networks(findings, who, without))
@@ -235,7 +230,7 @@ def _networks(findings: Findings, who: str, without: str) -> str:
 def _noise(findings: Findings) -> str:
     words = _MECHANISM_WORDS[findings.contract.mechanism]
     said = words.format(imtiaz=IMTIAZ.short, bonawitz=BONAWITZ.short)
-    return f"{_PARTS} {said}" if findings.in_one_process else said
+    return f"{findings.where.sites_were} {said}".lstrip()
 
 
 def _cost(findings: Findings) -> str:

@@ -78,6 +78,7 @@ auto_approve = {auto_approve}
 # folder = "/var/lib/capedjica-carrier"
 """
 _FINGERPRINT: Final = "[a-z2-7]{52}"
+_EXPECTED: Final = "expected a site's folder or its site.toml; to make a site: capedjica site init NAME"
 _NOBODY_REAL: Final = " Nobody real is in these data."
 
 
@@ -135,7 +136,7 @@ class SiteHome:
     def load(cls, path: str | os.PathLike[str]) -> SiteHome:
         """Read a ``site.toml``, given itself or its folder."""
         file = Path(path) / "site.toml" if Path(path).is_dir() else Path(path)
-        settings = read_toml(file, SiteFile)
+        settings = read_toml(file, SiteFile, expected=_EXPECTED)
         if settings.schema != SCHEMA:
             raise InputError(f"{file}: schema must be {SCHEMA}, got {settings.schema}")
         for entry in settings.policy.revoked:
@@ -302,7 +303,7 @@ class SiteHome:
 
     def open_ledger(self, *, must_exist: bool = False, rebuild_head: bool = False) -> Ledger:
         """Open the site's ledger, or start it; a head that is lost is replaced only when asked for."""
-        if must_exist and not self.ledger_path.exists():
+        if must_exist and not self.has_ledger:
             raise InputError(
                 f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing ever left"
             )

@@ -123,7 +123,7 @@ class StudyFile(_Frame, frozen=True, kw_only=True):
 def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
     """Read a ``study.toml`` of any schema; InputError lists all that is wrong with it."""
     file = Path(path)
-    table = parse_toml(file)
+    table = parse_toml(file, "expected a study.toml or its folder")
     found: list[str] = []
     if check_schema(file, schema_1.with_schema(table), 1, SCHEMA) == 1:
         found, table = schema_1.problems(table), schema_1.upgraded(table)

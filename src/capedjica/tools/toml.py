@@ -30,13 +30,16 @@ _LONGEST_QUOTE: Final = 60
 _Content = TypeVar("_Content", bound=msgspec.Struct)
 
 
-def read_toml(path: str | os.PathLike[str], kind: type[_Content], schema: int | None = None) -> _Content:
+def read_toml(
+    path: str | os.PathLike[str], kind: type[_Content], schema: int | None = None, expected: str = ""
+) -> _Content:
     """Read a TOML file into a struct; InputError lists all that is wrong with it.
 
-    A file made for another ``schema`` is refused as such, whatever else it holds.
+    A file made for another ``schema`` is refused as such, whatever else it holds. ``expected`` says what to
+    give instead of a file that cannot be read.
     """
     file = Path(path)
-    table = parse_toml(file)
+    table = parse_toml(file, expected)
     if schema is not None:
         check_schema(file, table, schema)
     found = problems(table, kind)
@@ -59,12 +62,13 @@ def check_schema(file: Path, table: dict[str, Any], *known: int) -> int:
     return int(schema)
 
 
-def parse_toml(file: Path) -> dict[str, Any]:
-    """Return the tables of a file; InputError if it is not TOML."""
+def parse_toml(file: Path, expected: str = "") -> dict[str, Any]:
+    """Return the tables of a file; InputError if it is not TOML, or with what was expected if not there."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
+        advice = f"; {expected}" if expected else ""
+        raise InputError(f"{file} cannot be read: {error.strerror}{advice}") from None
     except UnicodeDecodeError:
         raise InputError(f"{file} is not a text file (UTF-8)") from None
     except RecursionError:

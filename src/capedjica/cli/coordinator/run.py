@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from capedjica.cli.coordinator.status import sites_table
 from capedjica.cli.options import CsfOption, LabelNamesOption, LabelsOption, WhiteMatterOption
 from capedjica.errors import InputError
 from capedjica.tools.text import counted
@@ -201,8 +202,10 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
     from capedjica.coordinator.run.results import Cost
     from capedjica.coordinator.run.run_folder import RunFolder
+    from capedjica.report.whereabouts import whereabouts_of
 
-    run = RunFolder(folder)
+    cost = RunFolder(folder).read_json("privacy.json", Cost)
+    where = whereabouts_of(cost.carriers).short
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
     again = f", taken up again {times}" if state.resumed else ""
     people = study.contract.participants
@@ -218,12 +221,12 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
         what = [f"{len(what)} analyses"]
     console.print(
         f"{what[0]} from {sum(people.values())} people at {counted(len(people), 'site')} in "
-        f"{state.seconds:.0f} s{again}. Nobody's data left their folder.",
+        f"{state.seconds:.0f} s{again}; {where}.",
         style="bold",
     )
     if reliability is not None and reliability.prediction:
         console.print(reliability.prediction)
-    console.print(run.read_json("privacy.json", Cost).statement)
+    console.print(cost.statement)
     for step in study.steps:
         place = folder / study.results_folder(step)
         first = place / "maps.png"
@@ -268,6 +271,9 @@ def follower(progress: Progress) -> Follower:
                     self._say(f"Site {name} is connected.")
             missing = [name for name, there in connected.items() if not there]
             progress.update(self._task, description="sites", status=f"waiting for {', '.join(missing)}")
+
+        def roll_call(self, sites: Sequence[Mapping[str, Any]]) -> None:
+            progress.console.print(sites_table(sites))
 
         def progress(self, latest: RunProgress) -> None:
             for name, reason in latest.lost.items():

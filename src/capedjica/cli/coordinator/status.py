@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,14 +71,25 @@ def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
     return look
 
 
+def sites_table(sites: Sequence[Mapping[str, Any]]) -> Table:
+    """Return one line for each site: how many people it has, whether it is there, and has approved."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for site in sites:
+        table.add_row(f"site {site['name']}", _site_words(site))
+    return table
+
+
+def _site_words(site: Mapping[str, Any]) -> Text:
+    words = f"{site['enrolled']:,} enrolled; {site['words']}"
+    return Text(words, style="" if site["connected"] else "yellow")
+
+
 def _view(facts: dict[str, Any]) -> Group:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_row("study", Text(facts["title"]))
     table.add_row("server", Text(facts["server"]))
     for site in facts["sites"]:
-        table.add_row(
-            f"site {site['name']}", Text(site["words"], style="" if site["connected"] else "yellow")
-        )
+        table.add_row(f"site {site['name']}", _site_words(site))
     table.add_row("run", Text(facts["words"]))
     if facts["n_done"]:
         table.add_row("releases", Text(f"{facts['n_done']} of at most {facts['n_total']}"))

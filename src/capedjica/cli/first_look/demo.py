@@ -69,15 +69,20 @@ def demo(
 def _show(demo: Demo, out: Path, console: Console) -> None:
     from capedjica.one_machine.demo import WAYS
     from capedjica.privacy.wording import NOT_PRIVATE, round_up
+    from capedjica.report.whereabouts import IN_ONE_PROCESS
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]
     usable = "good" if private.gain_index[-1] < 0.1 else "too noisy to use"
+    console.print()
+    if demo.reliability.banner:
+        console.print(demo.reliability.banner, style="bold yellow")
     console.print(
-        f"\n[bold]{len(demo.study.maps)} networks from {sum(sizes)} people at {len(sizes)} hospitals[/] "
-        f"({', '.join(map(str, sizes))}). No scan left its hospital: what left each of them were "
-        f"{len(privacy.releases)} sums, masked and noisy."
+        f"[bold]{demo.reliability.headline} from {sum(sizes)} people at {len(sizes)} hospitals[/] "
+        f"({', '.join(map(str, sizes))}); simulated, and {IN_ONE_PROCESS.short}. What each hospital gave "
+        f"were {len(privacy.releases)} sums, masked and noisy."
     )
+    console.print(demo.reliability.prediction)
     console.print(
         f"[bold]How well:[/] gain index {private.gain_index[-1]:.3f} (0 is perfect, below 0.1 is usable: "
         f"{usable}); the maps correlate {private.map_correlation:.2f} with the true ones."
@@ -140,6 +145,12 @@ def federated_demo(
             lambda text: console.print(f"$ {text}", style="dim", soft_wrap=True),
             follower(progress),
         )
+    for words, style in (
+        (result.reliability.banner, "bold yellow"),
+        (result.reliability.prediction, ""),
+    ):
+        if words:
+            console.print(words, style=style)
     console.print(
         f"Gain index {result.gain_index:.3f} (0 is perfect, below 0.1 is usable); the maps correlate "
         f"{result.map_correlation:.2f} with the true ones."

@@ -447,8 +447,11 @@ def outbox(site: SiteArgument, as_json: JsonOption = False) -> None:
     from capedjica.site.ledger_view import NOT_LISTED, messages_sent
     from capedjica.tools.terminal import show_paragraph
 
-    with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
-        rows = messages_sent(ledger)
+    home = SiteHome.load(site)
+    rows: list[dict[str, Any]] = []
+    if home.has_ledger:
+        with home.open_ledger() as ledger:
+            rows = messages_sent(ledger)
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return

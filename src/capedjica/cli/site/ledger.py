@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,10 +27,18 @@ def show(site: SiteArgument, as_json: JsonOption = False) -> None:
     from capedjica.site.ledger_view import spending, study_hashes
 
     home = SiteHome.load(site)
-    with home.open_ledger(must_exist=True) as ledger:
-        rows = spending(ledger, study_hashes(home))
+    rows: list[dict[str, Any]] = []
+    if home.has_ledger:
+        with home.open_ledger() as ledger:
+            rows = spending(ledger, study_hashes(home))
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        typer.echo(
+            f"Site {home.settings.name} has no ledger yet: nothing made from anybody's data ever left. "
+            "It begins with the first study that is approved."
+        )
         return
     table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
     columns = ("study", "protects each", "spent epsilon", "allowed", "delta", "releases", "given up")

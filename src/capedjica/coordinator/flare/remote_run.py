@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from capedjica.coordinator.flare.carrier import Carrier
 from capedjica.coordinator.flare.courier import Courier, Patience
@@ -15,6 +15,7 @@ from capedjica.coordinator.flare.federation import Federation, note_connected
 from capedjica.coordinator.flare.posts import Order
 from capedjica.coordinator.flare.progress import Progress, Reporter
 from capedjica.coordinator.flare.provisioning import check_sizes
+from capedjica.coordinator.flare.status import roll_call
 from capedjica.coordinator.run.conducting import check_seed, conduct
 from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
@@ -60,6 +61,9 @@ class Follower:
     def sites(self, connected: Mapping[str, bool]) -> None:
         """Learn which sites are connected."""
 
+    def roll_call(self, sites: Sequence[Mapping[str, Any]]) -> None:
+        """Learn once, as soon as it is known, who has approved with how many people, and who has not."""
+
     def progress(self, progress: Progress) -> None:
         """Learn how far the run is."""
 
@@ -93,7 +97,8 @@ class _Run:
     ) -> None:
         self._study, self._federation, self._folder = study, federation, folder
         self._terms, self._follower = terms, follower
-        self._has_begun = False
+        self._has_begun, self._called = False, False
+        self._connected: Mapping[str, bool] = {}
         self._carrier = Carrier(federation, terms.insecure_noise_seed, follower.died, self._wait_for_sites)
         self._courier = Courier(study.contract, self._carrier.send, terms.patience)
 
@@ -109,7 +114,7 @@ class _Run:
 
     def _report_and_run(self, state: RunState) -> None:
         study, folder = self._study, self._folder
-        reporter = Reporter(folder.path, study, lambda: self._courier.lost, self._follower.progress)
+        reporter = Reporter(folder.path, study, lambda: self._courier.lost, self._follow)
         try:
             with logged("capedjica.run", folder.log_path):
                 reporter.write()
@@ -122,6 +127,13 @@ class _Run:
             stopped.exit_code = error.exit_code
             raise stopped from None
         reporter.end("complete")
+
+    def _follow(self, progress: Progress) -> None:
+        """Pass on how far the run is, and before it who takes part, when all were asked."""
+        if not self._called and (progress.present or progress.phase == "stopped"):
+            self._called = True
+            self._follower.roll_call(roll_call(self._study, self._connected, progress))
+        self._follower.progress(progress)
 
     def _over(self) -> bytes:
         """Return, signed by the coordinator, that the study has ended."""
@@ -142,6 +154,7 @@ class _Run:
             present = {name: heard.get(name, 1e9) < _HEARD_SECONDS for name in contract.roster.names}
             self._follower.sites(present)
             note_connected(self._federation, present)
+            self._connected = present
             if all(present.values()):
                 return
             if time.monotonic() > until:

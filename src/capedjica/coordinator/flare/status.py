@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +63,6 @@ def _state(progress: Progress | None, server: bool) -> tuple[str, str]:
 def _facts(
     study: Study, state: str, words: str, present: dict[str, bool], progress: Progress | None
 ) -> dict[str, Any]:
-    lost = {} if progress is None else progress.lost
     return {
         "title": study.content.title,
         "study": study.hash.hex(),
@@ -70,14 +70,7 @@ def _facts(
         "words": words,
         "server": "not sealed",
         "warnings": [],
-        "sites": [
-            {
-                "name": name,
-                "connected": present.get(name, False),
-                "words": _site_words(present.get(name), lost.get(name)),
-            }
-            for name in study.contract.roster.names
-        ],
+        "sites": roll_call(study, present, progress),
         "stage": "" if progress is None else progress.stage,
         "n_done": 0 if progress is None else progress.n_done,
         "n_total": sum(stage.count for stage in study.contract.stages),
@@ -85,7 +78,27 @@ def _facts(
     }
 
 
-def _site_words(connected: bool | None, lost: str | None) -> str:
+def roll_call(study: Study, connected: Mapping[str, bool], progress: Progress | None) -> list[dict[str, Any]]:
+    """Return for every site the number of its people, whether it is connected, and whether it has approved.
+
+    A site answers a greeting only if it has approved exactly this study, with as many people as the contract
+    says. Why one does not take part is its own affair, and is not told.
+    """
+    lost: Mapping[str, str] = {} if progress is None else progress.lost
+    answered = () if progress is None else progress.present
+    return [
+        {
+            "name": name,
+            "enrolled": count,
+            "connected": connected.get(name, False),
+            "approved": name in answered,
+            "words": _site_words(connected.get(name), name in answered, lost.get(name)),
+        }
+        for name, count in study.contract.enrolled.items()
+    ]
+
+
+def _site_words(connected: bool | None, approved: bool, lost: str | None) -> str:
     known = {True: "connected", False: "not connected", None: "not known: the server does not run or answer"}
-    words = known[connected]
+    words = known[connected] + "; has approved" * approved
     return words if lost is None else f"{words}; lost to the run: {lost}"

@@ -36,6 +36,7 @@ from capedjica.report.page import HtmlReport
 from capedjica.report.pictures.brain import Peak, find_peaks
 from capedjica.report.sections import Section, section
 from capedjica.report.side_by_side import Entry, comparison_page
+from capedjica.report.whereabouts import whereabouts_of
 from capedjica.study.analyses.group_comparison import GroupComparisonTable
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases
@@ -138,7 +139,10 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
     """Return what a complete run published."""
     folder = RunFolder(run)
     if not folder.holds(["study.toml", "privacy.json", "provenance.json"]):
-        raise InputError(f"{run} holds no complete run: give the folder of one, or its unpacked results.zip")
+        inside = f" such as {run / 'run'}," if RunFolder(run / "run").holds(["privacy.json"]) else ""
+        raise InputError(
+            f"{run} holds no complete run: give the folder of one,{inside} or its unpacked results.zip"
+        )
     study = Study.load(run)
     missing = [name for step in study.steps if not folder.holds([name := _first_file(study, step)])]
     if missing:
@@ -158,6 +162,7 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
         sections=[_section(folder, study, step) for step in study.steps if step is not networks],
         contract=study.contract,
         privacy=cost.statement(study.contract),
+        where=whereabouts_of(cost.carriers),
         unconfined=tuple(name for name, kind in cost.carriers.items() if kind == "none"),
         # Of several analyses they would be added up, which says nothing.
         n_iter=provenance.n_iter if len(study.steps) == 1 else 0,

@@ -46,6 +46,7 @@ class Cost(msgspec.Struct):
     """What is told of a ``privacy.json``."""
 
     statement: str
+    carriers: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

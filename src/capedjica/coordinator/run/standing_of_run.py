@@ -51,7 +51,6 @@ def _made(study: Study, folder: RunFolder) -> dict[str, Any]:
 
 def _facts(study: Study, state: str, words: str, of_sites: str) -> dict[str, Any]:
     there = state != "not sealed"
-    names = study.contract.roster.names
     return {
         "title": study.content.title,
         "study": study.hash.hex(),
@@ -59,7 +58,10 @@ def _facts(study: Study, state: str, words: str, of_sites: str) -> dict[str, Any
         "words": words,
         "server": "none: all sites are on this machine" if there else "not sealed",
         "warnings": [],
-        "sites": [{"name": name, "connected": there, "words": of_sites} for name in names],
+        "sites": [
+            {"name": name, "enrolled": count, "connected": there, "approved": there, "words": of_sites}
+            for name, count in study.contract.enrolled.items()
+        ],
         "stage": "",
         "n_done": 0,
         "n_total": sum(stage.count for stage in study.contract.stages),

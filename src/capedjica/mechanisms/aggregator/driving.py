@@ -213,6 +213,7 @@ class Aggregator:
         self.standing.note_carriers(present)
         self._heads |= {name: status.head for name, status in present.items()}
         self._informed = present.keys()
+        self._tell("greeted", self._informed)
         return present
 
     def _note_failures(self, names: Iterable[str]) -> None:

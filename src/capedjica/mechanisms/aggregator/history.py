@@ -43,7 +43,7 @@ class Event:
     Attributes
     ----------
     doing : str
-        "greeting", "making masks", "making masks ahead", or "asking" and the label of the query.
+        "greeting", "greeted", "making masks", "making masks ahead", or "asking" and the label of the query.
     present : tuple of str
         The sites taking part; before a greeting, those that answered the last one.
     lost : dict

@@ -7,10 +7,11 @@ Each person has a folder with names after BIDS::
                            sub-01_desc-components_relmat.tsv       functional network connectivity
                            sub-01_desc-components_maps.nii.gz      the person's own maps (.npy without images)
 
-with a JSON file beside every table. Somebody with several runs has ``run-1``, ``run-2``... in the names of
-what belongs to one. Where the study censors volumes, these are left out of the time courses: what was apart
-becomes neighbours, and spectra are approximate. Nothing of it is private in the sense of the study: whoever
-can read it sees the person.
+with a JSON file beside every table, which also has the grade of every component
+(:mod:`capedjica.algorithms.reliability`). Somebody with several runs has ``run-1``, ``run-2``... in the names
+of what belongs to one. Where the study censors volumes, these are left out of the time courses: what was
+apart becomes neighbours, and spectra are approximate. Nothing of it is private in the sense of the study:
+whoever can read it sees the person.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
         raise InputError(
             f"'{study.content.title}' analysed rows of a table: single people have no brain networks in it"
         )
-    unmixing = unmixing_of(run, study)
+    unmixing, origin = unmixing_of(run, study), _origin(run, study)
     people = call_roll(home, study).people
     folder = _own_folder(home, study, unmixing)
     outcomes: dict[str, list[str]] = {"written": [], "kept": [], "unusable": []}
     for person in people:
-        outcomes[_write_person(folder, person, study, home, unmixing)].append(person.name)
+        outcomes[_write_person(folder, person, study, home, unmixing, origin)].append(person.name)
         tick()
     return LocalResults(folder, len(outcomes["written"]), len(outcomes["kept"]), tuple(outcomes["unusable"]))
 
@@ -142,7 +143,14 @@ def person_label(name: str) -> str:
     return name if name.startswith("sub-") else f"sub-{name}"
 
 
-def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, unmixing: FloatArray) -> str:
+def _write_person(
+    folder: Path,
+    person: Person,
+    study: Study,
+    home: SiteHome,
+    unmixing: FloatArray,
+    origin: dict[str, Any],
+) -> str:
     """Write the folder of one person, whole or not at all; return what became of it."""
     label = person_label(person.name)
     if _withdrew(folder, person, home):
@@ -155,7 +163,7 @@ def _write_person(folder: Path, person: Person, study: Study, home: SiteHome, un
     draft = folder / f".{label}.part"
     try:
         draft.mkdir(mode=0o700)
-        for name, content in _files(label, person, study, runs, unmixing):
+        for name, content in _files(label, person, study, runs, unmixing, origin):
             # defence: results-about-single-people
             write_whole(draft / name, content, mode=0o600)
         draft.rename(folder / label)
@@ -184,16 +192,35 @@ def _runs(person: Person, study: Study, home: SiteHome) -> list[Scan]:
     return runs if all(run.size and np.isfinite(run).all() for run in runs) else []
 
 
-def _files(
-    label: str, person: Person, study: Study, runs: list[Scan], unmixing: FloatArray
-) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of a person's files."""
-    found = analyse_subject(runs, unmixing)
-    columns = [f"component-{number:02d}" for number in range(1, len(unmixing) + 1)]
+def _origin(run: Path, study: Study) -> dict[str, Any]:
+    """Return what every file of a person says: the study, and how far its components are to be trusted."""
+    reliability = reliability_of(run)
+    columns = _columns(reliability.n_maps)
     origin: dict[str, Any] = {"Study": study.content.title, "StudyHash": study.hash.hex()}
+    if reliability.grades is not None and (reliability.noisy or not reliability.networks):
+        origin["Reliability"] = dict(zip(columns, reliability.grades, strict=True))
+    if reliability.banner:
+        origin["Warning"] = reliability.banner
     networks = study.content.networks
     if networks is not None and networks.template_names:
         origin["Names"] = dict(zip(columns, networks.template_names, strict=True))
+    return origin
+
+
+def _columns(count: int) -> list[str]:
+    return [f"component-{number:02d}" for number in range(1, count + 1)]
+
+
+def _files(
+    label: str,
+    person: Person,
+    study: Study,
+    runs: list[Scan],
+    unmixing: FloatArray,
+    origin: dict[str, Any],
+) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of a person's files."""
+    found, columns = analyse_subject(runs, unmixing), _columns(len(unmixing))
     for number, (recording, courses) in enumerate(
         zip(person.recordings, found.courses, strict=True), start=1
     ):
