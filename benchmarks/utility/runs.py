@@ -153,11 +153,23 @@ class Task:
     arguments: tuple[object, ...]
 
 
-def run_all(tasks: Sequence[Task], title: str, console: Console, alone: bool = False) -> list[Row]:
-    """Make all rows: in as many processes of one thread as there are cores, or ``alone`` in this one."""
+def run_all(
+    tasks: Sequence[Task],
+    title: str,
+    console: Console,
+    alone: bool = False,
+    kept: Callable[[Sequence[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """Make all rows: in as many processes of one thread as there are cores, or ``alone`` in this one.
+
+    ``kept`` is handed all rows so far, in order, whenever a task has come to its end.
+    """
     results = (task.function(*task.arguments) for task in tasks) if alone else _in_processes(tasks)
-    shown = track(results, title, total=len(tasks), console=console)
-    return sorted((row for rows in shown for row in rows), key=_order)
+    made: list[Row] = []
+    for rows in track(results, title, total=len(tasks), console=console):
+        made = sorted([*made, *rows], key=_order)
+        kept(made)
+    return made
 
 
 def _in_processes(tasks: Sequence[Task]) -> Iterator[list[Row]]:
