@@ -8,9 +8,11 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
-from benchmarks.utility.figures import INK
+from benchmarks.utility.figures import INK, PLAIN
 from benchmarks.utility.guided import again, terms_of
 from benchmarks.utility.problems import FloatArray, Problem, Size, synthetic
 from benchmarks.utility.report import Claim, markdown
@@ -26,6 +28,8 @@ NUMBERS: Final = (10, 20, 40)
 EPSILONS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)
 # Beyond the truth, as a part of it.
 ROOM: Final = 1.5
+# How far from the truth a number may be.
+NEAR: Final = 2
 TITLE: Final = "The number of components, told by the edge of the noise"
 SYNTHETIC: Final = "synthetic, M = 1,024"
 BRAINS: Final = "simulated brains, M = 300"
@@ -90,9 +94,22 @@ def rows_of(setting: str, n_true: int, draws: int, epsilons: Sequence[float], qu
 def _row(
     setting: str, people: int, told: str, epsilon: float, n_true: int, draw: int, found: int, shown: int
 ) -> Row:
-    reference = f"R = {n_true}"
+    reference, near = f"R = {n_true}", int(abs(found - n_true) <= NEAR)
     return Row(
-        setting, people, told, "cape", epsilon, reference, draw, 0.0, 0.0, 0, 0.0, number=found, visible=shown
+        setting,
+        people,
+        told,
+        "cape",
+        epsilon,
+        reference,
+        draw,
+        0.0,
+        0.0,
+        0,
+        0.0,
+        number=found,
+        visible=shown,
+        near=near,
     )
 
 
@@ -127,20 +144,27 @@ def summary(cells: Sequence[Cell]) -> str:
     """Say how often the number is right where theory lets all components through."""
     allowed = [cell for cell in cells if (cell.visible or 0) >= _truth(cell)]
     hidden = [cell for cell in cells if (cell.visible or 0) < _truth(cell)]
-    near = sum(cell.n_rows for cell in allowed if abs((cell.number or 0) - _truth(cell)) <= 2)
-    total = sum(cell.n_rows for cell in allowed)
-    unsaid = sum(cell.n_rows for cell in hidden if cell.method == NONE)
-    wrong = sum(
-        cell.n_rows for cell in hidden if cell.method == FOUND and abs((cell.number or 0) - _truth(cell)) > 2
-    )
+    unsaid = [cell for cell in hidden if cell.method == NONE]
+    claimed = [cell for cell in cells if cell.method == FOUND]
     return (
-        "Where theory lets all components stand out of the noise, the number found is within 2 of the truth "
-        f"in {near} of {total} runs. Elsewhere 'not determinable', or 'at least' so many, is said in "
-        f"{unsaid} of {sum(cell.n_rows for cell in hidden)} runs; {wrong} runs claim a number that is off by "
-        f"more than 2. The maximum is {ROOM:g} times the truth. Theory: eigenvalues of the mean projector "
-        "without noise, the level from which on they stand out (Baik, Ben Arous and Péché 2005), and how "
-        "those of about the same height spread (Capitaine, Donati-Martin and Féral 2009)."
+        f"Where theory lets all components stand out of the noise, the number found is within {NEAR} of the "
+        f"truth in {_near(allowed)} of {_runs(allowed)} runs. Elsewhere 'not determinable', or 'at least' "
+        f"so many, is said in {_runs(unsaid)} of {_runs(hidden)} runs. A number is claimed, and no trace of "
+        f"more, in {_runs(claimed)} runs, and off by more than {NEAR} in "
+        f"{_runs(claimed) - _near(claimed)} of them. The maximum is {ROOM:g} times the truth. Theory: "
+        "eigenvalues of the mean projector without noise, the "
+        "level from which on they stand out (Baik, Ben Arous and Péché 2005), and how those of about the "
+        "same height spread (Capitaine, Donati-Martin and Féral 2009). It is one of few directions among "
+        "many, and too hopeful where a third of all is common (40 of 121)."
     )
+
+
+def _runs(cells: Sequence[Cell]) -> int:
+    return sum(cell.n_rows for cell in cells)
+
+
+def _near(cells: Sequence[Cell]) -> int:
+    return round(sum(cell.n_rows * (cell.near or 0.0) for cell in cells))
 
 
 def tables(cells: Sequence[Cell]) -> str:
@@ -163,23 +187,43 @@ def tables(cells: Sequence[Cell]) -> str:
 
 def figure(cells: Sequence[Cell]) -> Figure:
     """Draw the number found over epsilon."""
-    drawing = Figure(figsize=(9.0, 4.0), layout="constrained")
+    drawing = Figure(figsize=(9.0, 4.6), layout="constrained")
     drawing.suptitle(TITLE, fontsize=11, color=INK)
     settings = sorted({cell.setting for cell in cells})
-    for axis, setting in zip(np.atleast_1d(drawing.subplots(1, len(settings))), settings, strict=True):
-        for number, colour in zip(sorted({_truth(cell) for cell in cells}), COLOURS, strict=False):
-            own = [cell for cell in cells if cell.setting == setting and _truth(cell) == number]
-            axis.axhline(number, color=colour, linewidth=0.8, linestyle="--")
-            for told, marker in ((FOUND, "o"), (NONE, "x")):
-                points = sorted(
-                    (cell.epsilon or 0.0, cell.number or 0.0) for cell in own if cell.method == told
-                )
-                label = f"R = {number}, {'a number' if told == FOUND else 'not determinable'}"
-                axis.plot(*zip(*points, strict=True), marker, color=colour, label=label) if points else None
-        axis.set(xscale="log", xlabel="total ε", ylabel="components found", title=setting)
-        axis.legend(frameon=False, fontsize=7)
-        axis.spines[["top", "right"]].set_visible(False)
+    axes = np.atleast_1d(drawing.subplots(1, len(settings), sharey=True))
+    for axis, setting in zip(axes, settings, strict=True):
+        _draw(axis, [cell for cell in cells if cell.setting == setting])
+        axis.set_title(setting, fontsize=10, color=INK)
+    axes[0].set_ylabel("components found (dashes: the truth)")
+    handles = {
+        name: handle for axis in axes for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    drawing.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=8
+    )
     return drawing
+
+
+def _draw(axis: Axes, cells: Sequence[Cell]) -> None:
+    for number, colour in zip(sorted({_truth(cell) for cell in cells}), COLOURS, strict=False):
+        axis.axhline(number, color=colour, linewidth=0.8, linestyle="--")
+        for told, marker in ((FOUND, "o"), (NONE, "x")):
+            own = [cell for cell in cells if _truth(cell) == number and cell.method == told]
+            said = "a number is claimed" if told == FOUND else "not determinable, or at least"
+            heights = [cell.number or 0.0 for cell in own]
+            axis.plot(
+                [cell.epsilon or 0.0 for cell in own],
+                heights,
+                marker,
+                color=colour,
+                fillstyle="none",
+                label=f"R = {number}, {said}",
+            )
+    epsilons = sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
+    axis.set(xscale="log", xlabel="total ε of all stages (δ = 1e-5)", xticks=epsilons)
+    axis.xaxis.set_major_formatter(PLAIN)
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 NUMBER: Final = Claim(TITLE, tasks, summary, figure, lambda cell: cell.setting, tables=tables)
