@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -70,9 +71,15 @@ def _rows(name: str, asked: argparse.Namespace, console: Console) -> list[Row]:
     claim, path = CLAIMS[name], asked.output / f"utility-{name}.csv"
     if not asked.redraw:
         options = Options(asked.seeds, asked.quick, getattr(asked, "folder", None))
-        rows = run_all(claim.tasks(options), name, console, alone=options.quick or claim.timed)
         asked.output.mkdir(parents=True, exist_ok=True)
-        write_csv(path, rows)
+        # Task by task, so that what was made before an interruption can be drawn.
+        run_all(
+            claim.tasks(options),
+            name,
+            console,
+            alone=options.quick or claim.timed,
+            kept=partial(write_csv, path),
+        )
     # Read back, so that a page drawn again from the rounded numbers is the same page.
     return read_csv(path)
 
@@ -110,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"error: {error}", markup=False, highlight=False)
         return 2
     except KeyboardInterrupt:
-        console.print("interrupted: nothing was written")
+        console.print("interrupted: --redraw draws the rows made so far")
         return 130
     return 0
 

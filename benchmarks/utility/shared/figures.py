@@ -32,7 +32,7 @@ _MEANING: Final = {
     "local": "one site alone",
     "none": "no privacy",
 }
-_PLAIN: Final = FuncFormatter(lambda number, _: f"{number:g}")
+PLAIN: Final = FuncFormatter(lambda number, _: f"{number:g}")
 
 
 def epsilon_figure(
@@ -71,7 +71,7 @@ def draw_series(
         axis.plot([], [], label=name, linewidth=1.5, markersize=4.5, **style)  # type: ignore[arg-type]
     epsilons = sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
     axis.set(xlabel="total ε of all stages (δ = 1e-5)", xscale="log", xticks=epsilons)
-    axis.xaxis.set_major_formatter(_PLAIN)
+    axis.xaxis.set_major_formatter(PLAIN)
     axis.xaxis.set_minor_locator(NullLocator())
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -102,7 +102,7 @@ def mark_usable(axis: Axes) -> None:
     axis.axhline(USABLE, color="#888888", linewidth=0.8)
     axis.set(ylabel="normalized gain index (0 is perfect)", yscale="log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.yaxis.set_major_formatter(_PLAIN)
+    axis.yaxis.set_major_formatter(PLAIN)
     axis.yaxis.set_minor_locator(NullLocator())
     axis.text(
         0.995,

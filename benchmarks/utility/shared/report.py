@@ -104,8 +104,8 @@ def _all_tables(claim: Claim, cells: Sequence[Cell]) -> str:
 
 
 def _tables(claim: Claim, cells: Sequence[Cell]) -> str:
-    gains = _table(claim.label, cells, lambda cell: plus_minus(cell.gain_index, cell.gain_error, 4))
-    maps = _table(claim.label, cells, lambda cell: plus_minus(cell.map_correlation, cell.map_error, 3))
+    gains = table(claim.label, cells, lambda cell: plus_minus(cell.gain_index, cell.gain_error, 4))
+    maps = table(claim.label, cells, lambda cell: plus_minus(cell.map_correlation, cell.map_error, 3))
     count = {cell.n_rows for cell in cells}
     runs = f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
     return (
@@ -114,7 +114,8 @@ def _tables(claim: Claim, cells: Sequence[Cell]) -> str:
     )
 
 
-def _table(label: Label, cells: Sequence[Cell], shown: Callable[[Cell], str]) -> str:
+def table(label: Label, cells: Sequence[Cell], shown: Callable[[Cell], str]) -> str:
+    """Return a line for each label, and what is shown of it by epsilon."""
     epsilons = sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
     columns: list[float | None] = [
         *epsilons,

@@ -51,8 +51,9 @@ class Row:
     moved, unsupported, untold : int, optional
         Guided by a template: how many networks moved, how many the data do not support, and of how many that
         cannot be told.
-    number, visible : int, optional
-        Components found by the noise's edge, and those that theory lets stand out of it.
+    number, visible, near : int, optional
+        Components found by the noise's edge, those that theory lets stand out of it, and whether the number
+        is that of the truth or near it.
     """
 
     setting: str
@@ -71,6 +72,7 @@ class Row:
     untold: int | None = None
     number: int | None = None
     visible: int | None = None
+    near: int | None = None
 
 
 Fit = Callable[[], tuple[FloatArray, int]]
@@ -153,11 +155,23 @@ class Task:
     arguments: tuple[object, ...]
 
 
-def run_all(tasks: Sequence[Task], title: str, console: Console, alone: bool = False) -> list[Row]:
-    """Make all rows: in as many processes of one thread as there are cores, or ``alone`` in this one."""
+def run_all(
+    tasks: Sequence[Task],
+    title: str,
+    console: Console,
+    alone: bool = False,
+    kept: Callable[[Sequence[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """Make all rows: in as many processes of one thread as there are cores, or ``alone`` in this one.
+
+    ``kept`` is handed all rows so far, in order, whenever a task has come to its end.
+    """
     results = (task.function(*task.arguments) for task in tasks) if alone else _in_processes(tasks)
-    shown = track(results, title, total=len(tasks), console=console)
-    return sorted((row for rows in shown for row in rows), key=_order)
+    made: list[Row] = []
+    for rows in track(results, title, total=len(tasks), console=console):
+        made = sorted([*made, *rows], key=_order)
+        kept(made)
+    return made
 
 
 def _in_processes(tasks: Sequence[Task]) -> Iterator[list[Row]]:
@@ -205,6 +219,7 @@ class Cell:
     untold: float | None = None
     number: float | None = None
     visible: float | None = None
+    near: float | None = None
 
 
 def averaged(rows: Iterable[Row]) -> list[Cell]:
@@ -231,7 +246,7 @@ def _cell(key: tuple[str, int, str, str, float | None, str], group: list[Row]) -
     )
 
 
-_COUNTS: Final = ("moved", "unsupported", "untold", "number", "visible")
+_COUNTS: Final = ("moved", "unsupported", "untold", "number", "visible", "near")
 
 
 def _mean_count(counts: Sequence[int | None]) -> float | None:

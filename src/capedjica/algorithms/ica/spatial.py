@@ -95,7 +95,9 @@ class SpatialMethod:
     def site(self, subjects: Sequence[Scan]) -> ProjectorSite:
         """Return what a site computes."""
         longest = longest_scan(self.scan_length)
-        return ProjectorSite(subjects, self.n_components, self.basis, longest, exact=self.noise == 0)
+        return ProjectorSite(
+            subjects, self.n_components, self.basis, longest, exact=self.noise == 0, unshared=self.auto
+        )
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
         """Ask for the subspace and rotate its maps; ``progress(unmixing, 1)`` is called at the end."""

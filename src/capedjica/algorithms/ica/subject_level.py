@@ -495,6 +495,10 @@ class ProjectorSite:
         How many time points of a scan take part.
     exact : bool
         Whether weak directions count to the limits of double precision, as they do without noise.
+    unshared : bool
+        Whether directions must be the subject's own throughout, as they must where what people have in common
+        is counted: those found from a public start (:func:`leading_eigenvectors`) keep some of it where a
+        subject has fewer than R of any strength.
     """
 
     def __init__(
@@ -504,10 +508,11 @@ class ProjectorSite:
         basis: FloatArray | None = None,
         longest: int = longest_scan(TYPICAL_SCAN),
         exact: bool = False,
+        unshared: bool = False,
     ) -> None:
         self._subjects, self._n_components = CutScans(subjects, longest), n_components
         self._basis = None if basis is None else basis.T.astype(np.float32)
-        self._exact = exact
+        self._exact, self._unshared = exact, unshared
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
         """Return the subjects' projectors, whatever was published."""
@@ -516,7 +521,8 @@ class ProjectorSite:
     def _projector(self, subject: Scan) -> FloatArray:
         with np.errstate(all="ignore"):
             features = centred(subject) if self._basis is None else centred(subject) @ self._basis
-            return svec(projector(features, self._n_components, self._exact))[np.newaxis]
+            leading = projector(features, self._n_components, self._exact, self._unshared)
+            return svec(leading)[np.newaxis]
 
 
 class SubjectSite(ProjectorSite):
@@ -527,7 +533,8 @@ class SubjectSite(ProjectorSite):
     subjects, n_components, basis, longest, exact
         See :class:`ProjectorSite`.
     fewer : bool
-        Whether a subspace of fewer directions may be published; vectors are then filled up with zeros.
+        Whether a subspace of fewer directions may be published, as many as people have in common; vectors are
+        then filled up with zeros.
     """
 
     def __init__(
@@ -539,7 +546,7 @@ class SubjectSite(ProjectorSite):
         exact: bool = False,
         fewer: bool = False,
     ) -> None:
-        super().__init__(subjects, n_components, basis, longest, exact)
+        super().__init__(subjects, n_components, basis, longest, exact, unshared=fewer)
         self._fewest = FEWEST if fewer else n_components
         self._subspace = self._sphering = np.empty(0)
         self._memory = [reserve(len(subjects), longest, n_components) for _ in ("reduced", "whitened")]
@@ -676,28 +683,31 @@ def unit_power(samples: FloatArray) -> FloatArray:
     return samples * (math.sqrt(samples.shape[1]) / size) if size > 0 else samples
 
 
-def projector(features: NDArray[np.float32], n_components: int, exact: bool = False) -> FloatArray:
+def projector(
+    features: NDArray[np.float32], n_components: int, exact: bool = False, unshared: bool = False
+) -> FloatArray:
     """Return the projector on the leading directions of a subject; zero where there are none to be found.
 
-    Those that are weak are sought again in double precision if ``exact``.
+    Those that are weak are sought again in double precision if ``exact``, and without a public start if
+    ``unshared``.
     """
     length, size = features.shape
     if not length or not np.isfinite(features).all():
         return np.zeros((size, size))
-    leading = _leading_directions(features, n_components, exact)
+    leading = _leading_directions(features, n_components, exact, unshared)
     result: FloatArray = leading @ leading.T
     return result
 
 
-def _leading_directions(features: Scan, n_components: int, exact: bool) -> FloatArray:
+def _leading_directions(features: Scan, n_components: int, exact: bool, unshared: bool) -> FloatArray:
     """Return orthonormal columns, at most R; from whichever of both Gram matrices is the smaller."""
     length, size = features.shape
     wide = size > length
     scaled = features.astype(np.float64) if wide else features
     gram = scaled @ scaled.T if wide else scaled.T @ scaled
-    values, vectors = leading_eigenvectors(gram, n_components)
+    values, vectors = leading_eigenvectors(gram, n_components, nearly=not unshared)
     if exact and gram.dtype == np.float32 and values[0] < _WEAK * values[-1]:
-        return _leading_directions(features.astype(np.float64), n_components, exact)
+        return _leading_directions(features.astype(np.float64), n_components, exact, unshared)
     least = values[-1] * _RANK_TOLERANCE[gram.dtype]
     vectors = vectors[:, values > least] if values[-1] > 0 else vectors[:, :0]
     directions = scaled.T @ vectors if wide else vectors.astype(np.float64)
@@ -705,16 +715,17 @@ def _leading_directions(features: Scan, n_components: int, exact: bool) -> Float
     return np.linalg.qr(directions)[0]
 
 
-def leading_eigenvectors(gram: Scan, n_components: int) -> tuple[Scan, Scan]:
-    """Return the largest eigenvalues, ascending, and their vectors: exactly, or of a large matrix nearly.
+def leading_eigenvectors(gram: Scan, n_components: int, nearly: bool = True) -> tuple[Scan, Scan]:
+    """Return the largest eigenvalues, ascending, and their vectors: of a large matrix, if allowed, nearly.
 
     Nearly means by two steps of subspace iteration from a fixed public matrix with `OVERSAMPLED` columns more
     than asked for, and Rayleigh and Ritz's eigenvectors within (Halko, Martinsson and Tropp 2011, algorithms
     4.4 and 5.3): at a signal-to-noise ratio of 1 and R = 20 of 144, 0.99997 of the exact projector, in
-    two fifths of the time.
+    two fifths of the time. Vectors of eigenvalues that are nearly equal, as those of noise are, keep a part
+    of where they began, and so have it in common with those of other matrices.
     """
     width = n_components + OVERSAMPLED
-    if len(gram) <= 2 * width:
+    if not nearly or len(gram) <= 2 * width:
         values, vectors = np.linalg.eigh(gram)
         return values[-n_components:], vectors[:, -n_components:]
     block = gram @ _public_start(len(gram), width).astype(gram.dtype)

@@ -1,6 +1,7 @@
 """How many components stand out of the noise: its edge, what is found, what is refused."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.stats import binom
 from capedjica import CapeDJICA
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.maps.component_number import component_number, least_shared, noise_edge
-from capedjica.algorithms.ica.subject_level import FINE, ROTATION, SubjectMethod
+from capedjica.algorithms.ica.subject_level import FINE, ROTATION, SUBSPACE, SubjectMethod
 from capedjica.algorithms.state import pack
 from capedjica.algorithms.svec import svec, svec_size
 from capedjica.data import make_synthetic
@@ -65,6 +66,48 @@ def test_weak_directions_that_do_not_stand_out_show_together():
     assert all(number.more and 5 <= number.found < 17 for number in numbers)
     assert "how many cannot be told" in str(numbers[0])
     assert sum(component_number(released([0.9] * 5, size, noise, 0, s), 20).more for s in range(20)) <= 5
+
+
+@pytest.mark.parametrize("heights", [[], [0.9] * 8, [0.5] * 8])
+def test_more_is_said_once_in_twenty_times_where_there_are_no_more(heights):
+    """Of 400 draws, those found stand far out or nearer to the noise; false alarms once in 10,000."""
+    size, noise = 60, 0.03
+
+    def said(scale):
+        told = replace(released(heights, size, noise), noise=scale * noise)
+        draws = (replace(told, value=released(heights, size, noise, seed=seed).value) for seed in range(400))
+        return sum(component_number(one, 12).more for one in draws)
+
+    least, most = binom.ppf((5e-5, 1 - 5e-5), 400, 0.05)
+    assert least <= said(1.0) <= most
+    assert said(1 / 0.7) < least
+    assert said(1 / 1.3) > most
+
+
+def test_more_is_said_where_some_of_many_of_the_same_height_drown():
+    """Those that stand out at the threshold take as much of the noise with them as hidden ones add."""
+    size, noise = 100, 0.03
+    numbers = [component_number(released([0.3] * 13, size, noise, 0, seed), 20) for seed in range(10)]
+    assert max(number.found for number in numbers) < 11
+    assert sum(number.more for number in numbers) >= 9
+
+
+def test_people_with_nothing_in_common_show_nothing_in_common():
+    """Of 300 people with 3 networks and noise, 12 directions each; from a public start more stand out."""
+    rng, size = np.random.default_rng(0), 100
+    networks = np.linalg.qr(rng.standard_normal((size, 3)))[0]
+    scans = [
+        rng.standard_normal((120, 3)) @ networks.T * 8 + rng.standard_normal((120, size)) for _ in range(300)
+    ]
+
+    def found(auto):
+        method, noise = SubjectMethod(size, 12, 120, 1e-4, auto=auto), 0.004
+        mean = np.mean(np.concatenate(list(method.site(scans)(SUBSPACE, b"", b""))), axis=0)
+        noisy = mean + noise * np.random.default_rng(1).standard_normal(mean.shape)
+        return component_number(ReleasedMean(SUBSPACE, noisy, noise, len(scans)), 12).found
+
+    assert found(auto=True) == 3
+    assert found(auto=False) > 6
 
 
 def test_where_noise_hides_all_nothing_is_determinable():

@@ -23,7 +23,17 @@ below the edge are lost in the noise, and as the noise falls everything that dif
 little it means, comes to lie above it, so that n tends to the maximum R.
 
 Directions too weak to stand out one by one still show together, in the sum of squares of what is left: if it
-is more than the noise explains there are *more* than n, and how many cannot be told.
+is more than the noise explains there are *more* than n, and how many cannot be told. Of noise alone, the
+:math:`k = K - n` eigenvalues that are left would have :math:`\tau^2 (k (k + 1) - 2)` about their mean, with a
+standard deviation of :math:`2 \tau^2 \sqrt{k (k + 1)}`: it is :math:`2 \tau^2` times a :math:`\chi^2`. The
+n that stand out have taken some of it with them. All of N has :math:`\sum_i h_i^2 + \tau^2 K (K + 1)` about b
+on average, of which those found have :math:`\sum_i (h_i + \tau^2 k / h_i)^2 + \tau^2 n (n + 1)`, so that what
+is left is less by
+
+.. math:: \sum_{i \le n} \tau^4 k^2 / h_i^2 ,                                                           (3)
+
+with :math:`h_i` by equation (2) from the i-th eigenvalue: near the threshold as much as a hidden direction
+adds.
 """
 
 from __future__ import annotations
@@ -179,7 +189,7 @@ def component_number(released: ReleasedMean, maximum: int, auto: bool = False) -
     edges = np.array([_edge(values[n:], released, len(values)) for n in range(most)])
     above = np.flatnonzero(values[:most] > edges)
     found = int(above[-1]) + 1 if len(above) else 0
-    more = _left_over(values[found:], released, len(values))
+    more = _left_over(values, found, released)
     # Of K directions at most K - 1 have others to stand out of.
     shown = np.append(edges, edges[-1:].repeat(maximum - most)) if most else np.zeros(maximum)
     found = maximum if found == most < maximum else found
@@ -198,12 +208,20 @@ def _spread(level: float, released: ReleasedMean, size: int) -> float:
     return math.sqrt(released.noise**2 / 2 + sampling)
 
 
-def _left_over(bulk: FloatArray, released: ReleasedMean, size: int) -> bool:
+def _left_over(values: FloatArray, found: int, released: ReleasedMean) -> bool:
     """Tell whether the eigenvalues that do not stand out vary by more than noise and sampling explain."""
+    bulk = values[found:]
     n = len(bulk)
     if n < FEWEST:
         return False
     level = float(np.mean(bulk))
-    variance = _spread(level, released, size) ** 2
+    spread = _spread(level, released, len(values))
+    taken = _taken_along(values[:found] - float(np.median(bulk)), spread**2 * n)
     energy = float(np.sum((bulk - level) ** 2))
-    return energy > variance * (n * (n + 1) - 2 + NORMAL * math.sqrt(2 * n * (n + 1)))
+    return energy + taken > spread**2 * (n * (n + 1) - 2 + NORMAL * 2 * math.sqrt(n * (n + 1)))
+
+
+def _taken_along(above: FloatArray, square: float) -> float:
+    r"""Return equation (3) of eigenvalues above their bulk, with :math:`\tau^2 k`."""
+    heights = (above + np.sqrt(np.maximum(above**2 - 4 * square, 0.0))) / 2
+    return float(np.sum((square / np.maximum(heights, math.sqrt(square))) ** 2)) if square else 0.0
