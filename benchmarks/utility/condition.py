@@ -126,4 +126,5 @@ CONDITION: Final = Claim(
     summary=summary,
     figure=figure,
     label=lambda cell: f"{cell.setting}, {cell.method}",
+    maps_first=True,
 )

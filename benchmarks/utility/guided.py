@@ -31,7 +31,7 @@ from benchmarks.utility.abide import (
 )
 from benchmarks.utility.shared.figures import INK, draw_series
 from benchmarks.utility.shared.problems import DELTA, FloatArray, KeptSite, Problem
-from benchmarks.utility.shared.report import Claim, markdown, plus_minus
+from benchmarks.utility.shared.report import Claim, both, markdown
 from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
 from capedjica.algorithms.ica.guided import SUPPORT, GuidedMethod, GuidedSite
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
@@ -455,12 +455,6 @@ def names_of(cells: Sequence[Cell], suffix: str = ": guided") -> list[str]:
 def epsilons_of(cells: Sequence[Cell]) -> list[float]:
     """Return all epsilons, ascending."""
     return sorted({cell.epsilon for cell in cells if cell.epsilon is not None})
-
-
-def both(cell: Cell) -> str:
-    """Write the correlation of maps and, beside it, the gain index."""
-    maps = plus_minus(cell.map_correlation, cell.map_error, 3)
-    return f"{maps} / {plus_minus(cell.gain_index, cell.gain_error, 4)}"
 
 
 def score_table(cells: Sequence[Cell], series: Sequence[tuple[str, str, str]]) -> str:

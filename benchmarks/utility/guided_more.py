@@ -23,7 +23,6 @@ from benchmarks.utility.guided import (
     Series,
     apart,
     as_template,
-    both,
     by_own_method,
     difference,
     difference_table,
@@ -37,9 +36,8 @@ from benchmarks.utility.guided import (
     template_of,
     terms_of,
 )
-from benchmarks.utility.shared.figures import epsilon_figure
 from benchmarks.utility.shared.problems import FloatArray, Problem, Size, synthetic
-from benchmarks.utility.shared.report import Claim, markdown
+from benchmarks.utility.shared.report import Claim, both, markdown, score_lines
 from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
 from benchmarks.utility.synthetic import QUICK
 from capedjica.algorithms.ica.guided import DEAF_PLAN, LOUD_PLAN, QUIET_PLAN, GuidedMethod
@@ -295,21 +293,6 @@ def _variant(cell: Cell) -> str:
     return f"{cell.method}, trusted curator" if cell.mechanism == "pooled" else cell.method
 
 
-def score_lines(cells: Sequence[Cell]) -> str:
-    """Return correlations and gain indices, one line for each variant."""
-    columns: list[float | None] = [*epsilons_of(cells), None]
-    values = {(_variant(cell), cell.epsilon): both(cell) for cell in cells}
-    lines = [
-        [name, *(values.get((name, epsilon), "") for epsilon in columns)]
-        for name in dict.fromkeys(map(_variant, cells))
-    ]
-    headings = ["", *("no privacy" if epsilon is None else f"ε = {epsilon:g}" for epsilon in columns)]
-    return (
-        "Correlation of matched maps (1 is perfect) / gain index (0 is perfect), mean ± standard error:\n\n"
-        + markdown([headings, ["---"] * len(headings), *lines])
-    )
-
-
 def ablation_summary(cells: Sequence[Cell]) -> str:
     """Compare every variant with the method as it is."""
     parts = []
@@ -411,8 +394,9 @@ def synthetic_tables(cells: Sequence[Cell]) -> str:
         own = pick(cells, setting=setting)
         pairs = [(guided_by(name), template_of(name), "truth") for name in (PERTURBED, TRUE)]
         parts.append(
-            f"## {setting.capitalize()}\n\n{score_lines(own)}\n\nDifferences of both from the template, and "
-            f"the upper 95% bound of that of the gain index:\n\n{difference_table(own, pairs)}"
+            f"## {setting.capitalize()}\n\n{score_lines(_variant, own)}\n\nDifferences of both from the "
+            "template, and the upper 95% bound of that of the gain index:\n\n"
+            f"{difference_table(own, pairs)}"
         )
     return "\n\n".join(parts)
 
@@ -472,9 +456,9 @@ GUIDED_ABLATION: Final = Claim(
     ablation_tasks,
     ablation_summary,
     ablation_figure,
-    _label,
+    _variant,
     needs_folder=True,
-    tables=score_lines,
+    maps_first=True,
 )
 GUIDED_SYNTHETIC: Final = Claim(
     SYNTHETIC_TITLE, synthetic_tasks, synthetic_summary, synthetic_figure, _label, tables=synthetic_tables

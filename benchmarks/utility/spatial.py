@@ -168,4 +168,5 @@ SPATIAL: Final = Claim(
     summary=summary,
     figure=lambda cells: epsilon_figure(cells, TITLE, _label),
     label=_label,
+    maps_first=True,
 )

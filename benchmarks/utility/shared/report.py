@@ -47,6 +47,8 @@ class Claim:
         The tables, from the means, where they are not one of gain indices and one of correlations.
     seeds : int
         Data sets, or repetitions, unless the command line says otherwise.
+    maps_first : bool
+        Whether there is one table of correlations, each with the gain index beside it.
     """
 
     title: str
@@ -58,6 +60,7 @@ class Claim:
     needs_folder: bool = False
     tables: Callable[[Sequence[Cell]], str] | None = None
     seeds: int = 5
+    maps_first: bool = False
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -100,18 +103,38 @@ def write_markdown(path: Path, claim: Claim, cells: Sequence[Cell], command: str
 def _all_tables(claim: Claim, cells: Sequence[Cell]) -> str:
     if claim.tables is not None:
         return claim.tables(cells)
+    if claim.maps_first:
+        return score_lines(claim.label, cells)
     return _timing_table(claim, cells) if claim.timed else _tables(claim, cells)
 
 
 def _tables(claim: Claim, cells: Sequence[Cell]) -> str:
     gains = table(claim.label, cells, lambda cell: plus_minus(cell.gain_index, cell.gain_error, 4))
     maps = table(claim.label, cells, lambda cell: plus_minus(cell.map_correlation, cell.map_error, 3))
-    count = {cell.n_rows for cell in cells}
-    runs = f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
     return (
-        f"Gain index (0 is perfect), mean ± standard error of {runs} runs, by total ε:\n\n{gains}\n\n"
+        f"Gain index (0 is perfect), mean ± standard error of {_runs(cells)} runs, by total ε:\n\n{gains}\n\n"
         f"Correlation of matched maps (1 is perfect):\n\n{maps}"
     )
+
+
+def score_lines(label: Label, cells: Sequence[Cell]) -> str:
+    """Return correlations of maps and gain indices, one line for each series."""
+    return (
+        "Correlation of matched maps (1 is perfect) / gain index (0 is perfect), mean ± standard error of "
+        f"{_runs(cells)} runs:\n\n{table(label, cells, both)}"
+    )
+
+
+def both(cell: Cell) -> str:
+    """Write the correlation of maps and, beside it, the gain index."""
+    maps = plus_minus(cell.map_correlation, cell.map_error, 3)
+    return f"{maps} / {plus_minus(cell.gain_index, cell.gain_error, 4)}"
+
+
+def _runs(cells: Sequence[Cell]) -> str:
+    """Say how many runs means are of."""
+    count = {cell.n_rows for cell in cells}
+    return f"{min(count)}" if len(count) == 1 else f"{min(count)} to {max(count)}"
 
 
 def table(label: Label, cells: Sequence[Cell], shown: Callable[[Cell], str]) -> str:

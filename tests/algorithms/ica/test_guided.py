@@ -21,6 +21,7 @@ from capedjica.algorithms.ica.guided import (
     overshot,
     shrunk_apart,
     signal_part,
+    stiffness_of,
     support_clip,
     without_observation_noise,
 )
@@ -252,6 +253,14 @@ def test_what_other_people_would_give_by_chance_does_not_move_a_template():
     tiny = 1e-6
     assert studies_that_move(LOUD_PLAN, tiny, tiny, size=chance, n_studies=1) == 0
     assert studies_that_move(LOUD_PLAN, tiny, tiny, size=2 * chance, n_studies=1) == 1
+
+
+@pytest.mark.parametrize("n_rotations", [1, 2, 3, 4, 8, 16])
+def test_few_turns_are_short(n_rotations):
+    """A turn of networks that respond as those of synthetic data do leaves them nearer, not farther."""
+    response, step = 0.35, 1 / stiffness_of(n_rotations)
+    assert abs(1 - response * step) < 1
+    assert step == min(n_rotations, 5)
 
 
 def test_a_mean_that_has_turned_round_was_overshot():

@@ -108,7 +108,8 @@ MOSTLY: Final = 0.5
 MOST_ROTATIONS: Final = 16
 # How many rotations suit the noise of one that had all of their budget, in the subspace of a template.
 ROTATIONS_PER_NOISE: Final = 0.015
-# What a mean is divided by for a turn: above half of how it responds to an angle on synthetic data, 0.35.
+# What a mean is divided by for one of many turns: above half of how it responds to an angle on synthetic
+# data, 0.35.
 STIFFNESS: Final = 0.2
 # Maps that are nearly sums of others in the subspace: their time courses count as at most this strong.
 WORST_FRAME: Final = 30.0
@@ -340,7 +341,7 @@ class GuidedMethod:
 
     def _rotations(self, asked: _Asked, turned: _Turned, *, shrunk: bool) -> Iterator[_Turned]:
         """Yield W after each rotation; without noise, end when it has come to rest."""
-        stiffness = STIFFNESS
+        stiffness = stiffness_of(self.n_rotations)
         for iteration in range(1, self.n_rotations + 1):
             released = asked.mean(ROTATION, pack(W=turned.W))
             if turned.means and overshot(turned.means[-1], released):
@@ -518,6 +519,15 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
     if energy <= float(chi2.isf(EVIDENCE, n_numbers)) * noise**2:
         return 0.0
     return 1 - max(n_numbers - 2, 0) * noise**2 / energy
+
+
+def stiffness_of(n_rotations: int) -> float:
+    """Return what a mean is divided by for a turn: one of J turns is at most J times its mean.
+
+    Long turns overshoot where data respond strongly, and take their noise along. Later rotations correct
+    that, if there are some; where there are few, each of them is noisy besides.
+    """
+    return max(STIFFNESS, 1 / n_rotations)
 
 
 def overshot(before: ReleasedMean, now: ReleasedMean) -> bool:
