@@ -36,6 +36,7 @@ from benchmarks.utility.guided import (
     template_of,
     terms_of,
 )
+from benchmarks.utility.shared.figures import epsilon_figure
 from benchmarks.utility.shared.problems import FloatArray, Problem, Size, synthetic
 from benchmarks.utility.shared.report import Claim, both, markdown, score_lines
 from benchmarks.utility.shared.runs import Cell, Options, Row, Task, compared
