@@ -21,8 +21,11 @@ Rows = Sequence[dict[str, Any]]
 NAMES: Final = {
     "calibration": "error rates of tests and intervals, without effects and with a fifth of them true",
     "truth": "simulated groups with known differences: bias, coverage and power",
+    "permuted": "ABIDE with diagnoses permuted within sites: error rates where no effect is true",
     "abide": "ABIDE: agreement with the non-private model; of utility, not a finding about autism",
 }
+
+OF_ABIDE: Final = ("permuted", "abide")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,10 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
     for name, title in NAMES.items():
         command = commands.add_parser(name, help=title, description=title)
-        if name == "abide":
+        if name in OF_ABIDE:
             command.add_argument("folder", type=Path, help="with timeseries.npz and participants.tsv")
-        command.add_argument("--repetitions", type=int, default=200 if name == "abide" else 2000)
-        command.add_argument("--whole", type=int, default=10 if name == "abide" else 200)
+        command.add_argument("--repetitions", type=int, default=200 if name in OF_ABIDE else 2000)
+        command.add_argument("--whole", type=int, default=10 if name in OF_ABIDE else 200)
         if name == "calibration":
             command.add_argument("--people", type=int, nargs="*", help="sizes of studies")
         command.add_argument("--add", action="store_true", help="to the rows of an earlier run")
@@ -48,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
 def _rows(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if asked.name == "abide":
         return abide.compare(asked.folder, asked.repetitions, asked.whole)
+    if asked.name == "permuted":
+        return abide.permuted(asked.folder, asked.repetitions, asked.whole)
     if asked.name == "truth":
         return simulated.truth(asked.repetitions)
     return simulated.calibration(asked.repetitions, asked.whole, asked.people or simulated.SIZES)

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.findings import simulated
 from benchmarks.findings.moments import Comparison, correlation, least_squares, meta_analysis, terms_for
 from benchmarks.utility.abide import MOST_EMPTY, N_COMPONENTS, pooled_icas
 from capedjica.algorithms.glm.analysis import GroupComparisonAnalysis
@@ -34,6 +35,8 @@ COVARIATES: Final = (
     Column("sex", "category", levels=("F", "M")),
 )
 EPSILONS: Final = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
+PERMUTED_EPSILONS: Final = (1.0, 2.0, 5.0)
+_RATES: Final = ("type_1", "coverage", "fdr", "standard_error")
 N_BLOCK_GROUPS: Final = 6
 # What is left of the effects of covariates after the public sites' prediction was subtracted, in standard
 # deviations: 245 people tell a slope to 0.06, and cohorts differ.
@@ -212,3 +215,39 @@ def compare(folder: Path, repetitions: int, whole: int, seed: int = 0) -> Iterat
                         "people": people,
                         "repetitions": len(correlations),
                     }
+
+
+def permuted(folder: Path, repetitions: int, whole: int, seed: int = 3) -> Iterator[dict[str, object]]:
+    """Yield error rates where diagnoses are permuted within sites, so that no effect is true."""
+    cohort, chance = read_cohort(folder), np.random.default_rng(seed)
+    for outcome in ("amplitudes", "blocks"):
+        data = prepare(cohort, outcome)
+        no_effects = np.zeros(len(data.names))
+        for mode in ("public-groups", "private"):
+            for epsilon in PERMUTED_EPSILONS:
+                comparison = Comparison(data.analysis(mode), terms_for(epsilon))
+                for path, count in (("moments", repetitions), ("whole protocol", whole)):
+                    own = []
+                    for _ in range(count):
+                        designs = {name: _permuted(design, chance) for name, design in data.designs.items()}
+                        found = (
+                            comparison.drawn(designs, data.outcomes, chance)
+                            if path == "moments"
+                            else comparison.run(designs, data.outcomes)
+                        )
+                        own.append(simulated.tally(found, no_effects, no_effects == 0))
+                    if own:
+                        yield {
+                            "outcome": outcome,
+                            "mode": mode,
+                            "epsilon": epsilon,
+                            "path": path,
+                            "repetitions": len(own),
+                            **{name: simulated.mean([one[name] for one in own]) for name in _RATES},
+                            "fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own))),
+                        }
+
+
+def _permuted(design: FloatArray, chance: np.random.Generator) -> FloatArray:
+    """Return the design of a site with the contrast in another order; covariates stay with their people."""
+    return np.column_stack([chance.permutation(design[:, 0]), design[:, 1:]])

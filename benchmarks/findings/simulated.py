@@ -112,7 +112,8 @@ def some_effects() -> FloatArray:
     return np.where(np.arange(N_OUTCOMES) < N_OUTCOMES // 5, EFFECT, 0.0)
 
 
-def _tally(found: Findings, truth: FloatArray, null: NDArray[np.bool_]) -> dict[str, float]:
+def tally(found: Findings, truth: FloatArray, null: NDArray[np.bool_]) -> dict[str, float]:
+    """Return the error rates of one comparison, where the effects are known."""
     p, q, ends = found.p_values, found.q_values, found.intervals
     discovered = q <= 0.05
     covered = (truth >= ends[:, 0]) & (truth <= ends[:, 1])
@@ -127,7 +128,7 @@ def _tally(found: Findings, truth: FloatArray, null: NDArray[np.bool_]) -> dict[
     }
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
     """Return the mean of those that are numbers: of effects, those that could be estimated."""
     numbers = [value for value in values if not np.isnan(value)]
     return float(np.mean(numbers)) if numbers else float("nan")
@@ -169,7 +170,7 @@ def calibration(
                             if path == "moments"
                             else comparison.run(designs, outcomes)
                         )
-                        tallies[key].append(_tally(found, truth, effects == 0))
+                        tallies[key].append(tally(found, truth, effects == 0))
                 for (mode, epsilon), own in tallies.items():
                     if not own:
                         continue
@@ -184,7 +185,7 @@ def calibration(
                             "variances": "released" if released else "public",
                             "repetitions": len(own),
                         }
-                        | {name: _mean([one[name] for one in own]) for name in own[0]}
+                        | {name: mean([one[name] for one in own]) for name in own[0]}
                         | {"fdr_error": float(np.std([one["fdr"] for one in own]) / np.sqrt(len(own)))}
                     )
 
@@ -208,7 +209,7 @@ def truth(repetitions: int, seed: int = 1) -> Iterator[dict[str, Any]]:
                     own.append(comparison.drawn(designs, outcomes, chance))
                     exact.append(least_squares(designs, outcomes))
                     local.append(meta_analysis(comparison, designs, outcomes, chance, mu))
-                tallies = [_tally(found, expected, null) for found in own]
+                tallies = [tally(found, expected, null) for found in own]
                 # The variance of the contrast that is left after age.
                 error = standard_error(comparison.analysis, terms, group_variance=0.95) / (1 - CORRELATION**2)
                 wanted = float(expected[~null].mean()) / error
@@ -220,7 +221,7 @@ def truth(repetitions: int, seed: int = 1) -> Iterator[dict[str, Any]]:
                     "truth": EFFECT,
                     "of_clipped": float(expected[~null].mean()),
                     "attenuation_predicted": attenuation(N_OUTCOMES, clip),
-                    "bias": _mean([one["bias"] for one in tallies]),
+                    "bias": mean([one["bias"] for one in tallies]),
                     "coverage": float(np.mean([one["coverage"] for one in tallies])),
                     "power": float(np.mean([one["power"] for one in tallies])),
                     "power_in_theory": float(stats.norm.sf(1.96 - wanted)),

@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from capedjica.algorithms.outcomes import from_theory
+from capedjica.algorithms import outcomes
+from capedjica.algorithms.outcomes import OUTCOMES, Outcome, from_theory
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.data.features import FeatureTable
 from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable, GroupSizes
@@ -123,6 +124,38 @@ def test_centre_and_scale_come_from_theory_or_are_given():
     assert given.analysis.values.center == (0.1, 0.2, 0.3)
     assert given.analysis.rows.scale == (1.0, 2.0, 3.0)
     assert given.table.vector_names(given.setting) == ("network 1", "network 2", "network 3")
+
+
+# Of every outcome: center and scale of scans of 200 time points, of 4 networks in 2 groups.
+THEORY_1 = {
+    "connectivity": (0.0, 0.15148270048757564),
+    "partial-connectivity": (0.0, 0.12225795903338378),
+    "blocks": (0.0, 0.12225795903338378),
+    "amplitudes": (0.0, 0.17253019059476712),
+    "band-power": (0.0, 0.37416573867739417),
+    "spectra": (0.0, 0.48989794855663565),
+    "loadings": (1.2, 0.15148270048757564),
+}
+
+
+@pytest.mark.parametrize("values", OUTCOMES)
+def test_theory_never_changes(values):
+    """Earlier studies rest on this one; another theory needs another name in study.toml."""
+    own = {"blocks": {"groups": tuple("aabb")}, "band-power": {"bands": ((0.0, 0.1),)}}.get(values, {})
+    theory = from_theory(Outcome(values, 4, **own), 200)
+    assert (theory.center[0], theory.scale[0]) == pytest.approx(THEORY_1[values], rel=1e-12)
+
+
+def test_the_hash_covers_what_theory_rests_on(monkeypatch):
+    before = study().hash
+    assert before.hex() == "f06201240bbad833e8ccb6e458f3a3458dfc862cf91c4d1b129a909f28ef7ca1"
+    given = {"center": (0.0,) * 3, "scale": (1.0,) * 3, "origin": "earlier-study"}
+    without = study(**given).hash
+    for name, value in [("_BETWEEN", {"amplitudes": 0.17}), ("AUTOCORRELATION", 0.4), ("_THEORY", 2)]:
+        with monkeypatch.context() as patched:
+            patched.setattr(outcomes, name, value)
+            assert study().hash != before, name
+            assert study(**given).hash == without
 
 
 class TestPlans:

@@ -66,7 +66,9 @@ N_BANDS: Final = 8
 """Bands of equal width that a spectrum has."""
 
 # Between people, in the units of the numbers (tau of equation 1): rounded from 20 networks of 249 people of
-# three public sites of ABIDE. They stay as they are: all sites of a study must have the same.
+# three public sites of ABIDE. All sites of a study must have the same: its hash covers them, and any other
+# numbers, or another formula, are another version.
+_THEORY: Final = 1
 _BETWEEN: Final[Mapping[str, float]] = {
     "connectivity": 0.12,
     "partial-connectivity": 0.08,
@@ -289,6 +291,18 @@ def from_theory(outcome: Outcome, scan_length: int) -> Standard:
         default_clip(outcome.size),
         f"theory, for scans of {scan_length:,} time points",
     )
+
+
+def theory_constants(kind: OutcomeName) -> dict[str, float]:
+    """Return all numbers that :func:`from_theory` rests on, and the version of its formula."""
+    return {
+        "version": _THEORY,
+        "between": _BETWEEN[kind],
+        "autocorrelation": AUTOCORRELATION,
+        "loading": _LOADING,
+        "bands": N_BANDS,
+        "clip": _CLIP,
+    }
 
 
 def _sampling(outcome: Outcome, scan_length: int) -> FloatArray:

@@ -248,15 +248,16 @@ class Study:
         """SHA-256 of the content: comments and the order of keys do not count, every value does.
 
         The files that it names count through their own hashes, an analysis of another package through the
-        name and version of that package.
+        name and version of that package, what is taken from theory through its constants.
         """
         # As read back from a file, where 2 and 2.0 are the same number.
         content = to_content(msgspec.to_builtins(self.content))
         if content.schema == 1:
             return schema_1.hash_of(content)
         foreign = {table.kind: provider(table.kind) for table in content.analyses if provider(table.kind)}
-        packages = msgspec.msgpack.encode(foreign, order="deterministic") if foreign else b""
-        return hashlib.sha256(b"capedjica/study/2" + canonical(content) + packages).digest()
+        constants = {table.called: table.constants for table in content.analyses if table.constants}
+        besides = [msgspec.msgpack.encode(own, order="deterministic") for own in (foreign, constants) if own]
+        return hashlib.sha256(b"".join([b"capedjica/study/2", canonical(content), *besides])).digest()
 
     @cached_property
     def features(self) -> Features:

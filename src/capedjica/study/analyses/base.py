@@ -135,6 +135,14 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         return ()
 
     @property
+    def constants(self) -> Mapping[str, Any]:
+        """Numbers of the code that a person's vector rests on; the study's hash covers them.
+
+        Sites whose versions disagree on one of them would add up different things.
+        """
+        return {}
+
+    @property
     def not_covered(self) -> tuple[str, ...]:
         """What the guarantee does not cover or rests on because of it, in sentences."""
         return ()

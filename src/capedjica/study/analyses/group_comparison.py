@@ -28,7 +28,7 @@ from capedjica.algorithms.glm.power import (
     variances_are_worth_releasing,
 )
 from capedjica.algorithms.ica.scan_length import longest_scan
-from capedjica.algorithms.outcomes import Standard, default_clip, from_theory
+from capedjica.algorithms.outcomes import Standard, default_clip, from_theory, theory_constants
 from capedjica.algorithms.tables.values import OfScans
 from capedjica.data.covariates import MOTION
 from capedjica.errors import InputError
@@ -159,6 +159,11 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     def participant_columns(self) -> tuple[str, ...]:
         """The columns of the design; motion is in none."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """Those of the theory that centre and scale come from."""
+        return theory_constants(self.values) if self.origin == "theory" and self.values != "average" else {}
 
     @property
     def not_covered(self) -> tuple[str, ...]:
