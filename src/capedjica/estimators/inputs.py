@@ -72,9 +72,9 @@ def read_sites(
     n_components : int
         R; a scan needs at least as many time points, and no constant feature. With 0 neither is asked for.
     on_bad : {"raise", "zero"}
-        What to do about a subject with NaN, infinity, a constant feature, no time points, or another number of
-        features than most: say so, or let it take part as sites do in a federated run, where one that cannot
-        be used contributes zero.
+        What to do about a subject with NaN, infinity, a constant feature, no time points, or another number
+        of features than most: say so, or let it take part as sites do in a federated run, where one that
+        cannot be used contributes zero.
     longest : int, optional
         How many time points of a scan take part: a longer one is an error, or is cut.
     """

@@ -170,7 +170,7 @@ def methods_words(compared: Comparison) -> str:
         else " Group membership was protected like all other data."
     )
     return (
-        f"For the methods: In a federated analysis, {compared.article}. Outcomes were standardised by public "
+        f"For the methods: In a joint analysis of all sites, {compared.article}. Outcomes were standardised by public "
         "constants and each participant's vector was clipped to a public norm, so effects are those on "
         "clipped outcomes; participants without a covariate or a usable scan contributed zero. Within-site "
         "cross-moments were released with differentially private noise, so that site effects cancel. "
