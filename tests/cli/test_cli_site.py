@@ -183,8 +183,27 @@ def test_a_broken_site_file_is_named(tmp_path, content, message, cli):
 
 
 def test_no_site_and_no_ledger(tmp_path, home, cli):
-    assert "cannot be read" in cli("ledger", "show", "--site", str(tmp_path / "nowhere")).stderr
-    assert "nothing ever left" in cli("site", "outbox", "--site", str(home.folder)).stderr
+    missing = cli("ledger", "show", "--site", str(tmp_path / "nowhere")).stderr
+    assert "cannot be read" in missing
+    assert "expected a site's folder or its site.toml; to make a site: capedjica site init NAME" in missing
+    for command in (("site", "outbox"), ("ledger", "show")):
+        said = cli(*command, str(home.folder))
+        assert (said.returncode, said.stderr) == (0, "")
+        assert "othing made from anybody's data ever left" in said.stdout
+        assert json.loads(cli(*command, str(home.folder), "--json").stdout) == []
+    for command in (("ledger", "verify"), ("ledger", "export", str(tmp_path / "all.json"))):
+        assert "nothing ever left" in cli(*command, str(home.folder)).stderr
+    assert not home.has_ledger
+
+
+def test_a_ledger_that_is_gone_is_not_one_that_was_never_begun(home, cli):
+    home.open_ledger().close()
+    home.ledger_path.unlink()
+    assert home.head_path.exists()
+    for command in (("site", "outbox"), ("ledger", "show"), ("ledger", "verify")):
+        said = cli(*command, str(home.folder))
+        assert said.returncode == 5
+        assert "ever left" not in said.stdout + said.stderr
 
 
 # Before, beside and after a study

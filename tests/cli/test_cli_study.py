@@ -270,7 +270,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "missing: --title, --components, --features, --timepoints, --epsilon"),
+        ([], "missing: --title, --components, --features, --timepoints, --epsilon (of images: --voxel-size"),
         (NUMBERS[2:] + SITES, "missing: --title"),
         (
             [*NUMBERS, "--site", "nobody:4"],

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from capedjica.study.reliability_file import read_reliability
+from capedjica.study.study_file import Study
 from tests.docs.test_docs import ROOT
 from tests.federated.consortium import own_port
 from tests.support.command_lines import command_lines, parse
@@ -89,6 +91,10 @@ def test_both_guides_lead_to_a_report(tmp_path):
     assert walked.returncode == 0, walked.stdout + walked.stderr
     for site in ("north", "south", "east", "west"):
         assert f"Site {site} is connected." in walked.stdout
-    assert "from 64 people at 4 sites" in " ".join(walked.stdout.split())
+    said = " ".join(walked.stdout.split())
+    study = Study.load(tmp_path / "joint")
+    headline = read_reliability(tmp_path / "joint" / "run", study, study.networks).headline
+    assert f"{headline} from 64 people at 4 sites in " in said
+    assert said.count(" 16 yes yes - ") == 4
     assert "Site north was not running." in walked.stdout or "Stopped site north" in walked.stdout
     assert "Joint networks" in (tmp_path / "joint" / "run" / "report.html").read_text("utf-8")

@@ -19,6 +19,7 @@ from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.securesum.noise import NoiseSource
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import status as site_status
+from capedjica.study.reliability_file import read_reliability
 from tests.attacks.views.leaks import Needles, contents
 from tests.federated.consortium import CALM, Consortium
 from tests.support.in_process import run_main
@@ -37,6 +38,7 @@ class Story:
     spent: dict[str, list[float]] = field(default_factory=dict)
     under_way: dict[str, Any] = field(default_factory=dict)
     at_a_site: dict[str, Any] = field(default_factory=dict)
+    rolls: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -44,7 +46,7 @@ class Story:
 
     def try_to_run(self, title: str, **options) -> None:
         with pytest.raises(CapedjicaError) as error:
-            self.parties.run(seed=SEED, patience=CALM, **options)
+            self.parties.run(Keeper(self, title), seed=SEED, patience=CALM, **options)
         self.errors[title] = error.value
         self.spent[title] = [spent_by(home) for home in self.parties.homes.values()]
 
@@ -62,8 +64,11 @@ def spent_by(home) -> float:
 class Keeper(Follower):
     """Looks at the run while it goes on, as other terminals would."""
 
-    def __init__(self, story: Story) -> None:
-        self.story = story
+    def __init__(self, story: Story, title: str) -> None:
+        self.story, self.title = story, title
+
+    def roll_call(self, sites) -> None:
+        self.story.rolls.setdefault(self.title, []).append(sites)
 
     def progress(self, progress) -> None:
         story = self.story
@@ -115,7 +120,7 @@ def story(tmp_path_factory):
             story.keep_progress("refused")
             for name in ("s1", "s2"):
                 approve(homes[name], parties.study)
-            parties.run(Keeper(story), seed=SEED, patience=CALM)
+            parties.run(Keeper(story, "all is well"), seed=SEED, patience=CALM)
             yield story
         finally:
             parties.stop()
@@ -134,6 +139,19 @@ def test_sites_that_did_not_approve_or_have_other_scans_are_named_and_nothing_is
     assert "s1: it does not take part; its own log says why" in str(error)
     assert error.exit_code == 4
     assert story.spent["two do not take part"] == [0.0] * 4
+
+
+def test_the_roll_is_called_once_and_tells_of_every_site_whether_it_has_approved(story):
+    assert "nobody is there" not in story.rolls
+    (refused,), (well,) = story.rolls["two do not take part"], story.rolls["all is well"]
+    for roll in (refused, well):
+        assert {site["name"]: site["enrolled"] for site in roll} == story.parties.study.contract.enrolled
+        assert all(site["connected"] for site in roll)
+    assert [site["approved"] for site in refused] == [False, False, True, True]
+    assert refused[0]["words"] == ("connected; lost to the run: it does not take part; its own log says why")
+    # One that did not approve and one whose scans changed are told alike.
+    assert refused[0]["words"] == refused[1]["words"]
+    assert {site["words"] for site in well} == {"connected; has approved"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +199,11 @@ def test_a_run_that_is_complete_is_not_run_again(story, monkeypatch, capsys):
     before = (story.folder / "run" / "progress.json").read_bytes()
     ended = run_main([*arguments, "--resume"], monkeypatch, capsys)
     assert ended.returncode == 0
-    assert "from 30 people at 4 sites" in " ".join(ended.stdout.split())
+    said = " ".join(ended.stdout.split())
+    reliability = read_reliability(story.folder / "run", story.parties.study, story.parties.study.networks)
+    assert f"{reliability.headline} from 30 people at 4 sites in " in said
+    assert "; nobody's data left their site." in said
+    assert reliability.banner in said
     assert "Site" not in ended.stdout
     assert (story.folder / "run" / "progress.json").read_bytes() == before
 

@@ -157,6 +157,9 @@ def test_the_numbers_are_those_of_the_maps_applied_to_the_scan(studies, home):
         assert about["Columns"] == ["component-01", "component-02", "component-03"]
         assert about["RepetitionTime"] == 1 / about["SamplingFrequency"] == 1.5
         assert about["VolumesLeftOut"] == 0
+        grades = json.loads((run / "reliability.json").read_text())["grade"]
+        assert about["Reliability"] == dict(zip(about["Columns"], grades, strict=True))
+        assert ("Warning" in about) == ("poor" in grades)
         spectrum = np.loadtxt(f"{stem}_desc-components_spectra.tsv", delimiter="\t", skiprows=1)
         assert spectrum[-1, 0] == pytest.approx(1 / 3, rel=0.05)
 
@@ -188,7 +191,7 @@ def test_an_interruption_leaves_whole_people_who_are_kept(studies, home, monkeyp
 def test_results_of_other_maps_are_not_mixed(studies, home, tmp_path):
     run = studies[0].folder / "run"
     write_local_results(run, home)
-    for name in ("study.toml", "mask.nii.gz"):
+    for name in ("study.toml", "mask.nii.gz", "reliability.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     np.save(tmp_path / "unmixing.npy", 2 * np.load(run / "unmixing.npy"))
     with pytest.raises(InputError, match="holds results from other maps of this study"):

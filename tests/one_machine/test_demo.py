@@ -30,7 +30,11 @@ def test_demo_writes_what_it_promises(tmp_path):
     assert free["gain_index"] < 0.1
     assert private["epsilon_by_iteration"][-1] <= 20
     assert f"gain index {private['gain_index']:.3f}" in result.stdout
+    assert set(numbers["grades"]) <= {"good", "fair", "poor"}
+    assert "UserWarning" not in result.stderr
     for text in (
+        "all in one process",
+        "Reliability: ",
         "How well:",
         "What it cost: Each person (all their data) is protected with",
         "epsilon 20",
@@ -40,6 +44,15 @@ def test_demo_writes_what_it_promises(tmp_path):
         assert text in result.stdout
     for figure in ("maps.png", "convergence.png"):
         assert (tmp_path / "out" / figure).read_bytes().startswith(b"\x89PNG")
+
+
+def test_maps_that_are_not_reliable_are_not_called_networks(tmp_path, cli):
+    result = cli(*SMALL[:-1], "0.2", "--out", str(tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
+    said = " ".join(result.stdout.split())
+    assert 0 <= said.find("Not reliable: ") < said.find("4 maps, none of them reliable, from 48 people")
+    assert "No scan left" not in said
+    assert "Maps of 48 people who do not exist" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ BROKEN = {
     "has no column 'site'": lambda folder: write_table(folder, [("a1",)], "participant_id"),
     "names 'nobody', of whom": lambda folder: write_table(folder, [*PEOPLE.items(), ("nobody", "North")]),
     "names 'a1' twice": lambda folder: write_table(folder, [*PEOPLE.items(), ("a1", "North")]),
-    "a study needs at least 2": lambda folder: write_table(folder, [("a1", "North")]),
+    "holds 1 site; a study needs at least 2. Expected a folder": lambda folder: write_table(
+        folder, [("a1", "North")]
+    ),
     "is not an archive of NumPy": without_archive,
     "2 .npz archives": lambda folder: np.savez(folder / "more.npz", x=np.eye(2)),
 }

@@ -67,6 +67,29 @@ def test_a_phone_scrolls_down_and_not_to_the_side(name, browser, pages):
     assert browser.evaluate("document.documentElement.scrollWidth") == PHONE[0]
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_on_a_phone_captions_fit_numbers_are_whole_and_charts_can_be_read(name, browser, pages):
+    """Tables and charts scroll by themselves; what explains them does not have to."""
+    browser.open(pages[name], *PHONE)
+    width = "(one) => one.getBoundingClientRect().width"
+    assert all(
+        one <= PHONE[0] for one in browser.evaluate(f"[...document.querySelectorAll('caption')].map({width})")
+    )
+    broken = browser.evaluate(
+        """[...document.querySelectorAll('td:not(.left)')].filter((cell) => {
+             const range = document.createRange();
+             range.selectNodeContents(cell);
+             return new Set([...range.getClientRects()].map((one) => Math.round(one.top))).size > 1;
+           }).map((cell) => cell.textContent)"""
+    )
+    assert broken == []
+    sizes = browser.evaluate(
+        "[...document.querySelectorAll('section > figure svg text')].map((one) => [one, one.getScreenCTM()])"
+        ".map(([one, scale]) => parseFloat(getComputedStyle(one).fontSize) * Math.hypot(scale.a, scale.b))"
+    )
+    assert all(size >= 9 for size in sizes)
+
+
 def place(browser):
     words = browser.evaluate("document.querySelector('[data-role=place]').textContent")
     return [int(number) for number in re.findall(r"[xyz] = (-?\d+)", words)], words

@@ -106,11 +106,11 @@ class CapeDJICA(Transformer):
     random_state : int, optional
         Seeds what is not privacy noise (the order of time points in "djica").
     on_bad : {"raise", "zero"}
-        What to do about subjects that cannot be used (NaN, infinity, no time points, a file that cannot be
-        read) or hardly (constant features, fewer time points than components, longer than
-        ``4 * scan_length``). "raise" says which before anything is spent. "zero" is what sites do in studies
-        of the command line, where nobody may learn who it was: who cannot be used contributes zero and is
-        counted, a constant feature is zero, and longer scans are cut.
+        What to do about subjects that cannot be used (NaN, infinity, no time points, another number of
+        features than most, a file that cannot be read) or hardly (constant features, fewer time points than
+        components, longer than ``4 * scan_length``). "raise" says which before anything is spent. "zero" is
+        what sites do in studies of the command line, where nobody may learn who it was: who cannot be used
+        contributes zero and is counted, a constant feature is zero, and longer scans are cut.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
     callback : callable, optional

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -71,8 +72,9 @@ def read_sites(
     n_components : int
         R; a scan needs at least as many time points, and no constant feature. With 0 neither is asked for.
     on_bad : {"raise", "zero"}
-        What to do about a subject with NaN, infinity or a constant feature: say so, or let it take part as
-        sites do in a federated run, where one that cannot be used contributes zero.
+        What to do about a subject with NaN, infinity, a constant feature, no time points, or another number
+        of features than most: say so, or let it take part as sites do in a federated run, where one that
+        cannot be used contributes zero.
     longest : int, optional
         How many time points of a scan take part: a longer one is an error, or is cut.
     """
@@ -81,7 +83,8 @@ def read_sites(
     named = name_sites(X)
     for name, site in named.items():
         _check_site(name, site)
-    sites = {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in named.items()}
+    read = _arrays_or_nothing if on_bad == "zero" else _arrays
+    sites = read(named)
     first_name, first = next((name, site[0]) for name, site in sites.items())
     if sum(map(len, sites.values())) < 2:
         raise InputError(
@@ -110,6 +113,31 @@ def _check_site(name: str, site: Any) -> None:
             f"X: site {name} is one array of shape {site.shape}; expected a list of subjects, each (time, "
             "features). Is X a list of subjects? A list of sites is [[subject, ...], [subject, ...]]"
         )
+
+
+def _arrays(named: Mapping[str, Any]) -> dict[str, list[Scan]]:
+    return {name: [_array(name, m, s) for m, s in enumerate(site)] for name, site in named.items()}
+
+
+def _arrays_or_nothing(named: Mapping[str, Any]) -> dict[str, list[Scan]]:
+    """Return arrays of one width, that of most subjects; one that is no such array has no time points."""
+
+    def attempt(name: str, number: int, subject: Any) -> Scan | None:
+        try:
+            return _array(name, number, subject)
+        except InputError:
+            return None
+
+    found = {name: [attempt(name, m, s) for m, s in enumerate(site)] for name, site in named.items()}
+    widths = Counter(one.shape[1] for site in found.values() for one in site if one is not None)
+    if not widths:
+        return _arrays(named)  # says what is wrong with the first
+    ((width, _),) = widths.most_common(1)
+    nothing = np.empty((0, width))
+    return {
+        name: [nothing if one is None or one.shape[1] != width else one for one in site]
+        for name, site in found.items()
+    }
 
 
 def _array(name: str, number: int, subject: Any) -> Scan:

@@ -44,8 +44,8 @@ class CapePCA(Transformer):
     random_state : int, optional
         Unused, because nothing but the private noise is random; accepted for uniformity.
     on_bad : {"raise", "zero"}
-        What to do about subjects with NaN or infinity: say which, or let them contribute zero, as sites do in
-        studies of the command line.
+        What to do about subjects that cannot be used (NaN, infinity, another number of features):
+        say which, or let them contribute zero, as sites do in studies of the command line.
     insecure_noise_seed : int, optional
         Reproducible noise; the result is marked as not private.
     budget : PrivacyBudget, optional

@@ -31,7 +31,7 @@ from capedjica.site.approval.participation import approve, check_terms
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.tools.durable import writing
-from capedjica.tools.text import printable
+from capedjica.tools.text import counted, printable
 from capedjica.tools.toml import listed
 
 _PARTICIPANTS: Final = "participants.tsv"
@@ -66,7 +66,10 @@ def make_sites(out: Path, collection: Path, limits: Limits, kind: str = "auto") 
         raise InputError(f"{out} exists already and is not empty; give a new folder for the sites")
     sources = _sources(collection, data_kind(kind))
     if len(sources) < 2:
-        raise InputError(f"{collection} holds {len(sources)} site; a study needs at least 2")
+        raise InputError(
+            f"{collection} holds {counted(len(sources), 'site')}; a study needs at least 2. Expected a "
+            "folder for each site, or a participants.tsv with a column 'site'"
+        )
     existed = out.exists()
     try:
         return {name: _make(out / name, name, source, collection, limits) for name, source in sources.items()}

@@ -170,12 +170,12 @@ def methods_words(compared: Comparison) -> str:
         else " Group membership was protected like all other data."
     )
     return (
-        f"For the methods: In a federated analysis, {compared.article}. Outcomes were standardised by public "
-        "constants and each participant's vector was clipped to a public norm, so effects are those on "
-        "clipped outcomes; participants without a covariate or a usable scan contributed zero. Within-site "
-        "cross-moments were released with differentially private noise, so that site effects cancel. "
-        "Standard errors include sampling and privacy noise; intervals are per test at 95%, and false "
-        f"discoveries were controlled at {LEVEL:.0%} (Benjamini and Hochberg 1995).{groups}"
+        f"For the methods: In a joint analysis of all sites, {compared.article}. Outcomes were standardised "
+        "by public constants and each participant's vector was clipped to a public norm, so effects are "
+        "those on clipped outcomes; participants without a covariate or a usable scan contributed zero. "
+        "Within-site cross-moments were released with differentially private noise, so that site effects "
+        "cancel. Standard errors include sampling and privacy noise; intervals are per test at 95%, and "
+        f"false discoveries were controlled at {LEVEL:.0%} (Benjamini and Hochberg 1995).{groups}"
     )
 
 

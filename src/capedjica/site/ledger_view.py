@@ -16,8 +16,8 @@ from capedjica.study.study_file import Study
 NOT_LISTED: Final = (
     "Listed is all that was made from anybody's data. Not listed are messages that are made without looking "
     "at any: to agree on masks, public keys, encrypted pieces of keys and as many random numbers as are "
-    "released (up to {kilobytes:,.1f} kB in all); whenever the aggregator asks, that the site is there, what "
-    "it spent, and a signed checksum of its ledger; and refusals, in words that depend on nobody's data."
+    "released{size}; whenever the aggregator asks, that the site is there, what it spent, and a signed "
+    "checksum of its ledger; and refusals, in words that depend on nobody's data."
 )
 
 

@@ -72,10 +72,19 @@ def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
 
 
 def sites_table(sites: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one line for each site: how many people it has, whether it is there, and has approved."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    """Return one line for each site: its people, whether it is there and has approved, what is in the way."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for column in ("site", "people in the study", "connected", "approved", "in the way"):
+        table.add_column(column)
     for site in sites:
-        table.add_row(f"site {site['name']}", _site_words(site))
+        table.add_row(
+            Text(site["name"]),
+            f"{site['enrolled']:,}",
+            "yes" if site["connected"] else "no",
+            # Why a site does not answer is its own affair: it may have approved all the same.
+            "yes" if site["approved"] else "?",
+            Text(site["lost"] or "-"),
+        )
     return table
 
 

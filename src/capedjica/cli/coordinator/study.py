@@ -330,7 +330,8 @@ def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
     missing = [flag for flag, value in given.items() if value is None]
     if not sys.stdin.isatty():
         if missing:
-            raise InputError(f"missing: {', '.join(missing)}")
+            other = " (of images: --voxel-size, --mask or --atlas instead)" if "--features" in missing else ""
+            raise InputError(f"missing: {', '.join(missing)}{other}")
         return given
     answers = {flag: typer.prompt(_QUESTIONS[flag][0], type=_QUESTIONS[flag][1]) for flag in missing}
     if len(sites) < 2:

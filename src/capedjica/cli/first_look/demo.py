@@ -21,7 +21,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where to put the figures and the result.")] = Path(
         "capedjica-demo"
     ),
-    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 2.0,
     subjects: Annotated[int, typer.Option(help="People in all, at four hospitals.")] = 512,
     components: Annotated[int, typer.Option(help="Networks to find.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
@@ -113,7 +113,7 @@ def federated_demo(
     ),
     subjects: Annotated[int, typer.Option(help="People in all, at four hospitals.")] = 256,
     components: Annotated[int, typer.Option(help="Networks to find.")] = 8,
-    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 3.0,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 6.0,
     port: Annotated[int | None, typer.Option(help="Port of the server; by default a free one.")] = None,
     seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
 ) -> None:

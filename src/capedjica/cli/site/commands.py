@@ -459,4 +459,5 @@ def outbox(site: SiteArgument, as_json: JsonOption = False) -> None:
         typer.echo(row["text"])
     typer.echo(f"{len(rows)} messages in all." if rows else "Nothing made from anybody's data ever left.")
     numbers = sum(row["numbers"] for row in rows)
-    show_paragraph(NOT_LISTED.format(kilobytes=8 * numbers / 1000), Console(highlight=False))
+    size = f" (up to {8 * numbers / 1000:,.1f} kB in all)" if rows else ""
+    show_paragraph(NOT_LISTED.format(size=size), Console(highlight=False))

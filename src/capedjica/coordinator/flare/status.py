@@ -92,6 +92,7 @@ def roll_call(study: Study, connected: Mapping[str, bool], progress: Progress | 
             "enrolled": count,
             "connected": connected.get(name, False),
             "approved": name in answered,
+            "lost": lost.get(name, ""),
             "words": _site_words(connected.get(name), name in answered, lost.get(name)),
         }
         for name, count in study.contract.enrolled.items()

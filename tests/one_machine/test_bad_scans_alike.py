@@ -1,0 +1,55 @@
+"""Scans that cannot be used: the command line and ``on_bad="zero"`` in Python make the same of them."""
+
+import numpy as np
+import pytest
+
+from capedjica import CapeDJICA
+from capedjica.errors import InputError
+from tests.support.small_study import COMPONENTS, LENGTH, SIDE, make_study
+
+FEATURES = SIDE * SIDE
+# What becomes of a scan of each site, after it was enrolled.
+BAD = {
+    "s1": np.full((LENGTH, FEATURES), np.nan, dtype=np.float32),
+    "s2": np.empty((0, FEATURES), dtype=np.float32),
+    "s3": np.ones((LENGTH, FEATURES - 1), dtype=np.float32),
+    "s4": np.array(["no", "numbers"]),
+}
+
+
+def scans(folder):
+    return [[np.load(path) for path in sorted(site.glob("data/*.npy"))] for site in sorted(folder.glob("s?"))]
+
+
+def unmixing(sites, **options):
+    image = {"scan_length": LENGTH, "image_shape": (SIDE, SIDE)}
+    return CapeDJICA(COMPONENTS, mechanism="none", max_iter=6, **image, **options).fit(sites).unmixing_
+
+
+def test_bad_scans_count_as_zero_on_the_command_line_and_in_python(tmp_path, cli):
+    make_study(tmp_path, mechanism="none", epsilon=None)
+    assert cli("sites", "enrol", str(tmp_path / "sites")).returncode == 0
+    good = scans(tmp_path / "sites")
+    for name, scan in BAD.items():
+        np.save(tmp_path / "sites" / name / "data" / "sub-02.npy", scan)
+    ran = cli("run", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    found, sites = np.load(tmp_path / "run" / "unmixing.npy"), scans(tmp_path / "sites")
+    np.testing.assert_allclose(unmixing(sites, on_bad="zero"), found, rtol=1e-6, atol=1e-9)
+    # Neither as the scans were, nor as if their people were not there.
+    for others in (good, [site[:2] + site[3:] for site in sites]):
+        assert not np.allclose(unmixing(others), found, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_by_default_python_names_a_bad_scan_before_anything_is_computed(tmp_path, name):
+    make_study(tmp_path)
+    sites = scans(tmp_path / "sites")
+    sites[list(BAD).index(name)][2] = BAD[name]
+    with pytest.raises(InputError, match=f"site-{name[1]}, subject 2"):
+        unmixing(sites)
+
+
+def test_where_nothing_is_an_array_the_first_is_named():
+    with pytest.raises(InputError, match="site site-1, subject 0: not an array of numbers"):
+        unmixing([[BAD["s4"]] * 2] * 2, on_bad="zero")
