@@ -12,10 +12,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Final
 
 import numpy as np
-from scipy.optimize import nnls
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from benchmarks.utility.readable import (
     BRAIN,
@@ -30,9 +32,8 @@ from benchmarks.utility.readable import (
     between,
     study,
 )
-from benchmarks.utility.shared.problems import FloatArray
-from capedjica.algorithms.ica.maps.calibration import between_runs
-from capedjica.algorithms.ica.maps.networks import Networks, likeness
+from capedjica.algorithms.ica.maps.calibration import calibrated
+from capedjica.algorithms.ica.maps.networks import Networks, likeness, peak_order, pseudo_inverse
 
 RUNS: Final = 5
 SIMULATED: Final = {COMPACT: 31, NOISY: 32, SCATTERED: 33, BRAIN: 34}
@@ -44,18 +45,21 @@ CASES: Final = {
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Maps of one run, of those that are recoverable.
+    """The maps of one run.
 
     Attributes
     ----------
-    drawn, turned : array
-        c and t of equation (2) of :mod:`capedjica.algorithms.ica.maps.calibration`.
-    actual : array
+    drawn, turned : array (R,)
+        c and t of :mod:`capedjica.algorithms.ica.maps.calibration`.
+    recoverable : array (R,) of bool
+        Whether each can be told at all: the stability of others is 0.
+    actual : array (R,)
         How they correlate with those of other runs.
     """
 
     drawn: FloatArray
     turned: FloatArray
+    recoverable: NDArray[np.bool_]
     actual: FloatArray
 
     @classmethod
@@ -65,33 +69,41 @@ class Seen:
         assert draws is not None
         turned = getattr(found.predict, "keywords", {}).get("turned", 1.0)
         both = np.array([likeness(found.estimate, draws), np.broadcast_to(turned, len(found.estimate))])
-        drawn, own = found._ordered(both.T).T
-        kept = found.recoverable
-        return cls(drawn[kept], own[kept], actual[kept])
+        # Correlations are in the order of the maps, draws in that of the estimate.
+        drawn, own = both[:, peak_order(pseudo_inverse(found.estimate))]
+        return cls(drawn, own, found.recoverable, actual)
 
 
-def fitted(runs: Sequence[Seen]) -> tuple[float, float, float]:
-    """Return alpha, beta and gamma by least squares without negative ones, every run counting the same."""
-    rows, lost = [], []
-    for run in runs:
-        far = 1 - between_runs(run.drawn)
-        terms = np.stack([far, 1 - run.drawn, np.sqrt(far * np.clip(1 - run.turned, 0.0, 1.0))], axis=1)
-        weight = 1 / np.sqrt(max(len(run.actual), 1))
-        rows.append(weight * terms)
-        lost.append(weight * (1 - run.actual))
-    alpha, beta, gamma = nnls(np.concatenate(rows), np.concatenate(lost))[0]
-    return float(alpha), float(beta), float(gamma)
+def fitted(cells: Sequence[Sequence[Seen]], kind: str = SUBJECT) -> tuple[float, ...]:
+    """Return the constants of least squares of means over the maps of runs, every cell counting the same.
+
+    Where nothing is turned, as in spatial ICA, there is no gamma to be told: it stays 0.
+    """
+    told = 3 if kind == SUBJECT else 2
+
+    def gaps(constants: FloatArray) -> list[float]:
+        alpha, beta, gamma = np.pad(constants, (0, 3 - told))
+        return [fmean(_gap(run, (alpha, beta, gamma)) for run in cell) for cell in cells]
+
+    found = least_squares(gaps, np.ones(told), bounds=(0.0, np.inf)).x
+    return tuple(np.pad(found, (0, 3 - told)).tolist())
 
 
-def runs_of(kind: str, folder: Path, quick: bool = False) -> list[Seen]:
+def _gap(run: Seen, constants: tuple[float, float, float]) -> float:
+    """Return by how much a prediction is too high, on average over maps."""
+    predicted = calibrated(run.drawn, run.turned, constants)
+    return float(np.mean(np.where(run.recoverable, predicted, 0.0) - run.actual))
+
+
+def cells_of(kind: str, folder: Path, quick: bool = False) -> list[list[Seen]]:
     """Run every study several times at every epsilon."""
-    runs: list[Seen] = []
+    cells = []
     for setting in CASES[kind]:
         data = study(setting, kind, folder, SIMULATED.get(setting, 0), quick)
         for epsilon in QUICK_EPSILONS if quick else EPSILONS:
             found = [data.run(epsilon) for _ in range(2 if quick else RUNS)]
-            runs += map(Seen.of, found, between(found, None))
-    return runs
+            cells.append(list(map(Seen.of, found, between(found, None))))
+    return cells
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,7 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"skipped: there is no timeseries.npz in {asked.folder}")
         return 0
     for kind in CASES:
-        constants = fitted(runs_of(kind, asked.folder, asked.quick))
+        constants = fitted(cells_of(kind, asked.folder, asked.quick), kind)
         print(f"{kind}: {', '.join(f'{value:.2f}' for value in constants)}")
     return 0
 

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.utility.abide import N_COMPONENTS, SCAN_LENGTH, Sites, everybody
+from benchmarks.utility.abide import N_COMPONENTS, OWN, SCAN_LENGTH, Sites, everybody
 from benchmarks.utility.guided import UNSEEN, Guided, terms_of
 from benchmarks.utility.shared.figures import INK, draw_series
 from benchmarks.utility.shared.problems import FloatArray, Problem, Size, synthetic
@@ -30,6 +30,7 @@ EPSILONS: Final = (1.0, 2.0, 3.0, 5.0, 10.0)
 QUICK_EPSILONS: Final = (3.0, 30.0)
 RAW, DENOISED_MAPS = "raw", "denoised"
 GAIN: Final = "gain"
+TRUTH, OTHER_RUNS = "truth", "other runs"
 PREDICTED, ACTUAL = "predicted", "actual"
 COMPACT: Final = "synthetic"
 NOISY: Final = "synthetic, with observation noise"
@@ -189,7 +190,8 @@ def between(found: Sequence[Networks], template: Template | None) -> list[FloatA
 
 
 def _row(setting: str, data: Data, method: str, epsilon: float, draw: int, value: float) -> Row:
-    return Row(setting, data.n_people, method, "cape", epsilon, "", draw, 0.0, value, 0, 0.0)
+    reference = OTHER_RUNS if method in (PREDICTED, ACTUAL) else OWN if data.truth is None else TRUTH
+    return Row(setting, data.n_people, method, "cape", epsilon, reference, draw, 0.0, value, 0, 0.0)
 
 
 def denoised_tasks(options: Options) -> list[Task]:

@@ -14,6 +14,9 @@ import pytest
 
 from benchmarks.utility.__main__ import CLAIMS, main
 from benchmarks.utility.abide import MOST_EMPTY, halves, pooled_icas, read_abide
+from benchmarks.utility.calibration import SIMULATED as SIMULATED_SEEDS
+from benchmarks.utility.calibration import Seen, fitted
+from benchmarks.utility.calibration import main as calibration
 from benchmarks.utility.guided import (
     EXTERNAL_FILE,
     TUNED_SETTING,
@@ -23,19 +26,23 @@ from benchmarks.utility.guided import (
 )
 from benchmarks.utility.guided_more import KINDS, HalfClip, TwiceClip, children
 from benchmarks.utility.methods import factors
+from benchmarks.utility.number import visible
+from benchmarks.utility.readable import HELD_OUT_SEED, every_other
 from benchmarks.utility.shared.problems import DELTA, Size, synthetic
 from benchmarks.utility.shared.report import RESULTS, read_csv
-from benchmarks.utility.shared.runs import Cell, Options, Row, averaged, gain, standard_error
+from benchmarks.utility.shared.runs import Cell, Options, Row, Task, averaged, gain, standard_error
 from benchmarks.utility.start import RandomStart, VarimaxAlone
-from benchmarks.utility.synthetic import QUICK
+from benchmarks.utility.synthetic import NOISE, QUICK
 from capedjica import CapeDJICA
 from capedjica.algorithms.ica.guided import GuidedMethod
+from capedjica.algorithms.ica.maps.calibration import calibrated
 from capedjica.algorithms.ica.template import Template
 from capedjica.data import make_synthetic
 from capedjica.metrics import normalized_gain_index
 
-# Exact templates have a gain index of 0, so that the guided one has a test of its own.
-SIMULATED = [name for name, claim in CLAIMS.items() if not claim.needs_folder and name != "guided-synthetic"]
+# Exact templates have a gain index of 0, and a number has none: these have tests of their own.
+APART = ("guided-synthetic", "number")
+SIMULATED = [name for name, claim in CLAIMS.items() if not claim.needs_folder and name not in APART]
 
 
 def run(name: str, folder: Path, *more: str) -> list[Row]:
@@ -92,6 +99,39 @@ def test_committed_pages_have_what_they_link_to(name: str) -> None:
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert len(links) == 2
     assert all((RESULTS / link).exists() for link in links)
+
+
+def test_number_quick_version(tmp_path: Path) -> None:
+    rows = run("number", tmp_path)
+    check_files("number", tmp_path)
+    quiet = [row for row in rows if row.epsilon == 30.0]
+    assert len(quiet) == 2
+    assert all(row.number is not None and row.near == (abs(row.number - 4) <= 2) for row in rows)
+    assert any(row.visible == 4 and row.near for row in quiet)
+
+
+def test_theory_lets_through_what_is_above_the_threshold() -> None:
+    """Eight directions of 100: of twice the threshold all, of a little more some, of less none."""
+    threshold = 0.03 / np.sqrt(2) * np.sqrt(100)
+    means = [np.diag([height * threshold] * 8 + [0.0] * 92) for height in (4.0, 1.5, 0.9)]
+    clear, near, hidden = (visible(mean, 8, 12, 0.03) for mean in means)
+    assert clear == 8
+    assert 0 < near < 8
+    assert hidden == 0
+
+
+def test_rows_made_before_an_interruption_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(options: Options) -> list[Task]:
+        first, *_ = NOISE.tasks(options)
+        return [first, Task(_interrupt, ())]
+
+    monkeypatch.setitem(CLAIMS, "noise", replace(CLAIMS["noise"], tasks=interrupted))
+    assert main(["noise", "--quick", "--seeds", "1", "--output", str(tmp_path)]) == 130
+    assert read_csv(tmp_path / "utility-noise.csv")
+
+
+def _interrupt() -> list[Row]:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -157,6 +197,56 @@ def test_external_template_has_a_setting_of_its_own(abide: Path) -> None:
     assert {row.n_subjects for row in rows} == {64}
     assert mean_of(rows, method="external: template alone").gain_index < 0.1
     assert CLAIMS["guided"].summary(averaged(rows)).count("skipped") == 0
+
+
+def test_denoised_quick_version(abide: Path, tmp_path: Path) -> None:
+    rows = run("denoised", tmp_path, str(abide))
+    check_files("denoised", tmp_path)
+    for row in rows:
+        if row.method == "gain":
+            raw, better = (
+                mean_of(rows, setting=row.setting, epsilon=row.epsilon, method=method).map_correlation
+                for method in ("raw", "denoised")
+            )
+            assert row.map_correlation == pytest.approx(better - raw, abs=1e-5)
+            assert row.map_correlation == 0 or row.setting != "ABIDE, every other site"
+    assert mean_of(rows, setting="synthetic", method="raw", epsilon=30.0).map_correlation > 0.8
+
+
+def test_stability_quick_version(abide: Path, tmp_path: Path) -> None:
+    rows = run("stability", tmp_path, str(abide))
+    check_files("stability", tmp_path)
+    assert all(0 <= row.map_correlation <= 1 for row in rows if row.method == "predicted")
+    said, true = (
+        mean_of(rows, setting="synthetic", method=method, epsilon=30.0).map_correlation
+        for method in ("predicted", "actual")
+    )
+    assert said == pytest.approx(true, abs=0.1)
+
+
+@pytest.mark.parametrize("constants", [(0.3, 0.5, 0.4), (0.3, 0.9, 0.0)])
+def test_constants_are_found_again_in_what_they_predict(constants: tuple[float, float, float]) -> None:
+    rng, cells = np.random.default_rng(0), []
+    for least in (0.7, 0.75, 0.8, 0.85, 0.9):
+        drawn, turned = rng.uniform(least, 1.0, 12), rng.uniform(least, 1.0, 12)
+        actual = calibrated(drawn, turned, constants)
+        cells.append([Seen(drawn, turned, np.ones(12, dtype=bool), actual)])
+    assert fitted(cells, "subject" if constants[2] else "spatial") == pytest.approx(constants, abs=0.01)
+
+
+def test_constants_are_fitted_on_other_data_than_predictions_are_compared_with(abide: Path) -> None:
+    sites = read_abide(abide)
+    ours, others = (set(every_other(sites, first)) for first in (True, False))
+    assert ours | others == set(sites)
+    assert not ours & others
+    assert HELD_OUT_SEED not in SIMULATED_SEEDS.values()
+
+
+def test_calibration_quick_version(abide: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibration([str(abide), "--quick"]) == 0
+    assert re.fullmatch(
+        r"(?:(?:subject|spatial): \d\.\d\d, \d\.\d\d, \d\.\d\d\n){2}", capsys.readouterr().out
+    )
 
 
 def test_bad_templates_quick_version(abide: Path, tmp_path: Path) -> None:

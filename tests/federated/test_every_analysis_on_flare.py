@@ -3,14 +3,15 @@
 import os
 
 import msgspec
+import numpy as np
 import pytest
 
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.study import analyses
-from capedjica.study.analyses import table_class
+from capedjica.study.analyses import IcaTable, table_class
 from tests.federated.consortium import CALM, Consortium
 from tests.study.test_foreign_analyses import MEDIAN
-from tests.support.drafts import ANALYSES, GROUPS, PUBLIC_KNOWLEDGE, TABLE, draft
+from tests.support.drafts import ANALYSES, GROUPS, PUBLIC_KNOWLEDGE, SCANS, TABLE, draft
 from tests.support.kinds import make_kind, results_of
 
 # Whatever holds for three in a row holds for one; the others take half a minute each.
@@ -29,7 +30,13 @@ def check_both(study, folder):
         assert parties.run(seed=3, patience=CALM).complete
     finally:
         parties.stop()
-    here = make_kind(folder / "here", study.content.title, study.content, insecure_noise=True)
+    here = make_kind(
+        folder / "here",
+        study.content.title,
+        study.content,
+        insecure_noise=True,
+        epsilon=study.content.privacy.epsilon,
+    )
     run_study(
         here, find_sites(here, folder / "here" / "sites"), folder / "here" / "run", insecure_noise_seed=3
     )
@@ -41,6 +48,16 @@ def check_both(study, folder):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_on_four_sites_is_what_it_is_in_one_process(tmp_path, kind):
     check_both(make_kind(tmp_path, kind, insecure_noise=True), tmp_path)
+
+
+@pytest.mark.full
+def test_a_number_of_networks_left_open_on_four_sites(tmp_path):
+    """Three networks of at most five: sites answer with vectors filled up to five."""
+    table = IcaTable(n_components="auto", max_components=5)
+    content = msgspec.structs.replace(draft(), features=SCANS, analyses=(table,))
+    check_both(make_kind(tmp_path, "auto", content, insecure_noise=True, epsilon=20.0), tmp_path)
+    (maps,) = (tmp_path / "run").rglob("maps.npy")
+    assert np.load(maps).shape == (3, 6)
 
 
 @pytest.mark.full

@@ -260,7 +260,8 @@ class GuidedMethod:
             lambda: iter(draws),
             self.template,
             movements,
-            denoises=self.noise > 0,
+            # The method has been drawn to the template already: without places of features no more is known.
+            denoises=self.noise > 0 and self.basis is not None,
             basis=self.basis,
             n_iter=len(turned.means),
         )

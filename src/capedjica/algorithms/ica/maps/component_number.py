@@ -141,7 +141,7 @@ class ComponentNumber:
         beyond = (
             "; there are more that it hides, and how many cannot be told"
             if self.more
-            else " and no trace of more"
+            else "; there is no trace of more"
         )
         return f"The noise lets through {many} of at most {self.maximum}{beyond}."
 
