@@ -32,6 +32,7 @@ from benchmarks.utility.readable import (
     between,
     study,
 )
+from benchmarks.utility.shared.problems import FloatArray
 from capedjica.algorithms.ica.maps.calibration import calibrated
 from capedjica.algorithms.ica.maps.networks import Networks, likeness, peak_order, pseudo_inverse
 
