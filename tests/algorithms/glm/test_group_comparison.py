@@ -192,9 +192,13 @@ def test_a_contrast_that_never_varies_is_not_estimated():
 
 @pytest.mark.parametrize("mode", ["private", "public-groups"])
 def test_z_values_have_variance_one_through_the_whole_path(mode):
-    """Of null data: 40 studies of 8 outcomes; passes at the right scale of errors, fails at 0.7 and 1.3."""
+    """Of null data: 160 studies of 8 outcomes; passes at the right scale of errors, fails at 0.7 and 1.3.
+
+    The spread was 0.966 on average over 240 studies, with a standard deviation of 0.022 for 160: all three
+    hold from 0.86 to 1.118, five of these to either side or more (false alarms below 1e-5).
+    """
     chance, z = np.random.default_rng(8), []
-    for _ in range(40):
+    for _ in range(160):
         designs, outcomes = simulate(chance, d=8)
         analysis = analysis_of(designs, d=8, mode=mode)
         found = analysis.estimate(study_of(analysis, designs, outcomes, epsilon=12.0))
@@ -202,8 +206,7 @@ def test_z_values_have_variance_one_through_the_whole_path(mode):
     spread = float(np.std(z))
 
     def holds(scale):
-        # sqrt(2 * 320) values: five standard deviations are 0.2.
-        return 0.8 < spread / scale < 1.2
+        return 0.86 < spread / scale < 1.16
 
     assert holds(1.0)
     assert not holds(0.7)

@@ -285,7 +285,7 @@ def test_a_small_audit_stays_below_the_claim():
 
 
 @pytest.mark.full
-def test_the_audit_stays_below_the_claim_and_reaches_a_third_of_it():
+def test_the_audit_of_a_comparison_stays_below_the_claim_and_reaches_a_third_of_it():
     found = never_above(1500)
     assert found.at_least(1e-3) >= found.claim / 3
     assert fits(found.noise, 1)
