@@ -497,8 +497,9 @@ def _counts(cells: Sequence[Cell]) -> str:
     """Say how many draws of the noise means are of."""
     guided = {cell.n_rows for cell in cells if cell.mechanism == "cape" and cell.method.endswith(": guided")}
     others = {cell.n_rows for cell in pick(cells, method=UNGUIDED, mechanism="cape")}
-    most, fewer = max(guided), max(others)
-    return f"{most} draws of the noise" + (f" ({fewer} of what it is compared with)" if fewer < most else "")
+    least, most, fewer = min(guided), max(guided), max(others)
+    said = f"{most}" if least == most else f"{least} to {most}"
+    return f"{said} draws of the noise" + (f" ({fewer} of what it is compared with)" if fewer < most else "")
 
 
 def tables(cells: Sequence[Cell]) -> str:
