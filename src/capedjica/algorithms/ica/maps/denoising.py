@@ -41,8 +41,8 @@ def denoised_words(template: str) -> str:
         else "towards what is smooth"
     )
     return (
-        "The maps shown are raw, and those for inference. Beside them are denoised ones (maps_denoised), to "
-        f"be looked at: they are drawn {prior}."
+        "The maps shown are raw: use these for inference. The denoised ones in the files (maps_denoised) are "
+        f"for looking at: they are drawn {prior}."
     )
 
 
