@@ -130,10 +130,9 @@ PAGES: Final = {
         "python -m benchmarks.findings calibration",
     ),
     "permuted": Page(
-        "17 private sites of ABIDE; 20 amplitudes or blocks of networks of the three public sites, "
-        "adjusted for "
-        "age, sex and site. Diagnoses are permuted within sites, so every finding is false. Type-I error of "
-        "single tests at 5%, coverage of 95% intervals (of 0), false discovery rate at q = 0.05.",
+        "17 private sites of ABIDE; 20 amplitudes or blocks of networks of the three public sites, adjusted "
+        "for age, sex and site. Diagnoses are permuted within sites, so every finding is false. Type-I error "
+        "of single tests at 5%, coverage of 95% intervals (of 0), false discovery rate at q = 0.05.",
         ("outcome", "mode", "epsilon", "path", "repetitions", "type_1", "coverage", "fdr", "fdr_error"),
         _permuted,
         "python -m benchmarks.findings permuted FOLDER --whole 3",

@@ -462,6 +462,19 @@ WITHOUT_COMPONENTS = [*NUMBERS[:2], *NUMBERS[6:]]
 VOUCHED = ["--method", "template", "--template-origin", "public"]
 
 
+def test_new_with_a_template_takes_the_systems_of_its_table(tmp_path, run, atlas, known):
+    names = known.with_name("systems.tsv")
+    names.write_text("name\tsystem\nV1\tvisual\nV2\tvisual\nM1\tmotor\n")
+    flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED, "--template-names", str(names)]
+    made = run("study", "new", "deep/study.toml", *WITHOUT_COMPONENTS, *SITES, *flags)
+    assert made.returncode == 0, made.stderr
+    (table,) = Study.load(tmp_path / "deep").content.analyses
+    assert (table.template_names, table.template_systems) == (
+        ("V1", "V2", "M1"),
+        ("visual", "visual", "motor"),
+    )
+
+
 def test_new_with_a_template_makes_its_file_and_counts_its_networks(tmp_path, run, atlas, known):
     flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED]
     made = run("study", "new", "deep/study.toml", *WITHOUT_COMPONENTS, *SITES, *flags)

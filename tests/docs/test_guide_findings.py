@@ -58,6 +58,16 @@ def test_the_page_says_what_was_found_and_what_could_be_hidden(walked):
         assert words in page, words
 
 
+def test_the_run_leaves_the_table_with_commas_and_with_tabs(walked):
+    folder, _ = walked
+    by_commas, by_tabs = (
+        list(csv.reader((folder / "run" / "groups" / name).open(), delimiter=delimiter))
+        for name, delimiter in (("effects.csv", ","), ("effects.tsv", "\t"))
+    )
+    assert by_tabs == by_commas
+    assert len(by_tabs) == 4
+
+
 def test_the_plan_says_beforehand_what_can_be_found(walked):
     _, said = walked
     assert "Which differences can be found?" in said

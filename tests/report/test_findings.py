@@ -51,6 +51,14 @@ def test_what_noise_could_hide_is_the_effect_of_a_power_of_four_fifths():
     assert "an effect of 0.162 is found in 80% of studies" in findings_section(compared()).paragraphs[1]
 
 
+def test_what_was_not_fixed_beforehand_is_called_exploratory():
+    assert "fixed before the first release" in findings_section(compared()).paragraphs[-1]
+    for effects in ((0.0, 0.01, 0.02), (np.nan,) * 3):
+        first, *_, methods = findings_section(compared(effects, exploratory=True)).paragraphs
+        assert first.startswith("Exploratory:")
+        assert "The comparison is exploratory" in methods
+
+
 def test_nothing_found_is_no_evidence_of_nothing():
     said = findings_section(compared((0.0, 0.01, 0.02))).paragraphs[0]
     assert said.startswith("None of 3 outcomes differs significantly")

@@ -9,6 +9,7 @@ from capedjica.algorithms.outcomes import OUTCOMES, Outcome, from_theory
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.data.features import FeatureTable
 from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable, GroupSizes
+from capedjica.study.analyses.ica import IcaTable
 from capedjica.study.study_file import Study, read_study_file, write_study
 from tests.support.drafts import GROUPS, ICA, SCANS, draft
 
@@ -104,6 +105,37 @@ def test_a_data_manager_reads_whether_groups_are_protected():
     assert "not protected" in " ".join(public.not_covered)
     assert "age (18 to 80)" in said(study())
     assert "counts as zero" in said(study())
+
+
+def test_what_is_exploratory_is_said_and_agreed_on():
+    one = study(exploratory=True)
+    step = one.steps[1]
+    assert "It is exploratory" in " ".join(step.table.words(step.setting))
+    assert step.table.article(step.setting).endswith("(exploratory)")
+    assert one.hash != study().hash
+    assert "xploratory" not in " ".join(study().steps[1].table.words(step.setting))
+
+
+def test_blocks_are_by_the_systems_of_a_template_unless_groups_are_given():
+    known = IcaTable(
+        name="networks",
+        n_components=3,
+        method="template",
+        template="template.npy",
+        template_origin="public",
+        template_systems=("visual", "visual", "motor"),
+    )
+
+    def names(**changes):
+        given = table(values="blocks", **changes)
+        content = msgspec.structs.replace(draft(), features=SCANS, analyses=(known, given))
+        setting = Study(content)._settings[1][1]
+        assert given.problems(setting) == []
+        return given.vector_names(setting), given.pair_names(setting)
+
+    assert names() == (("within visual", "visual - motor"), ("visual", "motor"))
+    assert names(groups=("a", "b", "b")) == (("a - b", "within b"), ("a", "b"))
+    assert any("nothing says which group" in found for found in study(values="blocks").problems())
 
 
 def test_motion_is_a_column_of_the_design():

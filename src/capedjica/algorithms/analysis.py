@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from capedjica.mechanisms.contract import Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
@@ -107,7 +107,11 @@ class Result:
     ----------
     n_iter : int
         Steps that were made.
+    with_tabs : bool
+        Whether tables are also written with tabs between their cells, as BIDS has them.
     """
+
+    with_tabs: ClassVar[bool] = False
 
     n_iter: int = field(default=1, kw_only=True)
 

@@ -21,7 +21,7 @@ import math
 import os
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args, runtime_checkable
 
@@ -86,11 +86,14 @@ class GivenTemplate:
         What it was made from, in words.
     epsilon : float, optional
         Of the study whose results it is, infinite for one without privacy; None for what is no such result.
+    systems : tuple of str
+        To which system each network belongs, where a table of names tells.
     """
 
     template: Template
     source: str
     epsilon: float | None = None
+    systems: tuple[str, ...] = ()
 
     def origin(self, said: str | None, where: str = "template_origin") -> Origin | None:
         """Return where it comes from, given what was said of it; None if nothing was and nothing tells.
@@ -175,7 +178,9 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
     if path.suffix.lower() == ".npy":
         maps = load_array(path, "template")
         return GivenTemplate(
-            Template.of(maps, _given_names(own), f"template {path}"), path.name[:_LONGEST_SOURCE]
+            Template.of(maps, _given_names(own), f"template {path}"),
+            path.name[:_LONGEST_SOURCE],
+            systems=_given_systems(own),
         )
     try:
         image = load_image(path)
@@ -184,7 +189,7 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
             f"template {path} is neither an image that can be read, nor a .npy file, nor results of a study"
         ) from None
     found = _of_image(image, f"template {path}", features, own)
-    return GivenTemplate(found.template, path.name[:_LONGEST_SOURCE])
+    return replace(found, source=path.name[:_LONGEST_SOURCE])
 
 
 def load_image(path: Path, what: str = "image") -> Any:
@@ -239,7 +244,8 @@ def _of_image(image: Any, where: str, features: Any, names: Any) -> GivenTemplat
         raise InputError(
             f"{where}: {which} a value other than zero in the space of the study; it may be in another space"
         )
-    return GivenTemplate(Template.of(maps, named, where), "an image in memory")
+    systems = _given_systems(names, labels)
+    return GivenTemplate(Template.of(maps, named, where), "an image in memory", systems=systems)
 
 
 def maps_or_labels(image: Any, where: str) -> tuple[Any, list[int] | None]:
@@ -323,6 +329,12 @@ def _given_names(names: Any, labels: Sequence[int] | None = None) -> list[str] |
     """Return names that were given, or are in a table, those of labels in the order of these."""
     found = given_names(names, labels)
     return None if found is None else found.names
+
+
+def _given_systems(names: Any, labels: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Return the systems that a table of names tells, for every network or none."""
+    found = given_names(names, labels)
+    return tuple(found.systems) if found is not None and all(found.systems) else ()
 
 
 def given_names(names: Any, labels: Sequence[int] | None = None) -> NameTable | None:

@@ -30,6 +30,10 @@ _NOT_ESTIMABLE: Final = (
     "No effect can be estimated: the released moments do not show, beyond their noise, that the column of "
     "interest varies within sites."
 )
+_EXPLORATORY: Final = (
+    "Exploratory: what is compared was not fixed before something about these people was known. P-values "
+    "do not count the choices that were made; what is found asks for a study of other people."
+)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,6 +62,8 @@ class Comparison:
         Effects of single networks where these are (:func:`effects_on_maps`).
     public_groups : bool
         Whether group membership is public.
+    exploratory : bool
+        Whether what is compared was not fixed before the first release.
     halved : bool
         Whether an effect is half a difference, that of two groups coded -1 and 1.
     table : ResultTable
@@ -81,6 +87,7 @@ class Comparison:
     courses: Sequence[str] = ()
     on_maps: MapSet | None = None
     public_groups: bool = False
+    exploratory: bool = False
     halved: bool = False
 
     @property
@@ -105,7 +112,7 @@ def findings_section(compared: Comparison) -> Section:
     """Return the section."""
     shown_numbers = shown_table(replace(compared.table, chart="none"))
     if not compared.estimable:
-        words = [_NOT_ESTIMABLE, methods_words(compared)]
+        words = [*_exploratory_words(compared), _NOT_ESTIMABLE, methods_words(compared)]
         return Section(compared.name, compared.summary, compared.article, [shown_numbers], paragraphs=words)
     file, shown = shown_numbers.file, compared.on_maps
     figures = [_matrix(compared, file), _forest(compared, file)]
@@ -116,13 +123,22 @@ def findings_section(compared: Comparison) -> Section:
         [shown_numbers],
         components=[] if shown is None else components(shown),
         look="" if shown is None else shown.look,
-        paragraphs=[found_words(compared), hidden_words(compared), methods_words(compared)],
+        paragraphs=[
+            *_exploratory_words(compared),
+            found_words(compared),
+            hidden_words(compared),
+            methods_words(compared),
+        ],
         figures=[figure for figure in figures if figure is not None],
         files=[file, tsv(f"{compared.name}.tsv", compared.table.columns, compared.table.rows)],
     )
 
 
 # In words
+
+
+def _exploratory_words(compared: Comparison) -> list[str]:
+    return [_EXPLORATORY] * compared.exploratory
 
 
 def found_words(compared: Comparison) -> str:
@@ -169,13 +185,18 @@ def methods_words(compared: Comparison) -> str:
         if compared.public_groups
         else " Group membership was protected like all other data."
     )
+    when = (
+        "The comparison is exploratory: outcomes and contrast were not fixed before the first release."
+        if compared.exploratory
+        else "Outcomes, design and contrast were fixed before the first release."
+    )
     return (
         f"For the methods: In a joint analysis of all sites, {compared.article}. Outcomes were standardised "
         "by public constants and each participant's vector was clipped to a public norm, so effects are "
         "those on clipped outcomes; participants without a covariate or a usable scan contributed zero. "
         "Within-site cross-moments were released with differentially private noise, so that site effects "
         "cancel. Standard errors include sampling and privacy noise; intervals are per test at 95%, and "
-        f"false discoveries were controlled at {LEVEL:.0%} (Benjamini and Hochberg 1995).{groups}"
+        f"false discoveries were controlled at {LEVEL:.0%} (Benjamini and Hochberg 1995).{groups} {when}"
     )
 
 

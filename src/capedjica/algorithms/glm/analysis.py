@@ -37,10 +37,11 @@ adjustment by pairs is as large as without adjustment (for the sum over pairs of
 covariates explain belongs to the noise. :math:`S_{hh} = q / w`, or less where gamma is shrunk. sigma is the
 privacy noise. b is what is left to adjust for: :math:`\Gamma'\delta / w`, with Gamma bounded by a public
 prior (`COVARIATE_EFFECT`), and delta what adjustment leaves of the covariance of g and z. It moves all
-outcomes at once, and to one side, so its mean square is that of the largest covariance that the prior allows,
-or the release shows (:class:`_DesignMoments`), and by which part of gamma a private contrast is adjusted does
-not follow the noise on it. The interval of an effect counts the noise on q too, by :math:`v / q^2 +
-\hat\beta^2 \sigma_q^2 / q^2`.
+outcomes at once, and to one side. Of a private contrast, whose adjustment is partial, its mean square is
+therefore that of the largest covariance that the prior allows, or the release shows
+(:class:`_DesignMoments`), and the part does not follow the noise on it; with public groups it is the
+posterior mean square. The interval of an effect counts the noise on q too, by :math:`v / q^2 + \hat\beta^2
+\sigma_q^2 / q^2`.
 """
 
 from __future__ import annotations
@@ -338,7 +339,11 @@ class GroupComparisonAnalysis:
         squares, own = self._design_factors[0] ** 2, part * moments.gamma
         units = self._design_factors[1:] / self._design_factors[0]
         width = 1 + part * min(float(np.abs(moments.gamma * units).sum()), score)
-        left = moments.left(part, moments.largest_gz) + moments.zz_error @ own**2
+        if self.public_groups:
+            left = (moments.gz - moments.zz @ own) ** 2 + moments.gz_error
+        else:
+            left = moments.left(part, moments.largest_gz)
+        left += moments.zz_error @ own**2
         return _Adjustment(
             own * units,
             width,

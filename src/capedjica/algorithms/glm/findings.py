@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from scipy import stats
@@ -45,6 +46,8 @@ class Findings(Result):
         Standard deviation, in units of standardised outcomes per unit of the coded contrast, that imperfect
         adjustment adds; it is part of the standard errors.
     """
+
+    with_tabs: ClassVar[bool] = True
 
     effects: FloatArray
     standard_errors: FloatArray

@@ -300,6 +300,7 @@ def _analysis(
         template_origin=origin,
         template_source=known.source,
         template_names=known.template.own_names,
+        template_systems=known.systems,
     )
 
 

@@ -220,6 +220,7 @@ def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupCo
         courses=table.pair_names(step.setting),
         on_maps=_on_maps(folder, study, table, found["effects"]),
         public_groups=table.mode == "public-groups",
+        exploratory=table.exploratory,
         halved=bool(table.design.contrast.levels),
         table=effects,
         **found,

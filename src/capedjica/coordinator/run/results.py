@@ -152,7 +152,10 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
     tables = found.tables()
     for one in tables:
         _write_table(folder, f"{where}{one.name}.csv", one.columns, one.rows)
-    names += [f"{where}{one.name}.csv" for one in tables]
+        names.append(f"{where}{one.name}.csv")
+        if found.with_tabs:
+            folder.write(f"{where}{one.name}.tsv", csv_text(one.columns, one.rows, "\t").encode())
+            names.append(f"{where}{one.name}.tsv")
     if tables:
         # A number that could not be estimated is null.
         shown = [replace(one, rows=[list(map(_finite, row)) for row in one.rows]) for one in tables]

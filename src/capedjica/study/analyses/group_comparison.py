@@ -134,6 +134,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     motion_limit: Positive = 0.5
     clip: Positive | None = None
     origin: Origin = "theory"
+    exploratory: bool = False
 
     meanings: ClassVar[Words] = {
         VARIANCES_LABEL: "how much the numbers vary between people of the same site",
@@ -153,6 +154,8 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
         "clip": "Longest vector of one person's standardised numbers; by default 0.8 sqrt(numbers).",
         "origin": 'Where center and scale come from: "theory" (by the length of scans; then neither is '
         'given), "public-cohort" or "earlier-study"; never from the people of this study.',
+        "exploratory": "Whether outcomes, groups or contrast were chosen after something about these people "
+        "was known; the report and the methods say so then.",
     }
 
     @property
@@ -283,7 +286,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     def pair_names(self, setting: Setting) -> tuple[str, ...]:
         """Return what the outcomes are between: networks or groups of them; nothing for other outcomes."""
         if self.values == "blocks":
-            return tuple(dict.fromkeys(self.groups))
+            return tuple(dict.fromkeys(self.block_groups(setting)))
         return self.course_names(setting) if self.values.endswith("connectivity") else ()
 
     def summary(self, setting: Setting) -> str:
@@ -304,6 +307,8 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             + (f", and accounted for are {', '.join(others)}. " if others else ". ")
             + _MISSING,
             f"Centre and scale of the numbers are public, {_ORIGINS[self.origin]}.",
+            *["It is exploratory: what is compared was not fixed before anything was known of these people."]
+            * self.exploratory,
         ]
         if self.mode == "private":
             return [*said, "Who is in which group is protected like everything else about a person."]
@@ -320,7 +325,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
         listed = ", ".join(adjusted[:-1]) + (" and " if len(adjusted) > 1 else "") + adjusted[-1]
         return (
             f"{counted(self.vector(setting).size, 'outcome')} per participant ({self.values}) were regressed "
-            f"on {self.contrast}, adjusted for {listed}"
+            f"on {self.contrast}, adjusted for {listed}{' (exploratory)' * self.exploratory}"
         )
 
     # Computed

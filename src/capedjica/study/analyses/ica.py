@@ -73,6 +73,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
     template_origin: Origin | None = None
     template_source: Source = ""
     template_names: tuple[str, ...] = ()
+    template_systems: tuple[str, ...] = ()
     group_maps: bool = True
     max_components: Several | None = None
 
@@ -98,6 +99,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         '(private results), "other-people" (results without privacy; nobody who takes part is in them).',
         "template_source": "What it was made from.",
         "template_names": "What its networks are called.",
+        "template_systems": "To which system each of them belongs.",
         "group_maps": "Whether the mean difference from the template is released; without it nothing is.",
         "max_components": 'With n_components = "auto": the most there may be; noise and cost are theirs.',
     }
@@ -171,7 +173,13 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
 
     def _template_problems(self) -> list[str]:
         if self.method not in WITH_TEMPLATE:
-            given = ("template", "template_origin", "template_source", "template_names")
+            given = (
+                "template",
+                "template_origin",
+                "template_source",
+                "template_names",
+                "template_systems",
+            )
             return [
                 f"analysis.{key} is for methods 'template' and 'guided'; analysis.method is {self.method!r}"
                 for key in given
@@ -187,11 +195,14 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
                 "analysis.template must be a .npy file that is not called as results are; got "
                 f"{self.template!r} (`capedjica study new --template` makes one of an image)"
             )
-        if self.template_names and len(self.template_names) != self.most_components:
-            found.append(
-                f"analysis.template_names must be one name for each of {self.n_components} networks; got "
-                f"{len(self.template_names)}"
+        found += [
+            f"analysis.{key} must be one name for each of {self.n_components} networks; got {len(names)}"
+            for key, names in (
+                ("template_names", self.template_names),
+                ("template_systems", self.template_systems),
             )
+            if names and len(names) != self.most_components
+        ]
         if not self.template_source.isprintable():
             found.append("analysis.template_source must be printable text on one line")
         return found

@@ -55,7 +55,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
     comments: ClassVar[Words] = {
         "values": 'One vector per person: "average" over time, "connectivity", "partial-connectivity", '
         '"blocks", "amplitudes", "band-power", "spectra" or "loadings".',
-        "groups": 'Of "blocks": the group of each network.',
+        "groups": 'Of "blocks": the group of each network; by default the systems of its template.',
         "bands": 'Of "band-power": lowest and highest frequency of each, in cycles per time point.',
         "shrinkage": 'Of "partial-connectivity": how far correlations are drawn towards 0, up to 1.',
         "networks": "Of the networks that this earlier analysis found, instead of the features.",
@@ -85,7 +85,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
             found.append(f"analysis.values {self.values!r} needs at least 2 features or networks")
         if self.values == "loadings" and self.networks is None:
             found.append("analysis.values 'loadings' needs analysis.networks: features have no maps")
-        if self.values == "blocks" and not self.groups:
+        if self.values == "blocks" and not self.block_groups(setting):
             found.append(
                 "analysis.values 'blocks' needs analysis.groups: nothing says which group a network is of"
             )
@@ -121,10 +121,17 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
             (),
             self.center,
             self.scale,
-            self.groups,
+            self.block_groups(setting),
             self.bands,
             self.shrinkage,
         )
+
+    def block_groups(self, setting: Setting) -> tuple[str, ...]:
+        """Return the group of each network: as given, or the systems of the template that they come from."""
+        earlier = setting.earlier.get(self.networks or "")
+        if self.values == "blocks" and not self.groups and isinstance(earlier, IcaTable):
+            return earlier.template_systems
+        return self.groups
 
     def _n_courses(self, setting: Setting) -> int:
         earlier = setting.earlier.get(self.networks or "")
