@@ -10,6 +10,7 @@ from scipy.stats import binom, chi2, ncx2
 
 from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
+from capedjica.algorithms.ica.calibration import GUIDED
 from capedjica.algorithms.ica.guided import (
     DEAF_PLAN,
     EVIDENCE,
@@ -314,7 +315,8 @@ def test_stability_is_that_of_the_difference_and_none_where_nothing_could_move()
     np.testing.assert_array_equal(found.stability, 0.0)
     _, found, _ = guided(perturbed(), 20.0)
     assert found.stability.shape == (R,)
-    assert ((found.stability >= 0) & (found.stability <= 1)).all()
+    # Never good: another run may find evidence to move where this one found none.
+    assert ((found.stability >= 0) & (found.stability <= GUIDED)).all()
     assert found.stability.max() > 0
 
 
