@@ -25,6 +25,7 @@ from capedjica.algorithms.ica.guided import (
     support_clip,
     without_observation_noise,
 )
+from capedjica.algorithms.ica.maps.calibration import GUIDED
 from capedjica.algorithms.ica.subject_level import ROTATION, SUBSPACE, projector
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.svec import svec, svec_size, unsvec
@@ -323,7 +324,8 @@ def test_stability_is_that_of_the_difference_and_none_where_nothing_could_move()
     np.testing.assert_array_equal(found.stability, 0.0)
     _, found, _ = guided(perturbed(), 20.0)
     assert found.stability.shape == (R,)
-    assert ((found.stability >= 0) & (found.stability <= 1)).all()
+    # Never good: another run may find evidence to move where this one found none.
+    assert ((found.stability >= 0) & (found.stability <= GUIDED)).all()
     assert found.stability.max() > 0
 
 

@@ -51,6 +51,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
+from capedjica.algorithms.ica.maps.calibration import between_runs, of_guided
 from capedjica.algorithms.ica.maps.moved import LEVEL, Movement
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
@@ -263,6 +264,7 @@ class GuidedMethod:
             # The method has been drawn to the template already: without places of features no more is known.
             denoises=self.noise > 0 and self.basis is not None,
             basis=self.basis,
+            predict=of_guided if self.noise > 0 else between_runs,
             n_iter=len(turned.means),
         )
 
