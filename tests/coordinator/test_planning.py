@@ -371,6 +371,7 @@ def test_the_dictionary_is_plain_json():
                 "template_names": [],
                 "template_systems": [],
                 "group_maps": True,
+                "max_components": None,
             }
         ],
         "n_features": 900,
