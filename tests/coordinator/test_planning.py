@@ -369,6 +369,7 @@ def test_the_dictionary_is_plain_json():
                 "template_origin": None,
                 "template_source": "",
                 "template_names": [],
+                "template_systems": [],
                 "group_maps": True,
                 "max_components": None,
             }

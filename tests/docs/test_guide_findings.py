@@ -61,7 +61,7 @@ def test_the_page_says_what_was_found_and_what_could_be_hidden(walked):
 def test_the_run_leaves_the_table_with_commas_and_with_tabs(walked):
     folder, _ = walked
     by_commas, by_tabs = (
-        list(csv.reader((folder / "run" / "groups" / name).open(), delimiter=delimiter))
+        list(csv.reader((folder / "run" / "groups" / name).read_text().splitlines(), delimiter=delimiter))
         for name, delimiter in (("effects.csv", ","), ("effects.tsv", "\t"))
     )
     assert by_tabs == by_commas

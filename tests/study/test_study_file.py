@@ -154,6 +154,7 @@ TEMPLATE = {
     "template_origin": "public",
     "template_source": "an article",
     "template_names": ("a", "b"),
+    "template_systems": ("x", "y"),
 }
 
 
