@@ -57,7 +57,7 @@ EXPECTED = {
         *(f"groups/{name}" for name in COMPARED),
     },
     "template": {"unmixing.npy", "mixing.npy", "maps.npy", "maps.csv", "template.csv"},
-    "guided": {"unmixing.npy", "mixing.npy", "maps.npy", "maps.csv", "maps_denoised.npy", "template.csv"},
+    "guided": {"unmixing.npy", "mixing.npy", "maps.npy", "maps.csv", "template.csv"},
     "spatial": {"unmixing.npy", "mixing.npy", "maps.npy", "maps.csv"},
     "template, then connectivity": {
         *(f"known/{name}" for name in ("unmixing.npy", "mixing.npy", "maps.npy", "maps.csv")),

@@ -80,10 +80,9 @@ LENGTHS = {
 WIDTHS = {"another number of features": lambda scan: numbers(96, len(scan), scan.shape[1] + 1)}
 
 # What is known to be seen from outside, by the way to run and the neighbour: the reason.
-_WIDTH = "arrays of another width are refused, also by on_bad='zero'; tables and images of studies are not"
+_WIDTH = "vectors of another width are refused; scans are not"
 ESTIMATED = {f"djica-{name}": name for name in ("subject", "paper", "template", "guided", "spatial")}
-KNOWN = {(way, name): _WIDTH for way in (*ESTIMATED, "pca") for name in WIDTHS}
-KNOWN |= {("mean", "another number of features"): _WIDTH}
+KNOWN = {("mean", "another number of features"): _WIDTH}
 _UNAPPROVED = "a site does not begin a study with other files than it approved"
 _NOBODY_LEFT = "a site does not begin a study when none of its people can be used"
 _NOT_ENROLLED = "a site that enrolled nobody takes part with scans that can all be used, or not at all"
