@@ -34,7 +34,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## style, types, import contracts and the tests (under 10 minutes on 2 cores)
+test: lint  ## style, types, import contracts and the tests (10 to 13 minutes on 2 cores)
 	# Three on two cores: tests of FLARE mostly wait.
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
