@@ -10,7 +10,7 @@ from types import ModuleType
 
 # What the parties write down, and by what they answer.
 AGGREGATOR = "capedjica.coordinator.run.journal"
-SITE = "capedjica.site.agent.party"
+SITE = "capedjica.site.agent.study_session"
 
 
 def after_import(name: str, change: Callable[[ModuleType], None]) -> None:

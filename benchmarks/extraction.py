@@ -31,7 +31,7 @@ from capedjica.algorithms.ica.subject_level import SubjectSite
 from capedjica.data.cache import SeriesCache
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.layouts import find_people
-from capedjica.data.people import People
+from capedjica.data.participants import People
 
 SHAPE: Final = (61, 73, 61)
 FULL, QUICK = (64, 150), (3, 30)

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from benchmarks.timing import slot_of
 from capedjica.algorithms.ica.infomax import Infomax
-from capedjica.coordinator.flare.courier import Courier
+from capedjica.coordinator.flare.transport import Courier
 from capedjica.flare.parcels import TRANSIT_SECONDS, write_parcel
 from capedjica.mechanisms.messages import question_hash
 

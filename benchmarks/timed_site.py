@@ -16,7 +16,7 @@ from benchmarks.timing import TIMES, slot_of
 from capedjica.mechanisms.messages import Ask
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.mechanisms.site.answering import Site
-from capedjica.site.agent.party import SiteParty
+from capedjica.site.agent.study_session import SiteParty
 
 
 class TimedSite(SiteParty):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from capedjica.coordinator.flare import courier
-from capedjica.coordinator.flare.courier import Patience
+from capedjica.coordinator.flare import transport
+from capedjica.coordinator.flare.transport import Patience
 
 PATIENCE = Patience(joining=90.0, silence=20.0, release=1000.0)
 ASK = b"\x98\xa3Ask"
@@ -16,14 +16,14 @@ def at(monkeypatch):
     """Return what sets the clock."""
 
     def set_clock(seconds: float) -> None:
-        monkeypatch.setattr(courier.time, "monotonic", lambda: seconds)
+        monkeypatch.setattr(transport.time, "monotonic", lambda: seconds)
 
     set_clock(0.0)
     return set_clock
 
 
 def test_a_site_that_is_silent_is_given_up(at):
-    trip = courier._Trip(ASK, PATIENCE)
+    trip = transport._Trip(ASK, PATIENCE)
     at(20.0)
     assert trip.over(False) is None
     at(20.1)
@@ -31,7 +31,7 @@ def test_a_site_that_is_silent_is_given_up(at):
 
 
 def test_after_another_job_was_submitted_a_site_has_as_long_as_for_joining(at):
-    trip = courier._Trip(ASK, PATIENCE)
+    trip = transport._Trip(ASK, PATIENCE)
     at(100.0)
     trip.excuse()
     at(190.0)

@@ -6,10 +6,10 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
-from capedjica.coordinator.run.conducting import conduct
+from capedjica.coordinator.run.aggregation import conduct
 from capedjica.coordinator.run.results import Cost
 from capedjica.coordinator.run.run_folder import RunFolder
-from capedjica.coordinator.run.standing_file import STANDING
+from capedjica.coordinator.run.site_standing import STANDING
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.one_machine.local_run import find_sites

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from capedjica.coordinator.run.run_folder import RunFolder
-from capedjica.coordinator.run.standing_file import STANDING, open_standing
+from capedjica.coordinator.run.site_standing import STANDING, open_standing
 from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.lost_sites import LEFT_OUT_AFTER
 from capedjica.mechanisms.messages import VERSION, Status

@@ -5,7 +5,7 @@ import pytest
 
 from capedjica.data.covariates import covariate_problems, covariates_of, mean_displacement, with_rows
 from capedjica.data.features import FeatureTable, open_features
-from capedjica.data.people import People
+from capedjica.data.participants import People
 from capedjica.data.scans import Person, Recording
 
 HEADER = "participant_id\tdiagnosis\tage\n"

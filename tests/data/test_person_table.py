@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from capedjica.data import FeatureTable, People, find_people, open_features, person_table
+from capedjica.data import FeatureTable, People, find_people, open_features, participant_table
 from capedjica.data.features import feature_problems
-from capedjica.data.person_table import row_digest
+from capedjica.data.participant_table import row_digest
 from capedjica.data.scans import Person, Recording
 from capedjica.errors import InputError
 
@@ -320,13 +320,13 @@ def test_a_pipe_is_no_table(tmp_path):
 @pytest.fixture
 def readings(monkeypatch):
     """Names of the files that are read."""
-    names, read = [], person_table._read
+    names, read = [], participant_table._read
 
     def noted(path):
         names.append(path.name)
         return read(path)
 
-    monkeypatch.setattr(person_table, "_read", noted)
+    monkeypatch.setattr(participant_table, "_read", noted)
     return names
 
 
@@ -357,7 +357,9 @@ def test_names_and_numbers_of_people_are_not_in_representations(tmp_path):
     path = written(tmp_path, PLAIN.replace("sub-01", "sub-smith"))
     found = people(tmp_path, "age")
     person = found.people[1]
-    shown = " ".join(map(repr, (found, person, person.recordings[0], person_table.read_person_table(path))))
+    shown = " ".join(
+        map(repr, (found, person, person.recordings[0], participant_table.read_person_table(path)))
+    )
     shown = re.sub("0x[0-9a-f]+", "", shown)  # addresses in memory are anything
     assert "smith" not in shown
     assert "41" not in shown

@@ -9,7 +9,7 @@ import pytest
 from capedjica.privacy import gaussian_epsilon, gaussian_mu
 from capedjica.securesum.identity import Identity
 from capedjica.site.home import SiteHome
-from capedjica.site.people.enrolment import read_enrolment
+from capedjica.site.participants.enrolment import read_enrolment
 from tests.docs.test_docs import ROOT
 from tests.support.command_lines import command_lines, parse
 from tests.support.shell import run_script

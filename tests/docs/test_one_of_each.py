@@ -15,7 +15,7 @@ PLACES = {
     r"\bContract\(\n": {"mechanisms/terms.py"},
     r"^class Release\b": {"privacy/accountants.py"},
     # Drafts get their names here; the other one gives a new key the place of the old.
-    r"\bos\.replace\(": {"tools/durable.py", "site/key_rotation.py"},
+    r"\bos\.replace\(": {"tools/atomic_files.py", "site/key_rotation.py"},
     r"else ascii\(letter\)|isprintable\(\) else": {"tools/text.py"},
     r"^\w+ = NDArray\[np\.(float64|floating)\]$": {"tools/arrays.py", "algorithms/kernels.py"},
     r"^RESERVE\b": {"mechanisms/terms.py"},
@@ -25,7 +25,7 @@ PLACES = {
     r"1 - \w+\.reserve\b": {"mechanisms/contract.py"},
     r"2 \* n_sites // 3": {"securesum/parameters.py"},
     # The other one tells drafts of the living from those of the killed.
-    r"\bfcntl\.flock\(": {"tools/locks.py", "tools/durable.py"},
+    r"\bfcntl\.flock\(": {"tools/locks.py", "tools/atomic_files.py"},
 }
 
 

@@ -11,7 +11,7 @@ from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import open_people
+from capedjica.site.participants.cohort import open_people
 from tests.support.places import ROOT
 from tests.support.small_study import make_study
 

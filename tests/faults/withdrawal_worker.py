@@ -12,10 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-from capedjica.data.people import People
+from capedjica.data.participants import People
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import open_people
+from capedjica.site.participants.cohort import open_people
 from capedjica.study.study_file import Study
 
 

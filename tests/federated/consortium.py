@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from capedjica.coordinator.flare.courier import Patience
 from capedjica.coordinator.flare.federation import Federation
 from capedjica.coordinator.flare.progress import Progress, read_progress
 from capedjica.coordinator.flare.provisioning import provision
 from capedjica.coordinator.flare.remote_run import Follower, Terms, run_federated
+from capedjica.coordinator.flare.transport import Patience
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.flare import processes
 from capedjica.one_machine.flare_demo import start_site

@@ -28,7 +28,7 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.securesum.identity import Identity
 from capedjica.securesum.parameters import Roster
-from capedjica.site.agent.desk import Desk
+from capedjica.site.agent.responder import Desk
 
 HASH = bytes(32)
 HELLO = encode(Hello(VERSION, HASH, b"", [], b"", bytes(16)))

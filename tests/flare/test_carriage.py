@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from capedjica.coordinator.flare import courier as courier_module
 from capedjica.coordinator.flare.carrier import CarrierLostError
-from capedjica.coordinator.flare.courier import Courier, Patience
+from capedjica.coordinator.flare.transport import Courier, Patience
 from capedjica.errors import ProtocolError
 from capedjica.flare import parcels
 from capedjica.flare.parcels import Notice, Parcel, write_notice, write_parcel
 from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Status, Unknown, question_hash, read_reply
 from capedjica.site.agent import desk as desk_module
-from capedjica.site.agent.desk import Desk
+from capedjica.site.agent.responder import Desk
 from tests.flare.carriers import (
     ASK,
     BEGIN,

@@ -14,7 +14,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from capedjica.coordinator.flare import relay as aggregator_relay
-from capedjica.coordinator.flare.posts import Post, read_replies
+from capedjica.coordinator.flare.carrier_messages import Post, read_replies
 from capedjica.coordinator.flare.relay import AggregatorRelay
 from capedjica.flare import link
 from capedjica.flare.link import Caller, LinkError, Listener, answer_calls, owners

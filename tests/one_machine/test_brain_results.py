@@ -15,9 +15,9 @@ from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.data.cache import SeriesCache
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.people.roll import open_people
-from capedjica.site.results import per_person
-from capedjica.site.results.per_person import purge_results, write_local_results
+from capedjica.site.participants.cohort import open_people
+from capedjica.site.results import individual
+from capedjica.site.results.individual import purge_results, write_local_results
 from capedjica.study.study_file import Study
 from tests.support.small_scans import COMPONENTS, SUBJECTS, atlas_study, make_scans
 from tests.support.small_study import SIDE, make_study
@@ -166,7 +166,7 @@ def test_the_numbers_are_those_of_the_maps_applied_to_the_scan(studies, home):
 
 def test_an_interruption_leaves_whole_people_who_are_kept(studies, home, monkeypatch):
     run, done = studies[0].folder / "run", []
-    analyse = per_person.analyse_subject
+    analyse = individual.analyse_subject
 
     def stop(*arguments):
         if len(done) == 3:
@@ -175,7 +175,7 @@ def test_an_interruption_leaves_whole_people_who_are_kept(studies, home, monkeyp
         return analyse(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(per_person, "analyse_subject", stop)
+        patch.setattr(individual, "analyse_subject", stop)
         with pytest.raises(KeyboardInterrupt):
             write_local_results(run, home)
     (folder,) = home.results_path.iterdir()

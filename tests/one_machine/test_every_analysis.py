@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from capedjica import private_mean
-from capedjica.algorithms.ica.one_person import centre, connectivity, standardise
+from capedjica.algorithms.ica.individual import centre, connectivity, standardise
 from capedjica.coordinator.planning.plan import plan_study
 from capedjica.coordinator.planning.plan_text import show_plan
 from capedjica.coordinator.run.report import run_report
@@ -25,8 +25,8 @@ from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy import gaussian_epsilon
-from capedjica.study.analyses.of_rows import MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
+from capedjica.study.analyses.tabular import MeanTable, RegressionTable
 from capedjica.study.approval_text import show_study
 from capedjica.study.study_file import Study, write_study
 from tests.support.drafts import ANALYSES, GROUPS, PUBLIC_KNOWLEDGE, draft

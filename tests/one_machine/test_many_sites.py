@@ -6,7 +6,7 @@ import pytest
 from capedjica.errors import InputError
 from capedjica.one_machine.many_sites import Limits, make_sites
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import call_roll
+from capedjica.site.participants.cohort import call_roll
 
 LIMITS = Limits(20.0, 10.0, 1e-5)
 PEOPLE = {"a1": "North", "a2": "North", "b1": "South West", "b2": "South West", "b3": "South West"}

@@ -6,8 +6,8 @@ import re
 import msgspec
 import pytest
 
-from capedjica.study.analyses.of_rows import KMeansTable, MeanTable
 from capedjica.study.analyses.pca import PcaTable
+from capedjica.study.analyses.tabular import KMeansTable, MeanTable
 from tests.support.drafts import TABLE, draft
 from tests.support.in_process import run_main
 from tests.support.kinds import SIZES, make_kind

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
-from capedjica.algorithms.ica.one_person import analyse_subject
+from capedjica.algorithms.ica.individual import analyse_subject
 from capedjica.cli import app
 from capedjica.coordinator.run.comparison import compare_runs
 from capedjica.coordinator.run.report import comparison_report, run_findings, run_report
@@ -31,7 +31,7 @@ from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.pictures.slices import FADED
 from capedjica.report.pictures.viewer import volumes
-from capedjica.site.people.roll import open_people
+from capedjica.site.participants.cohort import open_people
 from capedjica.site.results.page import write_local_report
 from capedjica.study.study_file import Study
 from tests.attacks.views.leaks import Needles

@@ -8,8 +8,8 @@ import pytest
 from capedjica.coordinator.run.report import run_findings, run_report
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
+from capedjica.report.data_location import AT_SITES, ON_ONE_MACHINE, whereabouts_of
 from capedjica.report.group import group_page
-from capedjica.report.whereabouts import AT_SITES, ON_ONE_MACHINE, whereabouts_of
 from tests.support.small_study import make_study
 
 # What is true of sites with machines of their own alone.

@@ -12,16 +12,16 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.messages import Refusal, Status
 from capedjica.one_machine.local_run import run_study
 from capedjica.securesum.identity import Identity
-from capedjica.site.agent.party import SiteParty
+from capedjica.site.agent.study_session import SiteParty
 from capedjica.site.approval.admission import Kind, Scans, why_not
 from capedjica.site.approval.participation import approve
 from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.site.consent.consents import withdrawn_path
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import record_path
-from capedjica.site.people.enrolment import enrolment_path
-from capedjica.site.people.roll import enrol
+from capedjica.site.participants.approved_scans import record_path
+from capedjica.site.participants.cohort import enrol
+from capedjica.site.participants.enrolment import enrolment_path
 from capedjica.study.study_file import Study, write_study
 from tests.site.agent.agents import hello, read
 from tests.site.test_settled import begin

@@ -19,9 +19,9 @@ from capedjica.site.approval.admission import Scans, problems, why_not
 from capedjica.site.approval.participation import approve
 from capedjica.site.check import show_terms, site_report
 from capedjica.site.home import SiteHome
-from capedjica.site.people import approved_scans
-from capedjica.site.people.approved_scans import read_record, record_path
-from capedjica.site.people.roll import enrol, open_people
+from capedjica.site.participants import approved_scans
+from capedjica.site.participants.approved_scans import read_record, record_path
+from capedjica.site.participants.cohort import enrol, open_people
 from tests.support.small_study import SIDE, changed, make_study
 
 AGAIN = "to use them as they are now, approve it again"

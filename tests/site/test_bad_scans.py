@@ -9,7 +9,7 @@ import pytest
 
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site.check import site_report
-from capedjica.site.people.roll import enrol, open_people
+from capedjica.site.participants.cohort import enrol, open_people
 from capedjica.study.study_file import Study
 from tests.support.small_scans import make_scans
 

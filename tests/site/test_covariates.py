@@ -12,8 +12,8 @@ from capedjica.site.approval.admission import Scans, why_not
 from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import consenting
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import approved_people, differences, read_record
-from capedjica.site.people.roll import call_roll, look, open_people
+from capedjica.site.participants.approved_scans import approved_people, differences, read_record
+from capedjica.site.participants.cohort import call_roll, look, open_people
 from capedjica.site.run import _Watched
 from tests.support.kinds import make_kind
 

@@ -14,8 +14,8 @@ from capedjica.site.approval.admission import problems
 from capedjica.site.approval.participation import affected, approve
 from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome
-from capedjica.site.people.enrolment import enrolment_path, read_enrolment
-from capedjica.site.people.roll import call_roll, enrol, open_people
+from capedjica.site.participants.cohort import call_roll, enrol, open_people
+from capedjica.site.participants.enrolment import enrolment_path, read_enrolment
 from capedjica.study.study_file import Study, write_study
 from tests.support.small_study import SIDE, SIZES, make_study
 

@@ -15,10 +15,10 @@ from capedjica.site.approval.participation import approve
 from capedjica.site.check import show_site, site_report
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import read_record
-from capedjica.site.people.roll import enrol, open_people
-from capedjica.site.results.per_person import write_local_results
-from capedjica.study.analyses.of_rows import MeanTable, RegressionTable
+from capedjica.site.participants.approved_scans import read_record
+from capedjica.site.participants.cohort import enrol, open_people
+from capedjica.site.results.individual import write_local_results
+from capedjica.study.analyses.tabular import MeanTable, RegressionTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, Study, StudyFile, write_study
 from tests.site.test_approved_scans import changed_since_approval
 from tests.site.test_settled import begin

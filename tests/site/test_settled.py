@@ -13,8 +13,8 @@ from capedjica.site.approval.admission import problems
 from capedjica.site.approval.participation import affected, approve
 from capedjica.site.check import site_report
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import record_path
-from capedjica.site.people.roll import call_roll, enrol, open_people
+from capedjica.site.participants.approved_scans import record_path
+from capedjica.site.participants.cohort import call_roll, enrol, open_people
 from tests.site.test_withdrawal import Opened
 from tests.support.small_study import SIDE, make_study
 

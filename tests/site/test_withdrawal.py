@@ -20,10 +20,10 @@ from capedjica.site.consent import consents, withdrawal
 from capedjica.site.consent.consents import NOTE, read_withdrawn, withdrawn_path
 from capedjica.site.consent.withdrawal import withdraw
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import read_record
-from capedjica.site.people.enrolment import enrolment_path, read_enrolment
-from capedjica.site.people.roll import call_roll, enrol, open_people
-from capedjica.site.results import per_person
+from capedjica.site.participants.approved_scans import read_record
+from capedjica.site.participants.cohort import call_roll, enrol, open_people
+from capedjica.site.participants.enrolment import enrolment_path, read_enrolment
+from capedjica.site.results import individual
 from tests.support.in_process import run_main
 from tests.support.small_study import SIZES, make_study
 
@@ -297,7 +297,7 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
 def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, monkeypatch, killed):
     """Somebody withdraws while their own are written; or while they are, and the process is killed then."""
     run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
-    genuine = per_person._files
+    genuine = individual._files
 
     def withdrawing(label, *others):
         files = list(genuine(label, *others))
@@ -306,14 +306,14 @@ def test_results_that_are_being_written_are_removed_too(home, study, tmp_path, m
             withdraw(home, PERSON)
         yield from files
 
-    monkeypatch.setattr(per_person, "_files", withdrawing)
+    monkeypatch.setattr(individual, "_files", withdrawing)
     if killed:
         with monkeypatch.context() as dying:
-            dying.setattr(per_person.shutil, "rmtree", lambda *_, **__: None)
-            per_person.write_local_results(tmp_path / "run", home)
+            dying.setattr(individual.shutil, "rmtree", lambda *_, **__: None)
+            individual.write_local_results(tmp_path / "run", home)
         (folder,) = home.results_path.iterdir()
         assert (folder / PERSON).is_dir()
-    done = per_person.write_local_results(tmp_path / "run", home)
+    done = individual.write_local_results(tmp_path / "run", home)
     assert done.unusable == (PERSON,)
     assert (done.written, done.kept) == ((0, 5) if killed else (5, 0))
     assert sorted(path.name for path in done.folder.glob("*sub-*")) == [

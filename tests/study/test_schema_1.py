@@ -18,7 +18,7 @@ from capedjica.coordinator.run.report import run_report
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.results.per_person import write_local_results
+from capedjica.site.results.individual import write_local_results
 from capedjica.study.study_file import Study, read_study_file, write_study
 from tests.support.drafts import ANALYSES, draft
 from tests.support.places import ROOT

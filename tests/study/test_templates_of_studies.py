@@ -12,9 +12,9 @@ from capedjica.coordinator.run.report import run_report
 from capedjica.data.templates import read_template
 from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
-from capedjica.site.results.per_person import write_local_results
+from capedjica.site.results.individual import write_local_results
 from capedjica.study.analyses import IcaTable
-from capedjica.study.analyses.of_rows import MeanTable
+from capedjica.study.analyses.tabular import MeanTable
 from capedjica.study.approval_text import describe
 from capedjica.study.study_file import Study, write_study
 from tests.support.drafts import draft, with_ica

@@ -6,8 +6,8 @@ from capedjica.data.features import FeatureTable
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.analyses import IcaTable
 from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable
-from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
+from capedjica.study.analyses.tabular import HistogramTable, KMeansTable, MeanTable, RegressionTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile
 
 # What stands under [features], though it is said together with the analysis.

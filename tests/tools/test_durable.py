@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from capedjica.errors import InputError
-from capedjica.tools.durable import TakenError, whole_file, write_whole, writing
+from capedjica.tools.atomic_files import TakenError, whole_file, write_whole, writing
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_what_a_killed_process_left_makes_way(file):
 
 def test_the_draft_of_a_process_is_swept_when_it_was_killed_and_not_before(file):
     script = (
-        "import pathlib, sys, time; from capedjica.tools.durable import whole_file\n"
+        "import pathlib, sys, time; from capedjica.tools.atomic_files import whole_file\n"
         "with whole_file(pathlib.Path(sys.argv[1])): print(flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE) as writer:

@@ -13,7 +13,7 @@ r"""Outcomes of one person: a vector of numbers from the time courses and maps o
 An outcome touches one scan only, so it costs nothing. Partial correlations come from
 :math:`P = ((1 - \lambda) R + \lambda I)^{-1}` as :math:`-P_{ij} / \sqrt{P_{ii} P_{jj}}`, which exist for
 :math:`\lambda > 0` however short the scan; a person's own maps from dual regression
-(:mod:`capedjica.algorithms.ica.one_person`).
+(:mod:`capedjica.algorithms.ica.individual`).
 
 **Centre and scale** standardise the numbers, so that one bound C on the norm suits all of them. They are
 public: from theory (:func:`from_theory`), a cohort that is public (:func:`from_public_cohort`) or an earlier
@@ -39,7 +39,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from capedjica.algorithms.ica.one_person import (
+from capedjica.algorithms.ica.individual import (
     centre,
     connectivity,
     fishers_z,

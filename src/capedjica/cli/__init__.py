@@ -15,13 +15,13 @@ from capedjica.cli.coordinator.report import compare, report
 from capedjica.cli.coordinator.run import run
 from capedjica.cli.coordinator.status import status
 from capedjica.cli.coordinator.study import app as study_app
-from capedjica.cli.first_look.demo import demo, federated_demo
-from capedjica.cli.first_look.simulate import simulate
-from capedjica.cli.first_look.sites import app as sites_app
 from capedjica.cli.options import by_role
 from capedjica.cli.site import connection
 from capedjica.cli.site.commands import app as site_app
 from capedjica.cli.site.ledger import app as ledger_app
+from capedjica.cli.trial.demo import demo, federated_demo
+from capedjica.cli.trial.simulate import simulate
+from capedjica.cli.trial.sites import app as sites_app
 from capedjica.errors import CapedjicaError
 
 INTERRUPTED: Final = 130

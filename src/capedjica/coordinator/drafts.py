@@ -12,7 +12,7 @@ import msgspec
 from capedjica.errors import InputError
 from capedjica.securesum.identity import PublicIdentity
 from capedjica.study.study_file import SiteTable, Study, StudyFile, read_study_file, site_block, study_path
-from capedjica.tools.durable import whole_file, writing
+from capedjica.tools.atomic_files import whole_file, writing
 from capedjica.tools.toml import listed
 
 

@@ -20,7 +20,7 @@ from capedjica.securesum.identity import Card
 from capedjica.study.public_files import copy_file
 from capedjica.study.study_file import SiteTable
 from capedjica.tools.arrays import FloatArray
-from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.atomic_files import write_whole, writing
 from capedjica.tools.text import printable
 from capedjica.tools.toml import listed, problems
 

@@ -2,7 +2,7 @@
 
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.layouts import find_people
-from capedjica.data.people import People
+from capedjica.data.participants import People
 from capedjica.data.scans import Problem
 from capedjica.data.simulated.synthetic import SyntheticModel, SyntheticStudy, make_synthetic
 

@@ -24,7 +24,7 @@ import numpy as np
 from capedjica.data.scans import Features, Recording
 from capedjica.errors import InputError
 from capedjica.tools.arrays import Scan
-from capedjica.tools.durable import write_whole
+from capedjica.tools.atomic_files import write_whole
 
 _ENTRY: Final = re.compile(r"([0-9a-f]{16}-)?[0-9a-f]{64}\.npy|\..*\.npy\.[0-9a-f]{16}\.part")
 _DIGEST_SIZE: Final = 32

@@ -1,7 +1,7 @@
 """Covariates of a person: their row of ``participants.tsv``, and how far they moved in the scanner.
 
-A row is read as :mod:`capedjica.data.person_table` reads one, and travels with the person: whoever has none
-that can be used has no covariates, which during a run is nobody's business, and is told to the site before.
+A row is read as :mod:`capedjica.data.participant_table` reads one, and travels with the participant. A
+participant without a usable row has no covariates; the site is told before a run, and nobody during it.
 Motion is the mean framewise displacement (mm) over all volumes of all recordings, from fMRIPrep's tables of
 confounds.
 """
@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from capedjica.data.person_table import BadTableError, quoted_columns, read_person_table, row_cells
+from capedjica.data.participant_table import BadTableError, quoted_columns, read_person_table, row_cells
 from capedjica.data.scans import Person, Problem, Recording
 from capedjica.data.timeseries import is_number
 

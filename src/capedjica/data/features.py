@@ -17,7 +17,7 @@ import numpy as np
 from capedjica.algorithms.ica.scan_length import LONGEST_SCAN
 from capedjica.data.columns import Columns, RegionColumns
 from capedjica.data.images import ImageFeatures, Labels, Maps, Voxels, new_image
-from capedjica.data.person_table import PARTICIPANT, PersonRows
+from capedjica.data.participant_table import PARTICIPANT, PersonRows
 from capedjica.data.scans import Features
 from capedjica.errors import InputError
 from capedjica.privacy import validate

@@ -7,7 +7,7 @@
               ``*_desc-confounds_timeseries.tsv`` beside them and ``participants.tsv`` on top
 ``abide``     nilearn's copy of ABIDE, as ``nilearn.datasets.fetch_abide_pcp`` leaves it:
               ``ABIDE_pcp/cpac/nofilt_noglobal/*_rois_cc200.1D`` and ``Phenotypic_V1_0b_preprocessed1.csv``
-``table``     one table with a row per person (:mod:`capedjica.data.person_table`), which has to be opened
+``table``     one table with a row per person (:mod:`capedjica.data.participant_table`), opened to look
 ============  ===========================================================================================
 
 Privacy is that of people, so all recordings of one person must be found to be theirs. A file belongs to the
@@ -28,7 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar, cast, get_args
 
-from capedjica.data.person_table import TABLE_SUFFIXES, is_person_table, read_person_table, table_problems
+from capedjica.data.participant_table import (
+    TABLE_SUFFIXES,
+    is_person_table,
+    read_person_table,
+    table_problems,
+)
 from capedjica.data.scans import Person, Problem, Recording, stem
 from capedjica.data.timeseries import SUFFIXES, is_table
 from capedjica.errors import InputError

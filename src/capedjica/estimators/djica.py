@@ -19,11 +19,11 @@ from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.djica import djica
 from capedjica.algorithms.ica.dp_djica import dp_djica
 from capedjica.algorithms.ica.guided import GuidedMethod
+from capedjica.algorithms.ica.individual import analyse_subject
 from capedjica.algorithms.ica.infomax import Infomax
 from capedjica.algorithms.ica.maps.component_number import AUTO, ComponentNumber
-from capedjica.algorithms.ica.maps.moved import Movement
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
-from capedjica.algorithms.ica.one_person import analyse_subject
+from capedjica.algorithms.ica.maps.template_shift import Movement
 from capedjica.algorithms.ica.paper_method import PaperMethod, PaperOptions, reduce
 from capedjica.algorithms.ica.scan_length import TYPICAL_SCAN, check_scan_length, longest_scan
 from capedjica.algorithms.ica.spatial import SpatialMethod
@@ -177,7 +177,7 @@ class CapeDJICA(Transformer):
         What the template calls the networks; empty without one.
     movements_ : tuple of Movement
         How far each network is from the template, where that was measured
-        (:mod:`capedjica.algorithms.ica.maps.moved`).
+        (:mod:`capedjica.algorithms.ica.maps.template_shift`).
     recoverable_ : array of shape (n_components,)
         Whether each map can be told from what was published; False where clipping has buried a component
         that is far weaker than others. Such maps have a stability of 0.
@@ -661,7 +661,7 @@ class CapeDJICA(Transformer):
     def subject_maps(self, X: Any) -> Any:
         """Return the own maps (components, features) of one subject, or of each in a list or dict.
 
-        By dual regression (:mod:`capedjica.algorithms.ica.one_person`): the time courses that explain a scan
+        By dual regression (:mod:`capedjica.algorithms.ica.individual`): the time courses that explain a scan
         best given the group's maps, standardised, then the maps that explain it best given these. They are
         about single people, and not private.
         """

@@ -22,7 +22,7 @@ from capedjica.data.features import (
     read_public,
 )
 from capedjica.data.images import ImageFeatures, Labels, Maps, UnusableError, Voxels
-from capedjica.data.people import joined
+from capedjica.data.participants import joined
 from capedjica.data.scans import Recording
 from capedjica.errors import InputError
 from capedjica.estimators.inputs import OnBad, Sites, name_sites

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from capedjica.algorithms.analysis import ReleasedMean, ResultTable
 from capedjica.algorithms.ica.maps.denoising import denoised_words
-from capedjica.algorithms.ica.maps.moved import movement_table
+from capedjica.algorithms.ica.maps.template_shift import movement_table
 from capedjica.mechanisms.contract import Contract
+from capedjica.report.data_location import IN_ONE_PROCESS
 from capedjica.report.group import Findings, group_page
 from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.pictures.brain import find_peaks
 from capedjica.report.pictures.figures import maps_figure, profiles_figure, slices_figure
-from capedjica.report.whereabouts import IN_ONE_PROCESS
 from capedjica.tools.text import counted
 
 if TYPE_CHECKING:

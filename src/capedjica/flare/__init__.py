@@ -2,5 +2,5 @@
 
 The site's end is in ``capedjica.site.flare``, the server's in ``capedjica.coordinator.flare``; nothing else
 imports FLARE. How a question becomes an answer although sites compute for minutes and networks fail is in
-``parcels``, and at the two ends in ``desk`` and ``courier``, none of which know anything of FLARE.
+``parcels``, and at the two ends in ``responder`` and ``transport``, none of which know anything of FLARE.
 """

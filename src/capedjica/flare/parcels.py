@@ -3,8 +3,9 @@
 Every question travels in a parcel that is known by the question's hash. A site keeps working on a question
 while the aggregator, every few seconds, asks for it again: as long as the site says that it is busy, it is
 alive. So a statistic may take an hour and a dead site is still noticed within ``Patience.silence`` of the
-aggregator's end, :mod:`capedjica.coordinator.flare.courier`. A parcel that got lost is sent again; the site's
-end, :mod:`capedjica.site.agent.desk`, knows it by its hash and works on it once.
+aggregator's end, :mod:`capedjica.coordinator.flare.transport`.
+A parcel that got lost is sent again; the site's end, :mod:`capedjica.site.agent.responder`, knows it by its
+hash and works on it once.
 
 All that comes back is signed by the site for the question of that hash
 (:func:`capedjica.mechanisms.messages.read_reply`), so it does not matter who carries it.

@@ -24,9 +24,9 @@ import psutil
 from capedjica.errors import InputError
 from capedjica.flare.launch import FINAL_CODE, program_input
 from capedjica.flare.workspace import hand_over
+from capedjica.tools.atomic_files import write_private
 from capedjica.tools.confinement.calls import prctl
 from capedjica.tools.confinement.carrier import Confinement
-from capedjica.tools.durable import write_private
 from capedjica.tools.locks import locked
 
 _MODULE: Final = "capedjica.flare.processes"

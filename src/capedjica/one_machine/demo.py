@@ -23,7 +23,7 @@ from capedjica.estimators.djica import Method
 from capedjica.mechanisms.contract import MechanismName
 from capedjica.metrics import match_components, normalized_gain_index
 from capedjica.report.pictures.figures import convergence_figure, maps_figure, save
-from capedjica.tools.durable import write_whole
+from capedjica.tools.atomic_files import write_whole
 from capedjica.tools.version import __version__
 
 SITES: Final = 4

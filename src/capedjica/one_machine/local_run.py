@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from capedjica.coordinator.run.conducting import check_seed, conduct
+from capedjica.coordinator.run.aggregation import check_seed, conduct
 from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.coordinator.run.watcher import Watcher
@@ -17,7 +17,7 @@ from capedjica.privacy.wording import round_up
 from capedjica.site.approval.admission import Scans, problems, spent_on, why_not
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import call_roll
+from capedjica.site.participants.cohort import call_roll
 from capedjica.site.run import attending
 from capedjica.study.study_file import SiteTable, Study
 from capedjica.tools.log_files import logged

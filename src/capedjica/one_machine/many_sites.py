@@ -30,7 +30,7 @@ from capedjica.securesum.identity import NAME_PATTERN
 from capedjica.site.approval.participation import approve, check_terms
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.tools.durable import writing
+from capedjica.tools.atomic_files import writing
 from capedjica.tools.text import counted, printable
 from capedjica.tools.toml import listed
 

@@ -42,7 +42,7 @@ from capedjica.privacy.ledger.keys import verifies
 from capedjica.privacy.ledger.memory import memory_ledger
 from capedjica.privacy.reserved_delta import RESERVED_DELTA, check_reserve
 from capedjica.privacy.wording import round_up, short
-from capedjica.tools.durable import TakenError, write_whole
+from capedjica.tools.atomic_files import TakenError, write_whole
 
 _STUDY: Final = hashlib.sha256(b"capedjica budget 1").digest()
 _TITLE: Final = "budget of several calls"

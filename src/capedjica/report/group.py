@@ -14,15 +14,15 @@ from capedjica.algorithms.reliability import GRADES, RELIABLE, rounded
 from capedjica.mechanisms.contract import Contract
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.report import accounts
+from capedjica.report.data_location import AT_SITES, Whereabouts
 from capedjica.report.downloads import Figure, table
-from capedjica.report.in_short import in_short
 from capedjica.report.labels import label_table
+from capedjica.report.lay_summary import in_short
 from capedjica.report.maps import MapSet, components, maps_file, viewer_data
 from capedjica.report.methods import paragraph, references
 from capedjica.report.page import render
 from capedjica.report.pictures import charts
 from capedjica.report.sections import Section, shown_table
-from capedjica.report.whereabouts import AT_SITES, Whereabouts
 
 _METHOD_NAMES: Final = {
     "subject": "the default method: one short vector per person and release",

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from capedjica.algorithms.ica.one_person import standardise
+from capedjica.algorithms.ica.individual import standardise
 from capedjica.report.downloads import Figure, png, table
 from capedjica.report.page import render
 from capedjica.report.pictures import charts, slices

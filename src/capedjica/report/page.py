@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capedjica.privacy.wording import NOT_PRIVATE, round_up, short
-from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.atomic_files import write_whole, writing
 from capedjica.tools.text import counted
 
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from capedjica.errors import InputError
-from capedjica.tools.durable import TakenError, write_whole, writing
+from capedjica.tools.atomic_files import TakenError, write_whole, writing
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64

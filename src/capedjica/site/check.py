@@ -25,9 +25,9 @@ from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR, round_up, short
 from capedjica.site.approval.admission import Reason, Scans, spent_on, why_not
 from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import read_record
-from capedjica.site.people.enrolment import Enrolment
-from capedjica.site.people.roll import Roll, Tick
+from capedjica.site.participants.approved_scans import read_record
+from capedjica.site.participants.cohort import Roll, Tick
+from capedjica.site.participants.enrolment import Enrolment
 from capedjica.study.approval_text import describe, show_facts, show_releases
 from capedjica.study.study_file import Study
 from capedjica.tools.terminal import show_heading, show_paragraph

@@ -16,7 +16,7 @@ from capedjica.errors import InputError
 from capedjica.privacy.charges import Cap
 from capedjica.privacy.ledger import Ledger, Policy, Totals, WrongKeyError
 from capedjica.securesum.identity import Identity, PublicIdentity
-from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.atomic_files import write_whole, writing
 from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1

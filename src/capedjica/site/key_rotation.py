@@ -26,8 +26,8 @@ from capedjica.securesum.identity import Identity, PublicIdentity
 from capedjica.site.approval.admission import approved
 from capedjica.site.home import SiteHome
 from capedjica.site.idle import resting
-from capedjica.site.people.enrolment import read_enrolment
-from capedjica.tools.durable import sync_folder
+from capedjica.site.participants.enrolment import read_enrolment
+from capedjica.tools.atomic_files import sync_folder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from capedjica.data.covariates import Covariates
-from capedjica.data.people import People
+from capedjica.data.participants import People
 from capedjica.errors import CapedjicaError
 from capedjica.mechanisms.messages import CarrierName
 from capedjica.mechanisms.site.answering import Site, SitePolicy
@@ -17,7 +17,7 @@ from capedjica.securesum.noise import NoiseSource
 from capedjica.site.approval.participation import approve
 from capedjica.site.consent.consents import Consenting
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import open_people
+from capedjica.site.participants.cohort import open_people
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import Scan
 from capedjica.tools.log_files import logged, private_log

@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeVar
 import msgspec
 
 from capedjica.errors import InputError
-from capedjica.tools.durable import whole_file
+from capedjica.tools.atomic_files import whole_file
 
 
 class WithFiles(Protocol):

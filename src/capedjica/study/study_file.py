@@ -31,7 +31,7 @@ from capedjica.study.analyses import AnalysisTable, IcaTable, Setting, provider,
 from capedjica.study.canonical import canonical
 from capedjica.study.planned_releases import planned_releases
 from capedjica.study.public_files import WithFiles, file_names, file_problems, with_hashes
-from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.atomic_files import write_whole, writing
 from capedjica.tools.toml import check_schema, listed, parse_toml, problems, toml_value
 
 SCHEMA: Final = 2

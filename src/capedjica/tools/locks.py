@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capedjica.errors import InputError
-from capedjica.tools.durable import writing
+from capedjica.tools.atomic_files import writing
 
 
 class BusyError(InputError):

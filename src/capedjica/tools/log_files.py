@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from capedjica.tools.durable import writing
+from capedjica.tools.atomic_files import writing
 
 # No name of a module begins so: what goes into FLARE's logs, and what must not, is told apart by it.
 PRIVATE_LOGS: Final = "capedjica-site"

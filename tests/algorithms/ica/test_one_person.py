@@ -5,7 +5,7 @@ import pytest
 from scipy import signal
 from sklearn.linear_model import LinearRegression
 
-from capedjica.algorithms.ica.one_person import (
+from capedjica.algorithms.ica.individual import (
     SEGMENT,
     analyse_subject,
     connectivity,

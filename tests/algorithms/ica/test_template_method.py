@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from capedjica.algorithms.ica.basis import low_pass
-from capedjica.algorithms.ica.maps.moved import movement
 from capedjica.algorithms.ica.maps.networks import pseudo_inverse
+from capedjica.algorithms.ica.maps.template_shift import movement
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.ica.template_method import TemplateMethod, difference, difference_clip
 from capedjica.data import make_synthetic

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capedjica.coordinator.flare.carrier import Carrier
-from capedjica.coordinator.flare.courier import Courier, Patience, Send
-from capedjica.coordinator.flare.posts import Order
+from capedjica.coordinator.flare.carrier_messages import Order
+from capedjica.coordinator.flare.transport import Courier, Patience, Send
 from capedjica.flare import processes
 from capedjica.flare.kit import write_json
 from capedjica.mechanisms.aggregator.driving import Exchange

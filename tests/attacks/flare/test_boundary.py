@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from capedjica.site.people.enrolment import enrolment_path
+from capedjica.site.participants.enrolment import enrolment_path
 from capedjica.tools.confinement import landlock
 from tests.attacks.flare.attacked import REACHABLE, add_part, serving, soon, start_unconfined
 from tests.federated.consortium import consortium

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-from capedjica.coordinator.flare.courier import Courier, Patience
+from capedjica.coordinator.flare.transport import Courier, Patience
 from capedjica.flare import processes
 from capedjica.flare.launch import start_command
 from capedjica.flare.parcels import Notice, write_notice

@@ -15,7 +15,7 @@ from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.messages import Ask, Begin
 from capedjica.one_machine.flare_demo import start_site
 from capedjica.one_machine.local_run import find_sites
-from capedjica.site.agent.owner import standing
+from capedjica.site.agent.owner_commands import standing
 from capedjica.site.approval.participation import taking_part
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome

@@ -27,7 +27,7 @@ from capedjica.one_machine import local_run
 from capedjica.one_machine.local_run import find_sites
 from capedjica.site import run
 from capedjica.site.approval.participation import approve
-from capedjica.site.people.roll import enrol
+from capedjica.site.participants.cohort import enrol
 from capedjica.study.study_file import Study, write_study
 from tests.attacks.views.outside_view import Trial, observe
 from tests.support.drafts import with_ica

@@ -6,11 +6,11 @@ import logging
 import numpy as np
 import pytest
 
-from capedjica.algorithms.ica.one_person import analyse_subject
+from capedjica.algorithms.ica.individual import analyse_subject
 from capedjica.engines.inprocess import InProcessEngine
 from capedjica.one_machine import local_run
 from capedjica.site import run
-from capedjica.site.people.roll import enrol, open_people
+from capedjica.site.participants.cohort import enrol, open_people
 from tests.attacks.views.leaks import Needles, contents, unpacked
 from tests.support.small_scans import atlas_study, make_scans
 from tests.support.small_study import make_study

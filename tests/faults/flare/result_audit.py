@@ -30,7 +30,7 @@ from capedjica.mechanisms.release import ReleasePlan, plan_release
 from capedjica.mechanisms.site.clipping import sum_subjects
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import open_people
+from capedjica.site.participants.cohort import open_people
 from capedjica.study.study_file import Study
 
 # How seldom noise of the right size is taken for noise of another.

@@ -17,7 +17,7 @@ from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.privacy.ledger.entry import Entry
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import open_people
+from capedjica.site.participants.cohort import open_people
 from capedjica.study.study_file import Study
 from tests.faults.flare.gates.keeping import keep
 from tests.faults.flare.result_audit import Part, check_data, check_result, releases_of, sent_parts

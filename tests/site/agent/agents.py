@@ -13,9 +13,9 @@ from capedjica.flare.link import Caller, Greeting, connect, socket_path
 from capedjica.flare.parcels import write_parcel
 from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import VERSION, Busy, Hello, Reply, encode, question_hash, read_reply
-from capedjica.site.agent.desk import Desk
-from capedjica.site.agent.owner import standing
-from capedjica.site.agent.party import SiteParty
+from capedjica.site.agent.owner_commands import standing
+from capedjica.site.agent.responder import Desk
+from capedjica.site.agent.study_session import SiteParty
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capedjica.coordinator.run.conducting import conduct
+from capedjica.coordinator.run.aggregation import conduct
 from capedjica.coordinator.run.run_folder import RunFolder
 from capedjica.coordinator.run.watcher import Watcher
 from capedjica.flare.launch import FINAL_CODE
@@ -19,7 +19,7 @@ from capedjica.flare.link import LinkError, socket_path
 from capedjica.flare.parcels import write_notice
 from capedjica.mechanisms.messages import Answer, Status, Unknown, question_hash, read_reply
 from capedjica.one_machine.local_run import find_sites
-from capedjica.site.agent.owner import standing
+from capedjica.site.agent.owner_commands import standing
 from capedjica.site.approval.participation import approve
 from capedjica.site.flare import kits
 from capedjica.site.home import SiteHome

@@ -10,8 +10,8 @@ from capedjica.errors import CapedjicaError
 from capedjica.flare import link
 from capedjica.flare.link import VERSION, Caller, Greeting, LinkError, connect, socket_path
 from capedjica.mechanisms.messages import Refusal, Status
-from capedjica.site.agent import owner
-from capedjica.site.agent.owner import Command, Outcome, ask, carry_out, standing
+from capedjica.site.agent import owner_commands
+from capedjica.site.agent.owner_commands import Command, Outcome, ask, carry_out, standing
 from capedjica.site.consent.consents import read_withdrawn
 from capedjica.site.flare import kits
 from tests.site.agent.agents import agent_process, asked, hello, read
@@ -111,7 +111,7 @@ def test_what_the_agent_refuses_has_the_words_and_the_code_of_the_command(agent,
 
 
 def test_an_agent_that_gives_no_answer_is_an_error_in_words(agent, monkeypatch):
-    monkeypatch.setattr(owner, "_SECONDS", 0.0)
+    monkeypatch.setattr(owner_commands, "_SECONDS", 0.0)
     with pytest.raises(CapedjicaError, match=r"the agent of '[0-9a-f]{16}' gave no answer: no answer within"):
         ask(agent.kit, Command("status"))
     assert standing(agent.kit) is None
@@ -136,8 +136,10 @@ def test_without_an_agent_nobody_is_asked(ready):
 @pytest.mark.parametrize("running", [True, False])
 def test_the_commands_do_the_same_with_and_without_an_agent(ready, study, capedjica, running, monkeypatch):
     through = []
-    real = owner.carry_out
-    monkeypatch.setattr(owner, "carry_out", lambda *given: through.append(real(*given)) or through[-1])
+    real = owner_commands.carry_out
+    monkeypatch.setattr(
+        owner_commands, "carry_out", lambda *given: through.append(real(*given)) or through[-1]
+    )
 
     def use():
         done = capedjica("site", "withdraw", "03", str(ready.folder))

@@ -12,7 +12,7 @@ import numpy as np
 from capedjica.algorithms.analysis import Result, ResultTable
 from capedjica.algorithms.state import pack, read_arrays
 from capedjica.mechanisms.contract import Query, Stage
-from capedjica.study.analyses.of_rows import RowsTable
+from capedjica.study.analyses.tabular import RowsTable
 
 
 @dataclass(frozen=True, eq=False)

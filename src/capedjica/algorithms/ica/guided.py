@@ -52,8 +52,8 @@ from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.maps.calibration import between_runs, of_guided
-from capedjica.algorithms.ica.maps.moved import LEVEL, Movement
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
+from capedjica.algorithms.ica.maps.template_shift import LEVEL, Movement
 from capedjica.algorithms.ica.scan_length import check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import (
     COARSE,

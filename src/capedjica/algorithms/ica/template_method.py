@@ -1,7 +1,7 @@
 r"""Networks of a template, as they are in the people of a study: one release, or none.
 
 Nothing is searched for: the template says which networks there are, and dual regression
-(:mod:`capedjica.algorithms.ica.one_person`) what they are in each person, at that person's site. What may be
+(:mod:`capedjica.algorithms.ica.individual`) what they are in each person, at that person's site. What may be
 asked of all people together is how their maps differ from the template.
 
 **A person's vector.** Let t be the map of a network in the template and b that of the person, by dual
@@ -23,7 +23,7 @@ mean of v and :math:`q = 1 + \langle m, t \rangle` the map is
 
 .. math:: t + \frac{s}{q}\,\bigl(m - \langle m, t \rangle\, t\bigr),                                   (2)
 
-where s shrinks the difference as far as it is noise (:mod:`capedjica.algorithms.ica.maps.moved`).
+where s shrinks the difference as far as it is noise (:mod:`capedjica.algorithms.ica.maps.template_shift`).
 
 **Clip.** Courses of T time points leave an error in b of the energy of the noise over T. Where R networks of
 equal power stand in noise of four times their power, the energy of e is 4 R / T of that of t,
@@ -48,9 +48,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from capedjica.algorithms.analysis import Means, Progress
-from capedjica.algorithms.ica.maps.moved import Movement, movement
+from capedjica.algorithms.ica.individual import regress, standardise
 from capedjica.algorithms.ica.maps.networks import Networks, pseudo_inverse
-from capedjica.algorithms.ica.one_person import regress, standardise
+from capedjica.algorithms.ica.maps.template_shift import Movement, movement
 from capedjica.algorithms.ica.scan_length import CutScans, check_scan_length, longest_scan
 from capedjica.algorithms.ica.subject_level import DRAWS, centred
 from capedjica.algorithms.ica.template import Template

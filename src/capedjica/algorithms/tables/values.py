@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import Analysis, Means, Progress, Result
-from capedjica.algorithms.ica.one_person import centre
+from capedjica.algorithms.ica.individual import centre
 from capedjica.algorithms.ica.scan_length import CutScans
 from capedjica.algorithms.outcomes import Band, Outcome, OutcomeName
 from capedjica.algorithms.parallel import InParallel

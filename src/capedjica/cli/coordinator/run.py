@@ -151,10 +151,10 @@ def _run_on_flare(
             "--sites is for sites on this machine; with --engine flare they connect by themselves"
         )
     need_flare()
-    from capedjica.coordinator.flare.courier import Patience
     from capedjica.coordinator.flare.federation import Federation
     from capedjica.coordinator.flare.remote_run import Terms, run_federated
     from capedjica.coordinator.flare.status import federation_warnings
+    from capedjica.coordinator.flare.transport import Patience
 
     for warning in federation_warnings(Federation.beside(study)):
         progress.console.print(f"Warning: {warning}.")
@@ -202,7 +202,7 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
 def _show(study: Study, state: RunState, folder: Path, console: Console) -> None:
     from capedjica.coordinator.run.results import Cost
     from capedjica.coordinator.run.run_folder import RunFolder
-    from capedjica.report.whereabouts import whereabouts_of
+    from capedjica.report.data_location import whereabouts_of
 
     cost = RunFolder(folder).read_json("privacy.json", Cost)
     where = whereabouts_of(cost.carriers).short

@@ -60,11 +60,11 @@ def status(
 def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
     """Return what looks at a run: on this machine where one was begun without a server, or none is sealed."""
     from capedjica.coordinator.drafts import sealed_path
-    from capedjica.coordinator.run import standing_of_run
+    from capedjica.coordinator.run import run_status
 
     begun_here = (run / "run.json").exists() and not (run / "progress.json").exists()
     if begun_here or not sealed_path(study.folder).exists():
-        return standing_of_run.look
+        return run_status.look
     need_flare()
     from capedjica.coordinator.flare.status import look
 

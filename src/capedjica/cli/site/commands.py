@@ -284,8 +284,8 @@ def enrol(
     import msgspec
 
     from capedjica.site.approval.participation import affected
-    from capedjica.site.people.enrolment import read_enrolment
-    from capedjica.site.people.roll import enrol
+    from capedjica.site.participants.cohort import enrol
+    from capedjica.site.participants.enrolment import read_enrolment
 
     home, given = _load(site, study)
     chosen: dict[str, Any] = {"participants": tuple(participant_label or ()), "task": task, "space": space}
@@ -338,7 +338,7 @@ def _by_the_agent(home: SiteHome, what: Literal["revoke", "withdraw"], subject: 
 
     if not installed(home):
         return None
-    from capedjica.site.agent.owner import Command, carry_out
+    from capedjica.site.agent.owner_commands import Command, carry_out
 
     return carry_out(home, Command(what, subject))
 
@@ -357,7 +357,7 @@ def purge(
     """
     from capedjica.data.cache import SeriesCache
     from capedjica.site.home import SiteHome
-    from capedjica.site.results.per_person import purge_results
+    from capedjica.site.results.individual import purge_results
 
     home = SiteHome.load(site)
     removed = SeriesCache(home.cache_path).purge()
@@ -379,7 +379,7 @@ def results(
     interruption, are kept.
     """
     from capedjica.site.home import SiteHome
-    from capedjica.site.results.per_person import reliability_of, write_local_results
+    from capedjica.site.results.individual import reliability_of, write_local_results
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
@@ -405,8 +405,8 @@ def report(
     writes; results that are missing are written first. It is for a browser, and stays here.
     """
     from capedjica.site.home import SiteHome
+    from capedjica.site.results.individual import reliability_of
     from capedjica.site.results.page import write_local_report
-    from capedjica.site.results.per_person import reliability_of
 
     home = SiteHome.load(site)
     with _looking(home) as tick:
@@ -427,7 +427,7 @@ def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
 @contextmanager
 def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
     """Show a bar that moves with every person."""
-    from capedjica.site.people.roll import call_roll
+    from capedjica.site.participants.cohort import call_roll
 
     console = Console(stderr=True, highlight=False)
     with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:

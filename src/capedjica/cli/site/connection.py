@@ -159,7 +159,7 @@ def stop(site: SiteArgument, study: AnyOption = None) -> None:
     """
     need_flare()
     from capedjica.flare import processes
-    from capedjica.site.agent.owner import standing
+    from capedjica.site.agent.owner_commands import standing
     from capedjica.site.flare import kits
     from capedjica.site.home import SiteHome
 

@@ -20,8 +20,16 @@ from typing import Final
 
 import msgspec
 
+from capedjica.coordinator.flare.carrier_messages import (
+    DISPATCHER,
+    MOST_BYTES,
+    RELAY,
+    Order,
+    Post,
+    Report,
+    read_replies,
+)
 from capedjica.coordinator.flare.federation import Federation
-from capedjica.coordinator.flare.posts import DISPATCHER, MOST_BYTES, RELAY, Order, Post, Report, read_replies
 from capedjica.coordinator.flare.provisioning import settle
 from capedjica.errors import InputError, ProtocolError
 from capedjica.flare import processes

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from capedjica.coordinator.flare.posts import DISPATCHER, Order, Report
+from capedjica.coordinator.flare.carrier_messages import DISPATCHER, Order, Report
 from capedjica.errors import CapedjicaError, InputError, ProtocolError
 from capedjica.flare.kit import AGGREGATOR_CLASS, COORDINATOR, SITE_CLASS, write_json
 from capedjica.flare.link import VERSION, Greeting, answer_calls, connect

@@ -15,7 +15,7 @@ from capedjica.errors import InputError
 from capedjica.mechanisms.aggregator.history import Event
 from capedjica.privacy.wording import NOT_PRIVATE, round_up
 from capedjica.study.study_file import Study
-from capedjica.tools.durable import write_whole
+from capedjica.tools.atomic_files import write_whole
 
 _NAME: Final = "progress.json"
 # A faster run is not written down more often.

@@ -18,7 +18,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from capedjica.coordinator.flare.posts import MOST_BYTES, RELAY, Post, write_replies
+from capedjica.coordinator.flare.carrier_messages import MOST_BYTES, RELAY, Post, write_replies
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect_carrier
 from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, TICKET, TOPIC
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from capedjica.coordinator.flare.carrier import Carrier
-from capedjica.coordinator.flare.courier import Courier, Patience
+from capedjica.coordinator.flare.carrier_messages import Order
 from capedjica.coordinator.flare.federation import Federation, note_connected
-from capedjica.coordinator.flare.posts import Order
 from capedjica.coordinator.flare.progress import Progress, Reporter
 from capedjica.coordinator.flare.provisioning import check_sizes
 from capedjica.coordinator.flare.status import roll_call
-from capedjica.coordinator.run.conducting import check_seed, conduct
+from capedjica.coordinator.flare.transport import Courier, Patience
+from capedjica.coordinator.run.aggregation import check_seed, conduct
 from capedjica.coordinator.run.results import is_whole
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
 from capedjica.errors import CapedjicaError, ProtocolError

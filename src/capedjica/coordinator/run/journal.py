@@ -23,7 +23,7 @@ from capedjica.mechanisms.aggregator.driving import Aggregator
 from capedjica.mechanisms.aggregator.history import ReleaseRecord
 from capedjica.mechanisms.contract import Contract
 from capedjica.tools.arrays import FloatArray
-from capedjica.tools.durable import sync_folder, writing
+from capedjica.tools.atomic_files import sync_folder, writing
 
 _MAGIC: Final = b"capedjica releases 1\n"
 _LENGTH_BYTES: Final = 8

@@ -28,6 +28,8 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.metrics import match_components
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.privacy.statement import Charge, PrivacyStatement
+from capedjica.report.comparison import Entry, comparison_page
+from capedjica.report.data_location import whereabouts_of
 from capedjica.report.findings import Comparison, effects_on_maps, findings_section
 from capedjica.report.group import Findings, group_page
 from capedjica.report.labels import MapLabels
@@ -35,8 +37,6 @@ from capedjica.report.maps import MapSet
 from capedjica.report.page import HtmlReport
 from capedjica.report.pictures.brain import Peak, find_peaks
 from capedjica.report.sections import Section, section
-from capedjica.report.side_by_side import Entry, comparison_page
-from capedjica.report.whereabouts import whereabouts_of
 from capedjica.study.analyses.group_comparison import GroupComparisonTable
 from capedjica.study.approval_text import feature_words
 from capedjica.study.planned_releases import planned_releases

@@ -19,7 +19,7 @@ from capedjica.mechanisms.messages import VERSION as PROTOCOL
 from capedjica.study.public_files import copy_files, hash_of
 from capedjica.study.study_file import Study, changes, read_study_file, write_study
 from capedjica.tools.arrays import FloatArray, read_matrix
-from capedjica.tools.durable import whole_file, writing
+from capedjica.tools.atomic_files import whole_file, writing
 from capedjica.tools.locks import locked
 from capedjica.tools.text import printable
 from capedjica.tools.version import __version__

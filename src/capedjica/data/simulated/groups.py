@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from capedjica.data.person_table import PARTICIPANT
+from capedjica.data.participant_table import PARTICIPANT
 from capedjica.tools.arrays import FloatArray
 
 LEVELS: Final = ("control", "patient")

@@ -14,7 +14,7 @@ from typing import Final
 
 from capedjica.errors import InputError
 from capedjica.privacy.ledger.errors import StorageError, TamperedError
-from capedjica.tools.durable import write_whole
+from capedjica.tools.atomic_files import write_whole
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes], bool]

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from capedjica.algorithms.reliability import Reliability
 from capedjica.report.pictures.slices import FADED, SLICES, axial, over_brain, square
 from capedjica.tools.arrays import FloatArray
-from capedjica.tools.durable import whole_file
+from capedjica.tools.atomic_files import whole_file
 
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image

@@ -16,9 +16,9 @@ from capedjica.flare.kit import check_protocol
 from capedjica.flare.link import Channel, Greeting, LinkError, Listener, answer_calls, socket_path
 from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import CarrierName
-from capedjica.site.agent.desk import Desk
-from capedjica.site.agent.owner import OwnersDesk, Standing
-from capedjica.site.agent.party import SiteParty
+from capedjica.site.agent.owner_commands import OwnersDesk, Standing
+from capedjica.site.agent.responder import Desk
+from capedjica.site.agent.study_session import SiteParty
 from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
 from capedjica.site.run import own_log

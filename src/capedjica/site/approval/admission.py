@@ -20,10 +20,10 @@ from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.ledger import Spent
 from capedjica.site.consent.consents import read_withdrawn
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import differences, read_record, record_path
-from capedjica.site.people.enrolment import read_enrolment
-from capedjica.site.people.oddities import Measured, oddities
-from capedjica.site.people.roll import Roll, Tick, call_roll, look, measure
+from capedjica.site.participants.approved_scans import differences, read_record, record_path
+from capedjica.site.participants.cohort import Roll, Tick, call_roll, look, measure
+from capedjica.site.participants.enrolment import read_enrolment
+from capedjica.site.participants.outliers import Measured, oddities
 from capedjica.study.study_file import Study, StudyFile, changes, read_study_file
 
 Kind = Literal["membership", "approval", "key", "policy", "enrolment", "budget", "consent", "record", "scans"]

@@ -9,15 +9,15 @@ from typing import Final
 from capedjica.errors import InputError
 from capedjica.site.approval.admission import Scans, approved, has_begun, why_not
 from capedjica.site.home import SiteHome
-from capedjica.site.people.approved_scans import (
+from capedjica.site.participants.approved_scans import (
     ApprovedScans,
     differences,
     read_record,
     take_record,
     write_record,
 )
-from capedjica.site.people.enrolment import Enrolment
-from capedjica.site.people.roll import Tick
+from capedjica.site.participants.cohort import Tick
+from capedjica.site.participants.enrolment import Enrolment
 from capedjica.study.study_file import Study, write_study
 from capedjica.tools.locks import locked
 from capedjica.tools.text import printable

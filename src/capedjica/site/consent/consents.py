@@ -19,13 +19,13 @@ from typing import Final
 import msgspec
 
 from capedjica.data.cache import SeriesCache
-from capedjica.data.people import People
+from capedjica.data.participants import People
 from capedjica.data.scans import Features, Person
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.mechanisms.contract import Statistics, Vectors
 from capedjica.privacy.ledger import Ledger
 from capedjica.site.home import SiteHome
-from capedjica.tools.durable import write_private
+from capedjica.tools.atomic_files import write_private
 from capedjica.tools.locks import BusyError, locked
 from capedjica.tools.log_files import private_log
 from capedjica.tools.toml import read_toml, toml_value

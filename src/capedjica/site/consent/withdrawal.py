@@ -30,11 +30,11 @@ from capedjica.site.consent.consents import (
 )
 from capedjica.site.home import SiteHome
 from capedjica.site.idle import is_resting
-from capedjica.site.people.approved_scans import forget_person
-from capedjica.site.people.enrolment import Enrolment, read_enrolment, write_enrolment
-from capedjica.site.people.roll import find
+from capedjica.site.participants.approved_scans import forget_person
+from capedjica.site.participants.cohort import find
+from capedjica.site.participants.enrolment import Enrolment, read_enrolment, write_enrolment
+from capedjica.site.results.individual import person_label
 from capedjica.site.results.page import REPORT
-from capedjica.site.results.per_person import person_label
 from capedjica.study.study_file import Study
 from capedjica.tools.text import printable
 

@@ -275,7 +275,7 @@ def _check_earlier(home: SiteHome, kit: Kit) -> None:
 def _check_unused(home: SiteHome, kit: Path) -> None:
     # Approving a study without a kit needs none of what runs kits.
     from capedjica.flare import processes
-    from capedjica.site.agent.owner import standing
+    from capedjica.site.agent.owner_commands import standing
 
     if processes.running(kit) is not None or standing(Kit.load(kit)) is not None:
         raise InputError(

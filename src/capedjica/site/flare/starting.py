@@ -19,7 +19,7 @@ from capedjica.flare.workspace import flare_folders, point_to, restrict, share
 from capedjica.site.agent.serving import ROLE
 from capedjica.site.flare.kits import Kit
 from capedjica.site.home import SiteHome
-from capedjica.site.people.enrolment import enrolment_path
+from capedjica.site.participants.enrolment import enrolment_path
 from capedjica.study.study_file import Study
 from capedjica.tools.confinement.carrier import Confinement, strongest
 from capedjica.tools.confinement.users import account

@@ -9,7 +9,7 @@ import psutil
 from capedjica.errors import CapedjicaError
 from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
-from capedjica.site.agent.owner import Standing, standing
+from capedjica.site.agent.owner_commands import Standing, standing
 from capedjica.site.approval.admission import spent_on
 from capedjica.site.flare.kits import OVER, Kit, installed
 from capedjica.site.flare.starting import AGENT, CARRIER

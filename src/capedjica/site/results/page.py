@@ -15,7 +15,7 @@ from capedjica.errors import InputError
 from capedjica.report.local import PersonResults, Spectrum, local_page
 from capedjica.report.page import write_page
 from capedjica.site.home import SiteHome
-from capedjica.site.results.per_person import reliability_of, unmixing_of, write_local_results
+from capedjica.site.results.individual import reliability_of, unmixing_of, write_local_results
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, read_matrix
 

@@ -14,8 +14,8 @@ from capedjica.errors import InputError
 from capedjica.study.analyses.base import AnalysisTable, Setting
 from capedjica.study.analyses.group_comparison import GroupComparisonTable
 from capedjica.study.analyses.ica import IcaTable
-from capedjica.study.analyses.of_rows import HistogramTable, KMeansTable, MeanTable, RegressionTable
 from capedjica.study.analyses.pca import PcaTable
+from capedjica.study.analyses.tabular import HistogramTable, KMeansTable, MeanTable, RegressionTable
 
 GROUP: Final = "capedjica.analyses"
 OWN: Final[dict[str, type[AnalysisTable]]] = {

@@ -33,7 +33,7 @@ from capedjica.algorithms.tables.values import OfScans
 from capedjica.data.covariates import MOTION
 from capedjica.errors import InputError
 from capedjica.study.analyses.base import POWER, Detectable, Positive, Setting, Words
-from capedjica.study.analyses.of_rows import Number, RowsTable
+from capedjica.study.analyses.tabular import Number, RowsTable
 from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted
 

@@ -26,7 +26,7 @@ from capedjica.algorithms.analysis import Result, ResultTable
 from capedjica.algorithms.ica.maps.calibration import between_runs
 from capedjica.algorithms.ica.maps.component_number import ComponentNumber
 from capedjica.algorithms.ica.maps.denoising import denoised
-from capedjica.algorithms.ica.maps.moved import ROUNDING, Movement, movement_table
+from capedjica.algorithms.ica.maps.template_shift import ROUNDING, Movement, movement_table
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray

@@ -9,7 +9,7 @@ from typing import Final
 from capedjica.errors import ProtocolError
 from capedjica.flare.parcels import HOLD_SECONDS, Notice, Parcel, read_parcel
 from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Unknown, is_refusal, question_hash
-from capedjica.site.agent.party import SiteParty
+from capedjica.site.agent.study_session import SiteParty
 
 # A release is computed while a block of masks is made: more is never under way at once.
 _WORKERS: Final = 2

@@ -16,15 +16,15 @@ from capedjica.data.covariates import covariate_problems, covariates_of, with_ro
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.images import repetition_time
 from capedjica.data.layouts import Found, check_folder, find_people, is_image
-from capedjica.data.people import People
-from capedjica.data.person_table import PersonRows, read_person_table
+from capedjica.data.participant_table import PersonRows, read_person_table
+from capedjica.data.participants import People
 from capedjica.data.scans import Features, Person, Problem, Recording
 from capedjica.data.timeseries import read_scan
 from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, read_withdrawn, standing
 from capedjica.site.home import DataTable, SiteHome
-from capedjica.site.people.approved_scans import approved_people
-from capedjica.site.people.enrolment import (
+from capedjica.site.participants.approved_scans import approved_people
+from capedjica.site.participants.enrolment import (
     Enrolment,
     LeftOut,
     enrolment_path,

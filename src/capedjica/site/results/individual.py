@@ -28,17 +28,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from capedjica.algorithms.ica.one_person import SEGMENT, SingleSubject, analyse_subject, power_spectra
+from capedjica.algorithms.ica.individual import SEGMENT, SingleSubject, analyse_subject, power_spectra
 from capedjica.algorithms.reliability import Reliability
 from capedjica.data.scans import Person
 from capedjica.errors import InputError
 from capedjica.site.consent.consents import consenting, standing
 from capedjica.site.home import SiteHome
-from capedjica.site.people.roll import call_roll, measure
+from capedjica.site.participants.cohort import call_roll, measure
 from capedjica.study.reliability_file import read_reliability
 from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray, Scan, read_matrix
-from capedjica.tools.durable import write_whole, writing
+from capedjica.tools.atomic_files import write_whole, writing
 
 _README: Final = """\
 About single people: never to leave this site. Made by `capedjica site results` from the maps of

@@ -35,7 +35,7 @@ from capedjica.site.flare.kits import OVER
 from capedjica.site.home import SiteHome
 from capedjica.site.run import attending, log_path, log_refusal, own_log
 from capedjica.study.study_file import Study
-from capedjica.tools.durable import write_whole
+from capedjica.tools.atomic_files import write_whole
 from capedjica.tools.log_files import private_log
 
 # Told to the aggregator: why, may name a patient, and is in the site's own log.

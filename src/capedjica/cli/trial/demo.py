@@ -69,7 +69,7 @@ def demo(
 def _show(demo: Demo, out: Path, console: Console) -> None:
     from capedjica.one_machine.demo import WAYS
     from capedjica.privacy.wording import NOT_PRIVATE, round_up
-    from capedjica.report.whereabouts import IN_ONE_PROCESS
+    from capedjica.report.data_location import IN_ONE_PROCESS
 
     private, privacy = demo.private, demo.private.estimator.privacy_
     sizes = [len(site) for site in demo.study.sites]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from capedjica.coordinator.run.journal import Journal, JournaledMeans
 from capedjica.coordinator.run.results import SiteFacts, write_results
 from capedjica.coordinator.run.run_folder import RunFolder, RunState
-from capedjica.coordinator.run.standing_file import open_standing
+from capedjica.coordinator.run.site_standing import open_standing
 from capedjica.coordinator.run.watcher import Step, Watcher
 from capedjica.errors import BudgetExceededError, InputError
 from capedjica.mechanisms.aggregator.driving import Aggregator, Exchange

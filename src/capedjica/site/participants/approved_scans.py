@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 
 from capedjica.data.layouts import recordings_among
-from capedjica.data.person_table import BadTableError, row_digest
+from capedjica.data.participant_table import BadTableError, row_digest
 from capedjica.data.scans import Person, Recording
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
-from capedjica.tools.durable import write_private
+from capedjica.tools.atomic_files import write_private
 from capedjica.tools.text import printable
 
 SCHEMA: Final = 1

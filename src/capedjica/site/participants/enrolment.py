@@ -14,7 +14,7 @@ import msgspec
 
 from capedjica.errors import InputError
 from capedjica.site.home import DataTable, SiteHome
-from capedjica.tools.durable import write_private
+from capedjica.tools.atomic_files import write_private
 from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1

@@ -33,7 +33,7 @@ from capedjica.site.approval import revocation
 from capedjica.site.consent import withdrawal
 from capedjica.site.flare.kits import Kit, installed
 from capedjica.site.home import SiteHome
-from capedjica.tools.durable import write_private
+from capedjica.tools.atomic_files import write_private
 
 ROLE: Final = "owner"
 _TOKEN: Final = "owner.token"  # noqa: S105 (a name)

@@ -59,7 +59,7 @@ def enrol(
     """Fix who takes part, at every site."""
     from capedjica.one_machine.local_run import site_files
     from capedjica.site.home import SiteHome
-    from capedjica.site.people.roll import enrol as fix
+    from capedjica.site.participants.cohort import enrol as fix
     from capedjica.study.study_file import Study
 
     given = None if study is None else Study.load(study)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from capedjica.data.scans import Problem, Recording
-from capedjica.site.people.roll import Measures
+from capedjica.site.participants.cohort import Measures
 
 # A scan of less than this part of the typical length was probably broken off.
 _SHORT: Final = 0.5
