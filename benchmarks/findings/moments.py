@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean
-from capedjica.algorithms.glm.analysis import GroupComparisonAnalysis
+from capedjica.algorithms.glm.analysis import DESIGN_LABEL, VARIANCES_LABEL, GroupComparisonAnalysis
 from capedjica.algorithms.glm.findings import Findings
-from capedjica.algorithms.glm.power import site_weights, variances_are_worth_releasing
+from capedjica.algorithms.glm.power import tuned
 from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.engines.embedded import EmbeddedStudy, in_process
 from capedjica.mechanisms.contract import Query, Statistics
@@ -38,14 +38,7 @@ class Comparison:
     """
 
     def __init__(self, analysis: GroupComparisonAnalysis, terms: Terms) -> None:
-        from dataclasses import replace
-
-        self.terms = terms
-        self.analysis = replace(
-            analysis,
-            weights=site_weights(analysis, terms),
-            release_variances=variances_are_worth_releasing(analysis, terms),
-        )
+        self.terms, self.analysis = terms, tuned(analysis, terms)
 
     @cached_property
     def noises(self) -> tuple[float, ...]:
@@ -99,12 +92,13 @@ class Drawn:
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the mean of a stage."""
         query, noise = self._stages[stage].query, self._comparison.noises[stage]
-        total = self._sums.get(query.label)
+        kept = f"{query.label} {query.size}"
+        total = self._sums.get(kept)
         if total is None:
             total = np.sum([self._part(name, stage, state) for name in self._sites], axis=0)
-            # The effects depend on what was released before.
-            if query.cross is None:
-                self._sums[query.label] = total
+            # The effects depend on what was released before; covariates by group on the weights of sites.
+            if query.label in (VARIANCES_LABEL, DESIGN_LABEL):
+                self._sums[kept] = total
         value: FloatArray = total / self._people + noise * self._chance.standard_normal(query.size)
         self.released.append(ReleasedMean(stage, value, noise, self._people))
         return value

@@ -150,9 +150,7 @@ def calibration(
                 for epsilon in EPSILONS
             }
             truth = clipped_effects(population, population.analysis("private").bound)
-            # The rates with effects need fewer.
-            fewer = repetitions // 4 if effects.any() else repetitions
-            for path, count in (("moments", fewer), ("whole protocol", whole)):
+            for path, count in (("moments", repetitions), ("whole protocol", whole)):
                 if not count:
                     continue
                 chance = np.random.default_rng([seed, people, int(effects.any()), path == "moments"])
@@ -210,8 +208,7 @@ def truth(repetitions: int, seed: int = 1) -> Iterator[dict[str, Any]]:
                     exact.append(least_squares(designs, outcomes))
                     local.append(meta_analysis(comparison, designs, outcomes, chance, mu))
                 tallies = [tally(found, expected, null) for found in own]
-                # The variance of the contrast that is left after age.
-                error = standard_error(comparison.analysis, terms, group_variance=0.95) / (1 - CORRELATION**2)
+                error = standard_error(comparison.analysis, terms, 0.95, CORRELATION)
                 wanted = float(expected[~null].mean()) / error
                 yield {
                     "people": people,

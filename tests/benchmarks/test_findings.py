@@ -6,6 +6,7 @@ import pytest
 from benchmarks.findings import simulated
 from benchmarks.findings.__main__ import main
 from benchmarks.findings.moments import Comparison, least_squares, terms_for
+from capedjica.algorithms.glm.power import standard_error
 
 
 def test_moments_without_noise_are_those_of_the_protocol():
@@ -37,3 +38,17 @@ def test_a_small_run_writes_a_page(tmp_path, monkeypatch):
 def test_a_folder_without_data_is_an_error(tmp_path, capsys):
     assert main(["abide", str(tmp_path), "--output", str(tmp_path)]) == 1
     assert "participants.tsv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["private", "public-groups"])
+@pytest.mark.parametrize("epsilon", [1.0, 5.0])
+def test_planned_standard_errors_are_those_of_the_findings(mode, epsilon):
+    # Before, plans left out what adjustment cannot remove, and were too small by up to a third.
+    population, terms = simulated.Population(1000, np.zeros(20)), terms_for(epsilon)
+    comparison = Comparison(population.analysis(mode), terms)
+    chance = np.random.default_rng(5)
+    stated = [
+        float(np.mean(comparison.drawn(*population.draw(chance), chance).standard_errors)) for _ in range(20)
+    ]
+    planned = standard_error(comparison.analysis, terms, 0.95, simulated.CORRELATION)
+    assert planned == pytest.approx(np.median(stated), rel=0.1)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from capedjica.algorithms.glm.analysis import COVARIATE_EFFECT, GroupComparisonAnalysis
 from capedjica.algorithms.glm.design import Column, Design, Mode, is_missing
 from capedjica.algorithms.glm.findings import Findings
-from capedjica.algorithms.glm.power import site_weights, variances_are_worth_releasing
+from capedjica.algorithms.glm.power import tuned
 from capedjica.algorithms.outcomes import OUTCOMES
 from capedjica.algorithms.tables.values import Values
 from capedjica.errors import InputError
@@ -106,11 +106,7 @@ class _Comparison(TableEstimator):
             correlation=_correlation(self.correlation, size),
             level=validate.probability("level", self.level),
         )
-        analysis = replace(
-            analysis,
-            weights=site_weights(analysis, terms),
-            release_variances=variances_are_worth_releasing(analysis, terms),
-        )
+        analysis = tuned(analysis, terms)
         rows = {
             name: analysis.rows(name, _encoded(plan, tables[name]), (values - center) / scale)
             for name, values in outcomes.items()

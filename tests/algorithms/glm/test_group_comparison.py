@@ -143,7 +143,7 @@ def test_hostile_rows_stay_within_what_queries_declare(rows):
             last = stage.query.label == EFFECTS_LABEL
             made = np.vstack(list(analysis.site(list(rows))(number, b"", state if last else b"")))
             assert made.shape == (7, stage.query.row_size)
-            if not last:
+            if stage.query.spread < 2:
                 # Positive semidefinite, or not negative: what the spread of sqrt(2) rests on.
                 assert np.isfinite(made).all() or not np.isfinite(rows).all() or np.abs(rows).max() > 1e100
                 diagonal = made[:, [0, 2]] if made.shape[1] == 3 else made
@@ -219,7 +219,10 @@ def test_stages_share_the_budget_and_public_variances_save_one():
     assert [stage.query.size for stage in stages] == [5, 3, 5]
     assert sum(stage.share for stage in stages) == pytest.approx(1)
     public = analysis_of(designs, mode="public-groups", release_variances=False).stages()
-    assert [stage.query.size for stage in public] == [3, 4]
+    assert [stage.query.size for stage in public] == [1, 1, 4]
+    assert sum(stage.share for stage in public) == pytest.approx(1)
+    alone = replace(analysis_of(designs), design=Design(GROUP), release_variances=False)
+    assert [stage.query.size for stage in alone.stages()] == [5]
 
 
 def test_bad_states_and_stages_are_refused():
@@ -264,6 +267,12 @@ def test_attenuation_is_that_of_simulation():
     assert attenuation(10, 1e3) == 1.0
 
 
+def moments_of(covariance, noise):
+    return _DesignMoments.of(
+        covariance[0, 0], covariance[0, 1:], noise / np.sqrt(2), covariance[1:, 1:], noise
+    )
+
+
 @pytest.mark.parametrize("covariance", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
 def test_what_adjustment_leaves_is_counted(covariance, noise):
@@ -272,9 +281,7 @@ def test_what_adjustment_leaves_is_counted(covariance, noise):
     truth[0, 1] = truth[1, 0] = covariance * 0.4 * np.sqrt(0.8)
     left, counted = [], []
     for _ in range(3000):
-        own = _DesignMoments.of(
-            truth + noise / np.sqrt(2) * chance.standard_normal() * (1 - np.eye(2)), noise
-        )
+        own = moments_of(truth + noise / np.sqrt(2) * chance.standard_normal() * (1 - np.eye(2)), noise)
         left.append((truth[0, 1] - 0.6 * own.gz[0]) ** 2)
         counted.append(own.left(0.6, own.largest_gz)[0])
     assert np.mean(left) == pytest.approx(own.left(0.6, truth[0, 1:])[0], rel=0.15, abs=1e-5)
@@ -285,7 +292,7 @@ def test_how_far_a_private_contrast_is_adjusted_does_not_follow_the_noise_on_wha
     """Else least is adjusted where noise hides most, and false findings come together."""
     analysis = analysis_of(simulate(np.random.default_rng(0))[0])
     parts = {
-        analysis._part(_DesignMoments.of(np.array([[1.0, cov], [cov, 0.8]]), 0.15), 0.07)
+        analysis._part(moments_of(np.array([[1.0, cov], [cov, 0.8]]), 0.15), 0.07)
         for cov in (-0.5, -0.1, 0.0, 0.1, 0.3, 0.6)
     }
     assert len(parts) == 1
@@ -293,5 +300,5 @@ def test_how_far_a_private_contrast_is_adjusted_does_not_follow_the_noise_on_wha
 
 
 def test_covariances_beyond_the_prior_are_counted_as_the_release_shows_them():
-    own = _DesignMoments.of(np.array([[1.0, 0.8], [0.8, 0.8]]), 0.1)
+    own = moments_of(np.array([[1.0, 0.8], [0.8, 0.8]]), 0.1)
     assert own.largest_gz[0] == pytest.approx(0.8 - 2 * 0.1 / np.sqrt(2))

@@ -5,7 +5,7 @@ and scale and shortened to :math:`\|y\| \le C`. The model is
 
 .. math:: y_{is} = \alpha_s + \beta g_{is} + \Gamma' z_{is} + e_{is} .                                  (1)
 
-Three things are released.
+Three or four things are released.
 
 **Variances** of the outcomes. People of a site are paired in the order of enrolment, which is public. Of a
 pair, :math:`(y_i - y_j)^2 / 2` has the variance within sites as its mean, whatever :math:`\alpha_s` is. A
@@ -15,7 +15,10 @@ them counts complete pairs, those in which nothing is missing.
 
 **Covariance of the design**, :math:`S = \mathrm{cov}(g, z)`, from the same pairs, if there are covariates.
 The contrast is residualised by :math:`\gamma = S_{zz}^{-1} S_{gz}`, where each entry is replaced by its
-posterior mean under a normal prior with the known noise.
+posterior mean under a normal prior with the known noise. In mode "public-groups" only :math:`S_{zz}` comes
+from pairs. :math:`S_{gz}` is a release of its own, the mean of :math:`k z`, with :math:`k = \omega_s (g -
+\bar g_s)` public (see below). It uses every participant, has no site means to subtract, and its
+sensitivity is that of z alone, so the same share of the budget leaves about a fifth of the variance.
 
 **Effects**: the cross-moment (:class:`capedjica.mechanisms.contract.CrossMoment`) of the outcomes and
 
@@ -60,7 +63,7 @@ from capedjica.algorithms.analysis import Means, Progress
 from capedjica.algorithms.glm.design import Design
 from capedjica.algorithms.glm.findings import Findings
 from capedjica.algorithms.state import pack, read_arrays
-from capedjica.algorithms.svec import svec_size, unsvec
+from capedjica.algorithms.svec import svec, svec_size, unsvec
 from capedjica.algorithms.tables.rows import clip_rows
 from capedjica.errors import InputError, ProtocolError
 from capedjica.mechanisms.contract import CrossMoment, Query, Stage, Statistics
@@ -68,10 +71,13 @@ from capedjica.tools.arrays import FloatArray, Scan
 
 VARIANCES_LABEL: Final = "variances of the outcomes"
 DESIGN_LABEL: Final = "covariance of the design"
+PRODUCTS_LABEL: Final = "covariates by group"
 EFFECTS_LABEL: Final = "effects of the contrast"
 VARIANCE_SHARE: Final = 0.1
 DESIGN_SHARE: Final = 0.1
-"""With the usual prior for covariates; less in proportion where that is smaller."""
+"""For the covariance of the design, where no better share was chosen from public quantities."""
+PRODUCTS_PART: Final = 0.7
+"""Of the share for the design: covariates by group, where groups are public; the rest for S_zz."""
 COVARIATE_EFFECT: Final = 0.3
 """Public prior: standard deviations of an outcome per standard deviation of a covariate."""
 LARGEST_ADJUSTMENT: Final = 0.1
@@ -129,6 +135,9 @@ class GroupComparisonAnalysis:
         For public groups, the bound on gamma'z; 0 without covariates, by default `LARGEST_ADJUSTMENT`.
     release_variances : bool
         Whether variances are released; if not, they are bounded by 1, the public scale.
+    design_share : float
+        Part of the budget for the covariance of the design
+        (:func:`capedjica.algorithms.glm.power.design_share`).
     covariate_effect : float
         Prior of the effects of covariates, in standard deviations.
     correlation : array (d, d), optional
@@ -145,6 +154,7 @@ class GroupComparisonAnalysis:
     weights: Mapping[str, float] = field(default_factory=dict)
     largest_adjustment: float | None = None
     release_variances: bool = True
+    design_share: float = DESIGN_SHARE
     covariate_effect: float = COVARIATE_EFFECT
     correlation: FloatArray | None = None
     level: float = 0.95
@@ -209,9 +219,13 @@ class GroupComparisonAnalysis:
         )
 
     @property
-    def _design_clip(self) -> float:
-        """Norm of the squares of a pair: 2 for every number."""
-        return 2.0 * self.design.size
+    def _paired_columns(self) -> slice:
+        """Columns of the design whose covariance comes from pairs: all, or the covariates alone."""
+        return slice(1 if self.public_groups else 0, self.design.size)
+
+    @property
+    def _n_paired(self) -> int:
+        return self.n_covariates if self.public_groups else self.design.size
 
     def weight(self, site: str) -> float:
         """Return omega_s."""
@@ -259,18 +273,41 @@ class GroupComparisonAnalysis:
     @cached_property
     def _kinds(self) -> tuple[str, ...]:
         kinds = [VARIANCES_LABEL] if self.release_variances else []
-        return (*kinds, *([DESIGN_LABEL] if self.n_covariates else []), EFFECTS_LABEL)
+        if self.n_covariates:
+            kinds += [DESIGN_LABEL, PRODUCTS_LABEL] if self.public_groups else [DESIGN_LABEL]
+        return (*kinds, EFFECTS_LABEL)
+
+    @property
+    def _last_of_design(self) -> str:
+        return PRODUCTS_LABEL if self.public_groups else DESIGN_LABEL
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the two or three questions, and their parts of the budget."""
-        variances = Query(
-            VARIANCES_LABEL, self.size + 1, math.hypot(self.variance_clip, self._pair_mark), PSD_SPREAD
-        )
-        covariance = Query(DESIGN_LABEL, svec_size(self.design.size), self._design_clip, PSD_SPREAD)
-        design_share = DESIGN_SHARE * min(1.0, max(0.1, self.covariate_effect / COVARIATE_EFFECT))
-        before = {VARIANCES_LABEL: (variances, VARIANCE_SHARE), DESIGN_LABEL: (covariance, design_share)}
-        asked = [Stage(before[kind][0], share=before[kind][1]) for kind in self._kinds[:-1]]
-        return (*asked, Stage(self.effects_query, share=1 - math.fsum(stage.share for stage in asked)))
+        """Return the questions, and their parts of the budget."""
+        by_pairs = 1 - PRODUCTS_PART if self.public_groups else 1.0
+        asked = {
+            VARIANCES_LABEL: lambda: Stage(self._variances_query, share=VARIANCE_SHARE),
+            DESIGN_LABEL: lambda: Stage(self._design_query, share=self.design_share * by_pairs),
+            PRODUCTS_LABEL: lambda: Stage(self._products_query, share=self.design_share * PRODUCTS_PART),
+        }
+        before = [asked[kind]() for kind in self._kinds[:-1]]
+        return (*before, Stage(self.effects_query, share=1 - math.fsum(stage.share for stage in before)))
+
+    @property
+    def _variances_query(self) -> Query:
+        longest = math.hypot(self.variance_clip, self._pair_mark)
+        return Query(VARIANCES_LABEL, self.size + 1, longest, PSD_SPREAD)
+
+    @property
+    def _design_query(self) -> Query:
+        # Norm of the squares of a pair: 2 for every number.
+        return Query(DESIGN_LABEL, svec_size(self._n_paired), 2.0 * self._n_paired, PSD_SPREAD)
+
+    @property
+    def _products_query(self) -> Query:
+        # The largest norm of k z: nothing is clipped.
+        largest = max(self.largest_factor(name) for name in self.sizes)
+        clip = largest * float(np.linalg.norm(self._design_factors[1:]))
+        return Query(PRODUCTS_LABEL, self.n_covariates, clip)
 
     # At a site
 
@@ -283,15 +320,15 @@ class GroupComparisonAnalysis:
     def estimate(self, means: Means, progress: Progress | None = None) -> Findings:
         """Ask for the moments, and return effects with their errors."""
         released = {}
-        adjustment = _Adjustment(np.zeros(self.n_covariates), 1.0, 0.0, 0.0, 0.0)
+        adjustment = self.no_adjustment
         variances = _Variances(np.ones(self.size), np.full(self.size, np.inf), 1.0)
         for number, kind in enumerate(self._kinds):
             value = means.mean(number, adjustment.state if kind == EFFECTS_LABEL else b"")
             released[kind] = value, means.released[-1].noise
             if kind == VARIANCES_LABEL:
                 variances = self._variances(*released[kind])
-            elif kind == DESIGN_LABEL:
-                adjustment = self._adjust(*released[kind], variances.complete)
+            elif kind == self._last_of_design:
+                adjustment = self._adjust(released, variances.complete)
         n_people = means.released[-1].n_people or sum(self.sizes.values())
         return self._findings(*released[EFFECTS_LABEL], variances, adjustment, n_people)
 
@@ -320,21 +357,74 @@ class GroupComparisonAnalysis:
         uncertainty = np.full(len(values), keep * error + (1 - keep) * error / len(values))
         return _Variances(shrunk, uncertainty, complete)
 
-    def _adjust(self, mean: FloatArray, noise: float, complete: float) -> _Adjustment:
+    def _adjust(self, released: Mapping[str, tuple[FloatArray, float]], complete: float) -> Adjustment:
         """Return gamma from the released covariance, each entry at its posterior mean, and what is left.
 
         It is computed in the units of the release, and gamma then in those of the encoded design.
         """
+        mean, noise = released[DESIGN_LABEL]
         factor = 1 / (self._pairs_per_person * complete)
-        moments = _DesignMoments.of(unsvec(mean) * factor, noise * factor)
-        # In units of the encoded contrast.
-        score = 2 * moments.explained_deviation / self._design_factors[0]
+        paired, paired_noise = unsvec(mean) * factor, noise * factor
         if self.public_groups:
+            moments = self._public_moments(*released[PRODUCTS_LABEL], paired, paired_noise, complete)
+            score = 2 * moments.explained_deviation / self._design_factors[0]
             # Scores beyond the agreed bound would be cut.
             return self._adjusted(moments, min(1.0, self.adjustment / score) if score else 1.0, 0.0)
+        moments = _DesignMoments.of(
+            max(float(paired[0, 0]), 0.05),
+            paired[0, 1:],
+            paired_noise / math.sqrt(2),
+            paired[1:, 1:],
+            paired_noise,
+        )
+        # In units of the encoded contrast.
+        score = 2 * moments.explained_deviation / self._design_factors[0]
         return self._adjusted(moments, self._part(moments, noise), score)
 
-    def _adjusted(self, moments: _DesignMoments, part: float, score: float) -> _Adjustment:
+    def _public_moments(
+        self, products: FloatArray, noise: float, zz: FloatArray, zz_noise: float, complete: float
+    ) -> _DesignMoments:
+        """Return the covariance of the design where groups are public, as if sites had equal weights."""
+        once, _, plain = self.group_moments
+        square, first = self._design_factors[0] ** 2, self._design_factors[0]
+        # Of participants, where those of pairs were counted.
+        factor = first * plain / (once * math.sqrt(complete))
+        return _DesignMoments.of(plain * square, products * factor, noise * factor, zz, zz_noise)
+
+    def expected_adjustment(
+        self, noises: Mapping[str, float], group_variance: float, correlation: float
+    ) -> Adjustment:
+        """Return the adjustment that plans expect: covariates as the priors have them.
+
+        Parameters
+        ----------
+        noises : mapping from label to float
+            Noise on the releases about the design.
+        group_variance : float
+            Of the encoded contrast within sites; known where groups are public.
+        correlation : float
+            Of the contrast with every covariate.
+        """
+        if not self.n_covariates:
+            return self.no_adjustment
+        first, variance = self._design_factors[0], _PRIOR_VARIANCE[0]
+        if self.public_groups:
+            once, _, group_variance = self.group_moments
+        gz = np.full(self.n_covariates, correlation * math.sqrt(group_variance * variance))
+        covariance = np.diag([group_variance * first**2, *[variance] * self.n_covariates])
+        covariance[0, 1:] = covariance[1:, 0] = gz * first
+        paired = covariance[self._paired_columns, self._paired_columns] * self._pairs_per_person
+        means = {DESIGN_LABEL: svec(paired)}
+        if self.public_groups:
+            means[PRODUCTS_LABEL] = gz * once / group_variance
+        return self._adjust({name: (mean, noises[name]) for name, mean in means.items()}, 1.0)
+
+    @property
+    def no_adjustment(self) -> Adjustment:
+        """A comparison without covariates, or before they are known."""
+        return Adjustment(np.zeros(self.n_covariates), 1.0, 0.0, 0.0, 0.0)
+
+    def _adjusted(self, moments: _DesignMoments, part: float, score: float) -> Adjustment:
         """Return the adjustment by a part of gamma; scores become wider by up to ``score`` for it."""
         squares, own = self._design_factors[0] ** 2, part * moments.gamma
         units = self._design_factors[1:] / self._design_factors[0]
@@ -344,7 +434,7 @@ class GroupComparisonAnalysis:
         else:
             left = moments.left(part, moments.largest_gz)
         left += moments.zz_error @ own**2
-        return _Adjustment(
+        return Adjustment(
             own * units,
             width,
             self._confounding(moments, left) / width**2,
@@ -386,7 +476,7 @@ class GroupComparisonAnalysis:
         mean: FloatArray,
         noise: float,
         variances: _Variances,
-        adjustment: _Adjustment,
+        adjustment: Adjustment,
         n_people: int,
     ) -> Findings:
         q, q_noise, square = self._denominator(mean, noise, variances.complete, adjustment)
@@ -416,7 +506,7 @@ class GroupComparisonAnalysis:
         )
 
     def _denominator(
-        self, mean: FloatArray, noise: float, complete: float, adjustment: _Adjustment
+        self, mean: FloatArray, noise: float, complete: float, adjustment: Adjustment
     ) -> tuple[float, float, float]:
         """Return q, its standard error, and S_hh, the mean square of the scores within sites."""
         if not self.public_groups:
@@ -482,20 +572,21 @@ class _DesignMoments:
     gz_noise: float
 
     @classmethod
-    def of(cls, moments: FloatArray, noise: float) -> _DesignMoments:
-        """Return them from the released covariance; entries off its diagonal have noise / sqrt(2)."""
-        variance_g = max(float(moments[0, 0]), 0.05)
+    def of(
+        cls, variance_g: float, gz: FloatArray, gz_noise: float, zz: FloatArray, zz_noise: float
+    ) -> _DesignMoments:
+        """Return them from released covariances; entries of zz off its diagonal have noise / sqrt(2)."""
         prior, spread = _PRIOR_VARIANCE
-        kept = spread**2 / (spread**2 + noise**2)
-        variances = np.maximum(prior + kept * (np.diag(moments)[1:] - prior), _SMALLEST_VARIANCE)
-        deviations, off_noise = np.sqrt(variances), noise / math.sqrt(2)
+        kept = spread**2 / (spread**2 + zz_noise**2)
+        variances = np.maximum(prior + kept * (np.diag(zz) - prior), _SMALLEST_VARIANCE)
+        deviations = np.sqrt(variances)
         prior_zz = _PRIOR_CORRELATION * np.outer(deviations, deviations)
-        zz, zz_error = _posterior(moments[1:, 1:], prior_zz, off_noise)
-        np.fill_diagonal(zz, variances)
-        np.fill_diagonal(zz_error, kept * noise**2)
+        own_zz, zz_error = _posterior(zz, prior_zz, zz_noise / math.sqrt(2))
+        np.fill_diagonal(own_zz, variances)
+        np.fill_diagonal(zz_error, kept * zz_noise**2)
         prior_gz = _PRIOR_CORRELATION * math.sqrt(variance_g) * deviations
-        gz, gz_error = _posterior(moments[0, 1:], prior_gz, off_noise)
-        return cls(variance_g, variances, _positive(zz), zz_error, gz, gz_error, moments[0, 1:], off_noise)
+        own_gz, gz_error = _posterior(gz, prior_gz, gz_noise)
+        return cls(variance_g, variances, _positive(own_zz), zz_error, own_gz, gz_error, gz, gz_noise)
 
     @property
     def prior_gz(self) -> FloatArray:
@@ -530,7 +621,7 @@ class _DesignMoments:
 
 
 @dataclass(frozen=True, eq=False)
-class _Adjustment:
+class Adjustment:
     """gamma and w; b^2 for outcomes of variance 1; what z explains of the variance of g, and how surely."""
 
     gamma: FloatArray
@@ -564,6 +655,8 @@ class _SiteRows:
             if kinds[stage] == EFFECTS_LABEL:
                 arrays = read_arrays(state, gamma=(self._analysis.n_covariates,), width=(1,))
                 return [self._scores(arrays["gamma"], float(arrays["width"][0]))]
+            if kinds[stage] == PRODUCTS_LABEL:
+                return [self._products()]
             return [self._variances() if kinds[stage] == VARIANCES_LABEL else self._covariance()]
 
     def _pairs(self, values: FloatArray) -> FloatArray:
@@ -586,11 +679,18 @@ class _SiteRows:
         return np.column_stack([mark, clip_rows(squares, self._analysis.variance_clip)])
 
     def _covariance(self) -> FloatArray:
-        pairs = self._pairs(self._design * self._analysis._design_factors)
+        paired = self._analysis._paired_columns
+        pairs = self._pairs((self._design * self._analysis._design_factors)[:, paired])
         rows, columns = np.triu_indices(pairs.shape[1])
         # svec of every outer product at once.
         squares: FloatArray = pairs[:, rows] * pairs[:, columns] * np.where(rows == columns, 1, math.sqrt(2))
         return squares
+
+    def _products(self) -> FloatArray:
+        """Return the covariates times the fixed factor of the group."""
+        products: FloatArray = self._leading[:, :1] * (self._design * self._analysis._design_factors)[:, 1:]
+        products[~self._complete] = np.nan
+        return products
 
     def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
         """Return rows (k, t, y), with the contrast as one more outcome where it is private."""

@@ -16,6 +16,7 @@ from capedjica.algorithms.glm.analysis import (
     DESIGN_LABEL,
     EFFECTS_LABEL,
     LEADING,
+    PRODUCTS_LABEL,
     VARIANCES_LABEL,
     GroupComparisonAnalysis,
     attenuation,
@@ -24,8 +25,7 @@ from capedjica.algorithms.glm.design import Column, Design, is_missing
 from capedjica.algorithms.glm.power import (
     Noise,
     minimum_detectable_effect,
-    site_weights,
-    variances_are_worth_releasing,
+    tuned,
 )
 from capedjica.algorithms.ica.scan_length import longest_scan
 from capedjica.algorithms.outcomes import Standard, default_clip, from_theory, theory_constants
@@ -139,6 +139,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
     meanings: ClassVar[Words] = {
         VARIANCES_LABEL: "how much the numbers vary between people of the same site",
         DESIGN_LABEL: "how much the columns vary between people of the same site, and which go together",
+        PRODUCTS_LABEL: "how much the columns differ between the groups of a site",
         EFFECTS_LABEL: "how the numbers go with the column of interest, differences between sites taken out",
     }
     comments: ClassVar[Words] = {
@@ -349,8 +350,7 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
             standard.clip,
             self.vector_names(setting),
         )
-        weighted = replace(plain, weights=site_weights(plain, noise))
-        return replace(weighted, release_variances=variances_are_worth_releasing(weighted, noise))
+        return tuned(plain, noise)
 
     def detectable(self, setting: Setting) -> list[Detectable]:
         """Return which differences of the outcomes the study can find, with the planned noise and without."""
