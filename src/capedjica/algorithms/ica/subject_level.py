@@ -85,6 +85,8 @@ WHITE: Final = 1e-3
 # The correlation of a map with itself below which clipping has changed it (docs/research-notes.md), and the
 # part of the clip's square above which it does not tell by how much.
 UNCHANGED: Final = 0.98
+# Standard normal quantile of 99%.
+CERTAIN: Final = 2.33
 MOST_CLIPPED: Final = 0.998
 # Subspace iteration: columns beyond R, and steps.
 OVERSAMPLED: Final = 12
@@ -469,8 +471,11 @@ def whitened_enough(
     W : array (R, R)
         The rotation.
     """
-    energy = float(np.sum(released.value**2)) - released.value.size * released.noise**2
-    part = min(max(energy, 0.0) / clip**2, MOST_CLIPPED)
+    size, variance = released.value.size, released.noise**2
+    energy = float(np.sum(released.value**2)) - size * variance
+    # What noise alone could show is no evidence: of a hundred studies one is misjudged.
+    seen = energy > CERTAIN * math.sqrt(2 * size) * variance
+    part = min(energy / clip**2, MOST_CLIPPED) if seen else 0.0
     mean = unsvec(released.value)
     own, other = (
         np.linalg.inv(whitened_further(sphering, factor * mean)) @ W.T for factor in (1.0, (1 - part) ** -0.5)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from capedjica import CapeDJICA
+from capedjica.algorithms.analysis import ReleasedMean
 from capedjica.algorithms.ica.basis import low_pass
 from capedjica.algorithms.ica.maps.calibration import between_runs, calibrated
 from capedjica.algorithms.ica.maps.networks import (
@@ -13,9 +14,10 @@ from capedjica.algorithms.ica.maps.networks import (
     peak_order,
     pseudo_inverse,
 )
-from capedjica.algorithms.ica.subject_level import SubjectMethod
+from capedjica.algorithms.ica.subject_level import SubjectMethod, whitened_enough
 from capedjica.algorithms.ica.template import Template
 from capedjica.algorithms.reliability import RELIABLE
+from capedjica.algorithms.svec import svec
 from capedjica.data import make_synthetic
 from capedjica.data.simulated.synthetic import SyntheticModel
 from capedjica.engines.embedded import EmbeddedStudy, in_process
@@ -184,3 +186,25 @@ def test_with_a_template_the_difference_is_graded():
     assert likeness(unmixing, [same] * 3, template) == pytest.approx([0, 1], abs=1e-6)
     assert likeness(unmixing, [other] * 3, template)[1] < 0.3
     assert likeness(unmixing, [other] * 3)[1] > 0.9
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+def test_noise_alone_makes_no_map_unrecoverable(noise):
+    """Nothing in common beyond the sphering: 300 draws, one in a hundred may be misjudged.
+
+    More than 12 would be by chance in fewer than one of 10,000 runs of this test.
+    """
+    chance, size = np.random.default_rng(3), 8
+    n_numbers = size * (size + 1) // 2
+    misjudged = 0
+    for _ in range(300):
+        released = ReleasedMean(1, noise * chance.standard_normal(n_numbers), noise, 100)
+        misjudged += not whitened_enough(np.eye(size), released, 1.0, np.eye(size)).all()
+    assert misjudged <= 12
+
+
+def test_much_in_common_after_whitening_is_not_recoverable():
+    strong = svec(np.diag([0.9, -0.9, 0, 0, 0, 0, 0, 0]) / np.sqrt(2) + 0.4 * np.ones((8, 8)) / 8)
+    released = ReleasedMean(1, strong, 0.01, 100)
+    turned = np.linalg.qr(np.random.default_rng(1).standard_normal((8, 8)))[0]
+    assert not whitened_enough(np.eye(8), released, 1.0, turned).all()
