@@ -48,7 +48,7 @@ def test_the_page_says_what_was_found_and_what_could_be_hidden(walked):
     page = (folder / "run" / "report.html").read_text()
     for words in (
         "significant at a false discovery rate of 5%",
-        "What noise could hide",
+        "Detectable effects",
         "For the methods:",
         "an effect is half the difference",
         "effect on amplitudes (patient against control)",

@@ -32,9 +32,9 @@ def words(page):
 def test_a_run_on_one_machine_does_not_say_that_data_stayed_at_sites(run):
     said = words(run_report(run).html)
     assert [claim for claim in CLAIMS if claim in said] == []
-    assert "; all sites were folders of one machine." in said
+    assert "; all sites were folders on one machine." in said
     assert "were all on one computer." in said
-    assert "on one machine that held everybody&#39;s data" in said or "that held everybody's data" in said
+    assert "on one machine that held the data of all participants" in said
     assert "Spent: by the site" in said
 
 
