@@ -100,7 +100,7 @@ def test_every_mechanism_has_a_plan(tmp_path, run):
         path = tmp_path / f"{mechanism}.toml"
         write_study(path, draft(privacy=privacy))
         assert json.loads(run("plan", str(path), "--json").stdout)["setting"]["mechanism"] == mechanism
-        assert "What is released" in run("plan", str(path)).stdout
+        assert "Releases" in run("plan", str(path)).stdout
 
 
 def test_a_study_that_is_none(tmp_path, run):
@@ -276,7 +276,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
             [*NUMBERS, "--site", "nobody:4"],
             "--site: site 'nobody:4' is neither a card nor a folder; expected",
         ),
-        ([*NUMBERS, "--site", card("north")], "--site: site north: how many people? Its card does not say"),
+        ([*NUMBERS, "--site", card("north")], "--site: site north: its card does not state the number"),
         ([*NUMBERS, "--site", "capedjica-site-1 x:4"], "--site: not a site card"),
         ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 of them have the name 'north'"),
         (
@@ -357,14 +357,14 @@ def test_sites_are_added_by_the_files_of_their_cards(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([card("north"), "--subjects", "5"], "study.toml has a site north already"),
+        ([card("north"), "--subjects", "5"], "study.toml already has a site north"),
         (
             [card("elsewhere", sum(map(ord, "north"))), "--subjects", "5"],
-            "study.toml has the key of site elsewhere already, as that of site north",
+            "study.toml already has the key of site elsewhere, under the name north",
         ),
         (["capedjica-site-1 east", "--subjects", "5"], "not a site card: expected"),
         (["nowhere.card", "--subjects", "5"], "not a site card: expected"),
-        (["study.toml", "--subjects", "5"], "study.toml holds no site card: expected one line"),
+        (["study.toml", "--subjects", "5"], "study.toml is not a site card; expected one line"),
         ([".", "--subjects", "5"], ". cannot be read: Is a directory"),
         (
             [card("east"), "--subjects", "0"],
@@ -532,5 +532,5 @@ def test_a_template_never_goes_over_another_file(tmp_path, run, atlas, known):
     (tmp_path / "template.npy").write_bytes(b"mine")
     flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED]
     made = run("study", "new", *WITHOUT_COMPONENTS, *SITES, *flags)
-    assert "is another, and is not overwritten" in made.stderr
+    assert "exists with other content and is not overwritten" in made.stderr
     assert os.listdir(tmp_path) == ["template.npy"]

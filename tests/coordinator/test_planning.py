@@ -220,7 +220,7 @@ def test_only_the_papers_method_has_the_papers_accounts():
     for study in (sketched(), sketched(analysis={"image_shape": (30, 30)})):
         plan = plan_study(study)
         assert plan.paper_says == plan.epsilon_descent == {}
-    with pytest.raises(InputError, match="belongs to the paper's method"):
+    with pytest.raises(InputError, match="is only for the method 'paper'"):
         plan_paper_noise(sketched(), 0.5)
     pooled = plan_study(papers(mechanism="pooled"))
     assert pooled.paper_says == {}
@@ -434,8 +434,8 @@ def test_rounding_never_understates(value, digits):
             lambda: plan_paper_noise(papers(), -1),
             "epsilon_per_iteration must be a finite number above 0, got -1",
         ),
-        (lambda: plan_paper_noise(papers(), 1e-9), "comes to a total epsilon of 0 at delta 1e-05, for which"),
-        (lambda: plan_paper_noise(papers(), 1e300), r"must lie between 1e-09 and 1e\+09, got 1e\+300"),
+        (lambda: plan_paper_noise(papers(), 1e-9), "gives a total epsilon of 0 at delta 1e-05, which cannot"),
+        (lambda: plan_paper_noise(papers(), 1e300), r"must be between 1e-09 and 1e\+09, got 1e\+300"),
     ],
 )
 def test_bad_input_is_named(make, message):

@@ -123,6 +123,6 @@ def test_folders_without_a_complete_run_are_all_named(made, tmp_path, capedjica)
     (folder.path / "run.json").write_text(text.replace('"complete": true', '"complete": false'))
     code, _, errors = capedjica("compare", folder.path, made, tmp_path / "none", made / "study.toml")
     assert code == 2
-    assert f"{folder.path} is not complete: capedjica run goes on with it" in errors
+    assert f"{folder.path} is not complete; resume it with capedjica run" in errors
     for path in (made, tmp_path / "none", made / "study.toml"):
-        assert f"  - {path} holds no run\n" in errors
+        assert f"  - {path} contains no run\n" in errors

@@ -53,7 +53,7 @@ def test_a_study_has_to_be_sealed(refused):
 
 def test_seeded_noise_has_to_be_agreed_on(study, refused):
     provision(study, "localhost", own_port())
-    assert "the study itself must say insecure_noise = true" in refused("--insecure-noise-seed", "7")
+    assert "study.toml does not set insecure_noise = true" in refused("--insecure-noise-seed", "7")
 
 
 def test_a_port_in_use_is_refused(study, refused):

@@ -253,14 +253,14 @@ def test_all_studies_together_stay_within_the_total(tmp_path):
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     study = Study.load(folder)
     other = changed(study, tmp_path / "other.toml", title="Another")
-    with pytest.raises(InputError, match="holds the run of another study, 'A small study'"):
+    with pytest.raises(InputError, match="contains a run of another study, 'A small study'"):
         run(folder, other, "run")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not the folder of a run"):
         run_study(other, find_sites(other, folder / "sites"), tmp_path / "full")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not the folder of a run"):
         run_study(other, find_sites(other, folder / "sites"), tmp_path / "file")
 
 

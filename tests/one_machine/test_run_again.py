@@ -103,9 +103,9 @@ def test_a_journal_that_was_lost(interrupted):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not the state of a run"),
-        (b"[]", "is not the state of a run"),
-        (b"\xff", "is not the state of a run"),
+        (b"", "is not a valid state of a run"),
+        (b"[]", "is not a valid state of a run"),
+        (b"\xff", "is not a valid state of a run"),
         (b'{"schema": 2}', "run.json"),
     ],
 )

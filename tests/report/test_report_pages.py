@@ -302,11 +302,11 @@ def test_a_bundle_is_enough_for_a_report(runs, tmp_path):
 
 
 def test_damaged_folders_are_refused_in_one_line(runs, tmp_path):
-    with pytest.raises(InputError, match="holds no complete run"):
+    with pytest.raises(InputError, match="is not the folder of a complete run"):
         run_report(tmp_path / "nothing")
     for name, content, message in (
         ("peaks.csv", b"component\nx\n", "not a table of peaks"),
-        ("privacy.json", b'{"private": 1}', "not as a run left it"),
+        ("privacy.json", b'{"private": 1}', "not a valid file of a run"),
         ("releases.bin", b"something else", "not the journal of this study"),
         ("maps.npy", b"", "not an array"),
     ):
@@ -317,7 +317,7 @@ def test_damaged_folders_are_refused_in_one_line(runs, tmp_path):
             run_report(folder)
         assert "\n" not in str(caught.value)
     np.save(folder / "maps.npy", np.ones((2, 5)))
-    with pytest.raises(InputError, match="that of its study would be"):
+    with pytest.raises(InputError, match="from its study"):
         run_report(folder)
 
 

@@ -58,5 +58,5 @@ def test_what_carried_the_messages_tells_where_the_data_were(carriers, where):
 
 
 def test_the_folder_of_a_study_is_told_from_that_of_its_run(run):
-    with pytest.raises(InputError, match=f"holds no complete run: .* such as {run}, or"):
+    with pytest.raises(InputError, match=f"is not the folder of a complete run; .* such as {run}, or"):
         run_report(run.parent)

@@ -52,7 +52,7 @@ AT_SITES: Final = Whereabouts(
     article="without any participant's data leaving their site",
     sites_were="",
     accounts="by the site's own ledger",
-    enrolled=f"{_FIXED} The number with usable scans is known to the site only.",
+    enrolled=f"{_FIXED} The number with usable data is known to the site only.",
 )
 ON_ONE_MACHINE: Final = Whereabouts(
     short="all sites were folders on one machine",
@@ -62,7 +62,7 @@ ON_ONE_MACHINE: Final = Whereabouts(
     article="on one machine that held the data of all participants",
     sites_were="Sites were folders, between which the protocol ran as it does between machines.",
     accounts="by the site's own ledger",
-    enrolled=f"{_FIXED} The number with usable scans is recorded in the site's own folder only.",
+    enrolled=f"{_FIXED} The number with usable data is recorded in the site's own folder only.",
 )
 IN_ONE_PROCESS: Final = Whereabouts(
     short="all in one process",
