@@ -83,7 +83,7 @@ def test_status_of_a_run_whose_server_is_gone(sealed, tmp_path, monkeypatch, cap
     arguments = ["status", str(sealed[0].folder), "--out", str(tmp_path)]
     ended = run_main(arguments, monkeypatch, capsys)
     assert ended.returncode == 12
-    assert "interrupted; last heard of at 2026-01-01T00:00:00+00:00" in ended.stdout
+    assert "interrupted; last update at 2026-01-01T00:00:00+00:00" in ended.stdout
     assert "localhost:8002, not running" in ended.stdout
 
 
@@ -91,4 +91,4 @@ def test_status_of_damaged_progress_is_an_error_in_one_line(sealed, tmp_path, mo
     (tmp_path / "progress.json").write_bytes(b"\xff")
     ended = run_main(["status", str(sealed[0].folder), "--out", str(tmp_path)], monkeypatch, capsys)
     assert ended.returncode == 2
-    assert "does not tell how far a run is" in ended.stderr
+    assert "is not a valid progress file of a run" in ended.stderr

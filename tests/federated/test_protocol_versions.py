@@ -44,7 +44,7 @@ def test_a_run_of_another_protocol_is_refused_and_spends_nothing(interrupted, pr
     study = Study.load(interrupted)
     before = ledger_sums(study, interrupted)
     rewrite_state(interrupted, protocol=protocol)
-    words = f"started with version {protocol} of the protocol .* cannot be resumed with version {VERSION}"
+    words = f"begun by version {protocol} of the protocol .* cannot go on by version {VERSION}"
     with pytest.raises(InputError, match=words):
         run(interrupted, study, "run")
     assert ledger_sums(study, interrupted) == before

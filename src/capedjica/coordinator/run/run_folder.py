@@ -32,7 +32,7 @@ class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     """The content of ``run.json``: the study of the run, and its progress."""
 
     schema: int = SCHEMA
-    # The package version is for information. The protocol version is checked; before it was recorded it was 1.
+    # The package version is for information. The protocol version is checked; the default is for old files.
     capedjica: str = __version__
     protocol: int = 1
     title: str
@@ -96,9 +96,9 @@ class RunFolder:
         # defence: version-of-a-run
         if state.protocol != PROTOCOL and not state.complete:
             raise InputError(
-                f"{self.path} was started with version {state.protocol} of the protocol (capedjica "
-                f"{printable(state.capedjica)}) and cannot be resumed with version {PROTOCOL}; create a new "
-                "study. The budget already spent stays spent"
+                f"{self.path} was begun by version {state.protocol} of the protocol (capedjica "
+                f"{printable(state.capedjica)}) and cannot go on by version {PROTOCOL}: it needs a new study."
+                " What was spent stays spent"
             )
         return state
 
