@@ -65,7 +65,7 @@ def test_a_run_tells_where_its_results_are(made, capedjica):
     code, shown, errors = capedjica("run", made)
     assert (code, errors) == (0, "")
     assert f"The maps: {made / 'run' / 'maps.png'}\n" in shown
-    assert f"The cost in full: {made / 'run' / 'privacy.json'}\n" in shown
+    assert f"Privacy cost in detail: {made / 'run' / 'privacy.json'}\n" in shown
 
 
 def test_an_interruption_of_the_checks_says_that_nothing_was_begun(tmp_path, capedjica, monkeypatch):
@@ -77,7 +77,7 @@ def test_an_interruption_of_the_checks_says_that_nothing_was_begun(tmp_path, cap
     monkeypatch.setattr("capedjica.one_machine.local_run.problems", interrupt)
     code, shown, errors = capedjica("run", tmp_path)
     assert (code, errors) == (130, "capedjica: interrupted\n")
-    assert shown.strip() == "Nothing was begun and nothing was spent."
+    assert shown.strip() == "Interrupted before the run started; nothing was spent."
 
 
 def test_a_title_is_shown_as_it_is(made, capedjica):

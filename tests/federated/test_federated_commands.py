@@ -40,7 +40,7 @@ def refused(study, monkeypatch, capsys):
 
 
 def test_there_is_nothing_to_resume(refused):
-    assert "holds no run to go on with; begin one without --resume" in refused("--resume")
+    assert "contains no run to resume; start one without --resume" in refused("--resume")
 
 
 def test_sites_are_not_folders_of_this_machine(refused):

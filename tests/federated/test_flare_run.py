@@ -203,7 +203,7 @@ def test_a_run_that_is_complete_is_not_run_again(story, monkeypatch, capsys):
     assert ended.returncode == 0
     said = " ".join(ended.stdout.split())
     reliability = read_reliability(story.folder / "run", story.parties.study, story.parties.study.networks)
-    assert f"{reliability.headline} from 30 people at 4 sites in " in said
+    assert f"{reliability.headline} from 30 participants at 4 sites in " in said
     assert "; no participant's data left their site." in said
     assert reliability.banner in said
     assert "Site" not in ended.stdout

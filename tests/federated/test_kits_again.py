@@ -107,7 +107,7 @@ def test_what_cannot_be_replaced_stays(study, monkeypatch):
 def test_the_command(study, monkeypatch, capsys):
     done = run_main(["study", "provision", str(study.folder), "--again"], monkeypatch, capsys)
     assert done.returncode == 0
-    assert "All earlier kits are useless now" in done.stdout
+    assert "All earlier kits have stopped working" in done.stdout
     assert study.hash.hex() in done.stdout
     assert "port 8123 of localhost" in done.stdout
     done = run_main(["study", "provision", str(study.folder)], monkeypatch, capsys)

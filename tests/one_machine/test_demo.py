@@ -35,8 +35,8 @@ def test_demo_writes_what_it_promises(tmp_path):
     for text in (
         "all in one process",
         "Reliability: ",
-        "How well:",
-        "What it cost: Each person (all their data) is protected with",
+        "Quality:",
+        "Privacy cost: Each person (all their data) is protected with",
         "epsilon 20",
         "one site alone",
         "not private",

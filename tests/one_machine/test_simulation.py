@@ -193,9 +193,10 @@ def test_simulate_says_what_it_made_and_what_is_next(tmp_path):
     result = run("simulate", str(out), *ARGUMENTS)
     assert result.returncode == 0, result.stderr
     assert (
-        "12 simulated people at 3 sites (3, 5, 4), 4 networks, scans of 30 to 40 time points" in result.stdout
+        "12 simulated participants at 3 sites (3, 5, 4), 4 networks, scans of 30 to 40 time points"
+        in result.stdout
     )
-    assert f"What is true about them is in {out / 'truth'}" in result.stdout
+    assert f"The ground truth is in {out / 'truth'}" in result.stdout
     for command in ("plan", "run"):
         assert f"  capedjica {command} '{out / 'study.toml'}'\n" in result.stdout
     assert contents(out) == contents(made(tmp_path / "other"))
@@ -217,13 +218,13 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
         (["--sites", "4"], "subjects must be one number or one per site, 4; got 3 numbers"),
         (["--subjects", "3"], "subjects must be a whole number of at least 4, got 3"),
         (["--subjects", "5,0"], "subjects of site 2 must be a whole number of at least 1, got 0"),
-        (["--subjects", "5;5"], "subjects must be whole numbers with ',' between, got '5;5'"),
+        (["--subjects", "5;5"], "subjects must be whole numbers separated by ',', got '5;5'"),
         (["--components", "1"], "components must be a whole number of at least 2, got 1"),
         (["--components", "26"], "the basis keeps 15 numbers, fewer than the 26 components"),
         (["--timepoints", "3"], "timepoints must be at least the components, 4, and the shortest first"),
         (["--timepoints", "40-30"], "the shortest first; got 40-30"),
-        (["--timepoints", "10-20-30"], "timepoints must be one number, or the shortest and the longest"),
-        (["--timepoints", "long"], "timepoints must be whole numbers with '-' between, got 'long'"),
+        (["--timepoints", "10-20-30"], "timepoints must be one number or a range such as 150-250"),
+        (["--timepoints", "long"], "timepoints must be whole numbers separated by '-', got 'long'"),
         (["--image-side", "0"], "image_side must be a whole number of at least 1, got 0"),
         (["--image-side", "5000"], "features.image_shape must have at most"),
         (["--noise", "-0.5"], "noise must be at least 0, got -0.5"),
