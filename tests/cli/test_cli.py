@@ -128,7 +128,7 @@ def test_plan_takes_one_number_of_subjects_per_site():
         (["--method", "paper", "--epsilon", "1", "--epsilon-per-iteration", "1"], "got both options"),
         (
             ["--epsilon-per-iteration", "1"],
-            "--epsilon-per-iteration is only for the paper's method; add --method paper",
+            "is only for the paper's method; add --method paper",
         ),
         (
             ["--epsilon", "1", "--method", "papre"],

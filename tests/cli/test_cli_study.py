@@ -272,7 +272,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
     [
         (
             [],
-            "missing options: --title, --components, --features, --timepoints, --epsilon (for images: --voxel-size",
+            "missing options: --title, --components, --features, --timepoints, --epsilon (for images: ",
         ),
         (NUMBERS[2:] + SITES, "missing options: --title"),
         (
@@ -400,7 +400,7 @@ def test_nothing_is_added_to_a_sealed_study(tmp_path, run):
     (tmp_path / "federation" / "sealed.json").write_text("{}")
     result = run("study", "add-site", card("east"), "--subjects", "5")
     assert result.returncode == 2
-    assert "study.toml was sealed (federation/sealed.json); a changed study is a new study" in result.stderr
+    assert "study.toml was sealed (federation/sealed.json) and cannot be changed" in result.stderr
     assert (tmp_path / "study.toml").read_bytes() == before
 
 

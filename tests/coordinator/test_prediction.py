@@ -330,7 +330,7 @@ def test_the_command_shows_a_chart_and_says_what_it_is_worth():
     words = " ".join(chart.split())
     assert "usable below 0.1" in words
     assert "Real data are harder" in words
-    assert "costs no privacy" in words
+    assert "has no privacy cost" in words
     numbers = json.loads(capedjica(*PLAN, "--epsilon", "4", "--predict", "--json").stdout)["prediction"]
     assert len(numbers["qualities"]) == 5
     assert numbers["caveat"] in words

@@ -112,8 +112,8 @@ def test_a_study_whose_messages_are_too_large_is_refused(tmp_path):
     large = study_in(tmp_path, analysis={"method": "paper", "n_features": 3600})
     words = refused(large)
     assert (
-        "'second moments (PCA)' has 6,481,800 numbers, a message of 52 MB; messages between machines are limited to 50 MB"
-        in words
+        "'second moments (PCA)' has 6,481,800 numbers, a message of 52 MB; messages between machines are "
+        "limited to 50 MB" in words
     )
     # Also where it was sealed by other means: before a server is started, or anything charged.
     with pytest.raises(InputError, match="limited to 50 MB"):

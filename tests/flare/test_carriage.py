@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capedjica.coordinator.flare import courier as courier_module
+from capedjica.coordinator.flare import transport as courier_module
 from capedjica.coordinator.flare.carrier import CarrierLostError
 from capedjica.coordinator.flare.transport import Courier, Patience
 from capedjica.errors import ProtocolError

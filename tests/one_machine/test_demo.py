@@ -52,7 +52,7 @@ def test_maps_that_are_not_reliable_are_not_called_networks(tmp_path, cli):
     said = " ".join(result.stdout.split())
     assert 0 <= said.find("Not reliable: ") < said.find("4 maps, none of them reliable, from 48 people")
     assert "No scan left" not in said
-    assert "Maps of 48 people who do not exist" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "Maps of 48 simulated participants" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, cli):
     (tmp_path / "file").write_text("")
     result = cli("demo", "--out", str(tmp_path / "file" / "out"))
     assert result.returncode == 2
-    assert "cannot be made" in result.stderr
+    assert "cannot be created" in result.stderr
 
 
 def test_interrupt_leaves_nothing_half_written(tmp_path):
