@@ -429,7 +429,7 @@ def test_rounding_never_understates(value, digits):
         (lambda: spread_subjects([3], 4), "subjects must be a whole number of at least 4, got 3"),
         (
             lambda: spread_subjects([3, 4], 3),
-            "subjects must be one number or one per site \(3\), got 2 numbers",
+            r"one number or one per site \(3\), got 2 numbers",
         ),
         (lambda: spread_subjects([3], 1), "sites must be a whole number of at least 2, got 1"),
         (lambda: spread_subjects([10**400], 4), "subjects must be a number below 1.8e308"),
