@@ -112,7 +112,7 @@ def test_plan_takes_one_number_of_subjects_per_site():
         ),
         (
             ["--epsilon", "1", "--sites", "4", "--subjects", "3,4"],
-            "subjects must be one number or one per site, 4; got 2 numbers",
+            "subjects must be one number or one per site (4), got 2 numbers",
         ),
         (
             ["--epsilon", "1", "--colluding=--5"],

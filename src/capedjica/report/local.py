@@ -76,7 +76,7 @@ MEASURES: Final = {
     "fit to the group's maps": -1,
     "usual connectivity": -1,
     "largest jump": 1,
-    "volumes left out": 1,
+    "volumes censored": 1,
 }
 
 
@@ -94,7 +94,7 @@ def qualities(people: Sequence[PersonResults]) -> list[Quality]:
         "fit to the group's maps": [person.fit for person in people],
         "usual connectivity": [_correlation(own, usual) for own in connections],
         "largest jump": [_largest_jump(person) for person in people],
-        "volumes left out": [
+        "volumes censored": [
             person.left_out / (person.left_out + sum(map(len, person.courses))) for person in people
         ],
     }
@@ -164,7 +164,7 @@ def local_page(
         warning=warning,
         numbers=table(
             "quality.csv",
-            ["person", *MEASURES, "unusual"],
+            ["participant", *MEASURES, "unusual"],
             [
                 [person.name, *quality.values.values(), "; ".join(quality.unusual)]
                 for person, quality in zip(people, found, strict=True)
