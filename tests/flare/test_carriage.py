@@ -19,7 +19,7 @@ from capedjica.flare import parcels
 from capedjica.flare.parcels import Notice, Parcel, write_notice, write_parcel
 from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Status, Unknown, question_hash, read_reply
-from capedjica.site.agent import desk as desk_module
+from capedjica.site.agent import responder as desk_module
 from capedjica.site.agent.responder import Desk
 from tests.flare.carriers import (
     ASK,

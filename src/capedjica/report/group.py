@@ -153,7 +153,7 @@ def _stability(maps: MapSet) -> Figure | None:
         + ", ".join(f"map {number} {rounded(value)}" for number, value in zip(numbers, values, strict=True))
         + ".",
         caption=f"{maps.reliability.n_reliable} of {len(values)} {_graded(maps)} are at or above "
-        f"{RELIABLE:g} (dashed). Hollow bars are not reliable.",
+        f"{RELIABLE:g} (dashed line). Hollow bars are below it and not reliable.",
         drawing=charts.bars(numbers, values, "stability", RELIABLE),
         numbers=table("stability.csv", ["map", *["name"] * bool(maps.names), "stability"], named),
     )

@@ -31,7 +31,7 @@ def plan(
         str | None, typer.Option(help="Total subjects, or one number per site: 26,175,60 (default 1024).")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="'subject' (the default) or 'paper' (capePCA, then capeDJICA).")
+        str | None, typer.Option(help="Method: 'subject' (default) or 'paper' (capePCA, then capeDJICA).")
     ] = None,
     components: Annotated[int | None, typer.Option(help="Components to estimate, R (default 20).")] = None,
     features: Annotated[

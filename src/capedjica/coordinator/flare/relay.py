@@ -71,11 +71,11 @@ def _hang_up_with(abort_signal: Signal, over: threading.Event, channel: Channel,
 class _Desk:
     """Sender of parcels to sites and collector of their replies.
 
-    Request and answer are FLARE messages without a reply (documented timeout of 0): for every message with a
-    reply, FLARE keeps a thread for some time, which is too many at several messages per second. Lost
-    messages are detected by the missing answer. Large parcels are sent as a FLARE request with a reply,
-    whose timeout applies to progress and not to completion. A site with a large answer reports this, and is
-    asked for it again in that way.
+    Requests and answers are FLARE messages without a reply (documented timeout of 0). FLARE keeps a thread
+    alive for some time for every message with a reply, which would need too many threads. A lost message is
+    detected by its missing answer. Large parcels are sent as a FLARE request with a reply, whose timeout
+    applies to progress and not to completion. A site with a large answer reports this, and the answer is
+    then fetched by such a request.
     """
 
     def __init__(self, engine: Any) -> None:

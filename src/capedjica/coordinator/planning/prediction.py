@@ -242,7 +242,7 @@ def _predictable(study: Study) -> Predictable:
 
 
 def _size_of(method: Predictable) -> tuple[int, int, int]:
-    """Return D, K and R."""
+    """Return the numbers of features (D), of kept basis coefficients (K) and of networks (R)."""
     if isinstance(method, TemplateMethod):
         networks, features = method.template.maps.shape
         return features, features if method.basis is None else len(method.basis), networks

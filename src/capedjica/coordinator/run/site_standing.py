@@ -43,7 +43,7 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
     folder : RunFolder
         Folder of the run, claimed.
     contract : Contract
-        Contract with these sites.
+        Contract of the study, whose roster names the sites.
 
     Raises
     ------
