@@ -50,7 +50,7 @@ def test_maps_that_are_not_reliable_are_not_called_networks(tmp_path, cli):
     result = cli(*SMALL[:-1], "0.2", "--out", str(tmp_path / "out"))
     assert result.returncode == 0, result.stderr
     said = " ".join(result.stdout.split())
-    assert 0 <= said.find("Not reliable: ") < said.find("4 maps, none of them reliable, from 48 people")
+    assert 0 <= said.find("Not reliable: ") < said.find("4 maps, none of them reliable, from 48 participants")
     assert "No scan left" not in said
     assert "Maps of 48 simulated participants" in (tmp_path / "out" / "report.html").read_text("utf-8")
 

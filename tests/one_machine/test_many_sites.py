@@ -59,7 +59,7 @@ def without_archive(folder):
 
 BROKEN = {
     "has no column 'site'": lambda folder: write_table(folder, [("a1",)], "participant_id"),
-    "names 'nobody', of whom": lambda folder: write_table(folder, [*PEOPLE.items(), ("nobody", "North")]),
+    "names 'nobody', but": lambda folder: write_table(folder, [*PEOPLE.items(), ("nobody", "North")]),
     "names 'a1' twice": lambda folder: write_table(folder, [*PEOPLE.items(), ("a1", "North")]),
     "has 1 site; a study needs at least 2. Expected a folder": lambda folder: write_table(
         folder, [("a1", "North")]

@@ -212,7 +212,7 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
     ("arguments", "message"),
     [
         (["--sites", "1"], "sites must be a whole number of at least 2, got 1"),
-        (["--sites", "4"], "subjects must be one number or one per site, 4; got 3 numbers"),
+        (["--sites", "4"], "subjects must be one number or one per site (4), got 3 numbers"),
         (["--subjects", "3"], "subjects must be a whole number of at least 4, got 3"),
         (["--subjects", "5,0"], "subjects of site 2 must be a whole number of at least 1, got 0"),
         (["--subjects", "5;5"], "subjects must be whole numbers separated by ',', got '5;5'"),
@@ -234,7 +234,7 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
         (["--delta", "1"], "delta must lie strictly between 0 and 1, got 1.0"),
         (["--format", "nii"], "format must be npy, csv, nifti or bids, got 'nii'"),
         (["--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
-        (["--subjects", "900000000000,5,5"], "22 PB; "),
+        (["--subjects", "900000000000,5,5"], "22 PB, but "),
     ],
 )
 def test_a_mistake_is_named_and_leaves_nothing_behind(tmp_path, monkeypatch, arguments, message):

@@ -35,7 +35,7 @@ def test_a_run_on_one_machine_does_not_say_that_data_stayed_at_sites(run):
     assert "; all sites were folders on one machine." in said
     assert "were all on one computer." in said
     assert "on one machine that held the data of all participants" in said
-    assert "Spent: by the site" in said
+    assert "Spent: according to the site" in said
 
 
 def test_a_run_between_machines_does(run):

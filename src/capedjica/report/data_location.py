@@ -51,7 +51,7 @@ AT_SITES: Final = Whereabouts(
     "participants",
     article="without any participant's data leaving their site",
     sites_were="",
-    accounts="by the site's own ledger",
+    accounts="according to the site's own ledger",
     enrolled=f"{_FIXED} The number with usable data is known to the site only.",
 )
 ON_ONE_MACHINE: Final = Whereabouts(
@@ -61,7 +61,7 @@ ON_ONE_MACHINE: Final = Whereabouts(
     "sums over its participants",
     article="on one machine that held the data of all participants",
     sites_were="Sites were folders, between which the protocol ran as it does between machines.",
-    accounts="by the site's own ledger",
+    accounts="according to the site's own ledger",
     enrolled=f"{_FIXED} The number with usable data is recorded in the site's own folder only.",
 )
 IN_ONE_PROCESS: Final = Whereabouts(

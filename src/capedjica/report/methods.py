@@ -221,8 +221,8 @@ def _networks(findings: Findings, who: str, without: str) -> str:
         imtiaz=IMTIAZ.short, baker=BAKER.short, source=findings.template_source
     )
     return (
-        f"Brain networks were estimated by one joint independent component analysis with "
-        f"{counted(count, 'component')} of {who}, {without}: {how}."
+        f"Brain networks of {who} were estimated by one joint independent component analysis with "
+        f"{counted(count, 'component')}, {without}: {how}."
     )
 
 

@@ -347,7 +347,8 @@ def _prepared(features: FeatureTable) -> str:
     table = msgspec.to_builtins(features) | {"confounds": ", ".join(features.confounds)}
     steps = [words.format(table[key]) for key, words in done.items() if table[key]]
     space = f" in {features.space} space" if features.space else ""
-    return f"Scans{space} were {', '.join([*steps, made[features.kind]])}, each separately."
+    done_to_each = ", ".join([*steps, made[features.kind]])
+    return f"Scans{space} were {done_to_each}; each scan was processed separately."
 
 
 def _paper_says(study: Study) -> dict[str, float]:
