@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # File name of a template next to a study.
 TEMPLATE: Final = "template.npy"
-app = typer.Typer(help="The study.toml that all parties agree on.", no_args_is_help=True)
+app = typer.Typer(help="Write, show, extend and seal a study.toml.", no_args_is_help=True)
 
 
 @app.command()

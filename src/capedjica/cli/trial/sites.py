@@ -14,7 +14,7 @@ from rich.progress import track
 from capedjica.errors import InputError
 from capedjica.tools.text import counted
 
-app = typer.Typer(help="All sites of a folder at once, for trials.", no_args_is_help=True)
+app = typer.Typer(help="Manage all sites of a folder at once, for trials.", no_args_is_help=True)
 SitesArgument = Annotated[Path, typer.Argument(metavar="SITES", help="Folder of the sites' folders.")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")]
 
