@@ -112,7 +112,7 @@ def test_plan_takes_one_number_of_subjects_per_site():
         ),
         (
             ["--epsilon", "1", "--sites", "4", "--subjects", "3,4"],
-            "subjects must be one number or one per site, 4; got 2 numbers",
+            "subjects must be one number or one per site (4), got 2 numbers",
         ),
         (
             ["--epsilon", "1", "--colluding=--5"],
@@ -124,16 +124,19 @@ def test_plan_takes_one_number_of_subjects_per_site():
             "analysis.max_iter: expected a whole number of at most 1,000,000, got 999",
         ),
         (["--epsilon", "1", "--mask", "wide"], "privacy.masking: 'wide' is not known; known: uniform, paper"),
-        ([], "give a study.toml, --epsilon, or --epsilon-per-iteration; got neither of the two"),
-        (["--method", "paper", "--epsilon", "1", "--epsilon-per-iteration", "1"], "got both of the two"),
-        (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration is the paper's: it needs --method paper"),
+        ([], "give one of a study.toml, --epsilon and --epsilon-per-iteration; got none of them"),
+        (["--method", "paper", "--epsilon", "1", "--epsilon-per-iteration", "1"], "got both options"),
+        (
+            ["--epsilon-per-iteration", "1"],
+            "is only for the paper's method; add --method paper",
+        ),
         (
             ["--epsilon", "1", "--method", "papre"],
             "analysis.method: 'papre' is not known; did you mean paper?",
         ),
         (
             ["--epsilon", "1", "--image-shape", "30"],
-            "--image-shape must be the height and width of an image, as 30x30; got '30'",
+            "--image-shape must be the height and width of an image, such as 30x30, got '30'",
         ),
         (
             ["--epsilon", "1", "--image-shape", "30x20", "--features", "900"],

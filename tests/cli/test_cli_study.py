@@ -84,7 +84,7 @@ def test_flags_that_say_the_same_are_welcome(study, run):
         (["--iterations", "8"], "--iterations 8 contradicts the study, which has 7"),
         (["--mask", "paper"], "--masking paper contradicts the study, which has uniform"),
         (["--method", "paper"], "--method paper contradicts the study, which has subject"),
-        (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration cannot be given with a study"),
+        (["--epsilon-per-iteration", "1"], "--epsilon-per-iteration cannot be combined with a study.toml"),
     ],
 )
 def test_flags_that_contradict_a_study_are_named(study, flags, message, run):
@@ -100,7 +100,7 @@ def test_every_mechanism_has_a_plan(tmp_path, run):
         path = tmp_path / f"{mechanism}.toml"
         write_study(path, draft(privacy=privacy))
         assert json.loads(run("plan", str(path), "--json").stdout)["setting"]["mechanism"] == mechanism
-        assert "What is released" in run("plan", str(path)).stdout
+        assert "Releases" in run("plan", str(path)).stdout
 
 
 def test_a_study_that_is_none(tmp_path, run):
@@ -146,7 +146,7 @@ def test_new_writes_a_study_once(tmp_path, run):
     before = out.read_bytes()
     again = run("study", "new", str(out), *NUMBERS, *SITES)
     assert again.returncode == 2
-    assert "exists already and is not overwritten" in again.stderr
+    assert "already exists and is not overwritten" in again.stderr
     assert out.read_bytes() == before
 
 
@@ -154,7 +154,7 @@ def test_new_goes_to_this_folder_by_default(tmp_path, run):
     made = run("study", "new", *NUMBERS, *SITES)
     assert made.returncode == 0
     assert Study.load(tmp_path).content.features.n_features == 12
-    assert "exists already" in run("study", "new", ".", *NUMBERS, *SITES).stderr
+    assert "already exists" in run("study", "new", ".", *NUMBERS, *SITES).stderr
 
 
 def test_new_with_an_image_needs_no_features(tmp_path, run):
@@ -182,7 +182,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
     flags = ["--atlas", str(atlas), "--confounds", "motion,wm_csf", "--space", "MNI152NLin6Asym", *cleaning]
     made = run("study", "new", "deep/study.toml", *WITHOUT_FEATURES, *SITES, *flags)
     assert made.returncode == 0, made.stderr
-    assert "It needs deep/regions.nii.gz: hand both on together." in made.stdout
+    assert "It needs deep/regions.nii.gz: share both files together." in made.stdout
     study = Study.load(tmp_path / "deep")
     assert study.hash.hex() in made.stdout
     assert study.content.features.n_features == 8
@@ -270,13 +270,16 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "missing: --title, --components, --features, --timepoints, --epsilon (of images: --voxel-size"),
-        (NUMBERS[2:] + SITES, "missing: --title"),
+        (
+            [],
+            "missing options: --title, --components, --features, --timepoints, --epsilon (for images: ",
+        ),
+        (NUMBERS[2:] + SITES, "missing options: --title"),
         (
             [*NUMBERS, "--site", "nobody:4"],
             "--site: site 'nobody:4' is neither a card nor a folder; expected",
         ),
-        ([*NUMBERS, "--site", card("north")], "--site: site north: how many people? Its card does not say"),
+        ([*NUMBERS, "--site", card("north")], "--site: site north: its card does not state the number"),
         ([*NUMBERS, "--site", "capedjica-site-1 x:4"], "--site: not a site card"),
         ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 of them have the name 'north'"),
         (
@@ -312,7 +315,7 @@ def test_what_is_wrong_with_a_new_study_is_said_and_nothing_is_written(tmp_path,
 def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
     made = run("study", "new", *NUMBERS, *SITES[: 2 * given])
     assert made.returncode == 0
-    assert f"It is a draft: it has {given} sites and needs at least 2." in made.stdout
+    assert f"It is a draft with {given} site{'s' * (given != 1)}; a study needs at least 2." in made.stdout
     assert "Next: capedjica study add-site CARD... --study study.toml" in made.stdout
     for command in (["study", "show"], ["plan"]):
         refused = run(*command, "study.toml")
@@ -323,7 +326,7 @@ def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
     for number, name in enumerate(names, start=given + 1):
         added = run("study", "add-site", card(name), "--subjects", f"{20 + number}")
         assert added.returncode == 0, added.stderr
-        assert f"Added site {name} with {20 + number} people to study.toml." in added.stdout
+        assert f"Added site {name} with {20 + number} participants to study.toml." in added.stdout
         assert PublicIdentity.from_card(card(name)).fingerprint in added.stdout
         assert ("Not ready yet: sites must be at least 2" in added.stdout) == (number < 2)
     study = Study.load(tmp_path)
@@ -357,14 +360,14 @@ def test_sites_are_added_by_the_files_of_their_cards(tmp_path, run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([card("north"), "--subjects", "5"], "study.toml has a site north already"),
+        ([card("north"), "--subjects", "5"], "study.toml already has a site north"),
         (
             [card("elsewhere", sum(map(ord, "north"))), "--subjects", "5"],
-            "study.toml has the key of site elsewhere already, as that of site north",
+            "study.toml already has the key of site elsewhere, under the name north",
         ),
         (["capedjica-site-1 east", "--subjects", "5"], "not a site card: expected"),
         (["nowhere.card", "--subjects", "5"], "not a site card: expected"),
-        (["study.toml", "--subjects", "5"], "study.toml holds no site card: expected one line"),
+        (["study.toml", "--subjects", "5"], "study.toml is not a site card; expected one line"),
         ([".", "--subjects", "5"], ". cannot be read: Is a directory"),
         (
             [card("east"), "--subjects", "0"],
@@ -397,7 +400,7 @@ def test_nothing_is_added_to_a_sealed_study(tmp_path, run):
     (tmp_path / "federation" / "sealed.json").write_text("{}")
     result = run("study", "add-site", card("east"), "--subjects", "5")
     assert result.returncode == 2
-    assert "study.toml was sealed (federation/sealed.json); a changed study is a new study" in result.stderr
+    assert "study.toml was sealed (federation/sealed.json) and cannot be changed" in result.stderr
     assert (tmp_path / "study.toml").read_bytes() == before
 
 
@@ -411,9 +414,9 @@ def test_all_bad_sites_are_listed(tmp_path, run):
 
 def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
     terminal = Terminal("study", "new", "--components", "3", "--epsilon", "2", cwd=tmp_path)
-    terminal.answer("What is the study about?", 'Rest "at ease"')
-    terminal.answer("How many numbers has an image", "many")
-    terminal.answer("How many numbers has an image", "12")
+    terminal.answer("Title of the study", 'Rest "at ease"')
+    terminal.answer("Number of features", "many")
+    terminal.answer("Number of features", "12")
     terminal.answer("time points", "60")
     terminal.answer("Site 1", f"{card('north')}:20")
     terminal.answer("Site 2", "nobody")
@@ -432,7 +435,7 @@ def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):
 def test_on_a_terminal_no_sites_are_an_answer(tmp_path):
     terminal = Terminal("study", "new", *NUMBERS, cwd=tmp_path)
     terminal.answer("Site 1", "")
-    terminal.expect("It is a draft: it has 0 sites and needs at least 2.")
+    terminal.expect("It is a draft with 0 sites; a study needs at least 2.")
     assert terminal.close() == 0
     assert "sites" not in tomllib.loads((tmp_path / "study.toml").read_text())
 
@@ -479,7 +482,7 @@ def test_new_with_a_template_makes_its_file_and_counts_its_networks(tmp_path, ru
     flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED]
     made = run("study", "new", "deep/study.toml", *WITHOUT_COMPONENTS, *SITES, *flags)
     assert made.returncode == 0, made.stderr
-    assert "It needs deep/template.npy: hand both on together." in made.stdout
+    assert "It needs deep/template.npy: share both files together." in made.stdout
     study = Study.load(tmp_path / "deep")
     (table,) = study.content.analyses
     assert (table.method, table.n_components, table.template_source) == ("template", 3, "networks.nii.gz")
@@ -510,7 +513,7 @@ def test_new_with_an_array_needs_no_features(tmp_path, run):
         (["--method", "template"], "--method template needs --template"),
         (["--method", "best"], "--method must be one of subject, paper, template, guided, spatial"),
         (["--template-origin", "public"], "--template-origin is given, but no --template"),
-        (["--template", "{known}", *VOUCHED[:2]], "--template-origin must say where the template comes from"),
+        (["--template", "{known}", *VOUCHED[:2]], "--template-origin is missing; expected"),
         (["--template", "{known}", *VOUCHED[:3], "mine"], "--template-origin must be one of public"),
         (["--template", "{known}", *VOUCHED, "--components", "4"], "the template has 3 networks"),
         (["--template", "{known}", *VOUCHED, "--template-names", "none.tsv"], "none.tsv cannot be read"),
@@ -532,5 +535,5 @@ def test_a_template_never_goes_over_another_file(tmp_path, run, atlas, known):
     (tmp_path / "template.npy").write_bytes(b"mine")
     flags = ["--atlas", str(atlas), "--template", str(known), *VOUCHED]
     made = run("study", "new", *WITHOUT_COMPONENTS, *SITES, *flags)
-    assert "is another, and is not overwritten" in made.stderr
+    assert "exists with other content and is not overwritten" in made.stderr
     assert os.listdir(tmp_path) == ["template.npy"]

@@ -180,7 +180,7 @@ def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypat
     assert Card.read((study.folder / "sites" / "s1" / "s1.card").read_text()).n_enrolled == SIZES[0]
     wrong = cli("study", "add-site", cards[0], "--subjects", "99", "--study", "joint")
     assert wrong.returncode == 2
-    assert "its card says 6 enrolled participants, not 99" in wrong.stderr
+    assert "got 99 subjects, but its card states 6 enrolled participants" in wrong.stderr
     twice = cli("study", "add-site", *cards, cards[0], "--study", "joint")
     assert twice.returncode == 2
     assert "[[sites]]\nname" not in (tmp_path / "joint" / "study.toml").read_text()

@@ -29,13 +29,13 @@ def test_every_site_has_a_line_with_its_people_and_whether_it_approved(tmp_path)
     assert lines[-1] == ["s4", "8", "no", "?", "did", "not", "join"]
     assert [site["words"] for site in sites] == [
         "connected; has approved",
-        f"connected; lost to the run: {REFUSED}",
+        f"connected; lost during the run: {REFUSED}",
         "connected; has approved",
-        "not connected; lost to the run: did not join",
+        "not connected; lost during the run: did not join",
     ]
 
 
 def test_before_anybody_was_asked_nobody_is_said_to_have_approved(tmp_path):
     sites = roll_call(make_study(tmp_path), {}, None)
     assert {(site["connected"], site["approved"]) for site in sites} == {(False, False)}
-    assert {site["words"] for site in sites} == {"not known: the server does not run or answer"}
+    assert {site["words"] for site in sites} == {"not known: no running server answers"}

@@ -63,7 +63,7 @@ def test_sites_in_brackets_cannot_be_added_to(file):
     inline = f'{{name = "north", subjects = 20, card = "{card("north")}"}}'
     file.write_text(file.read_text().replace("schema = 2\n", f"schema = 2\nsites = [{inline}]\n"))
     before = file.read_bytes()
-    with pytest.raises(InputError, match=r"its sites must be tables, each headed \[\[sites\]\]"):
+    with pytest.raises(InputError, match=r"its sites must be tables, each with the header \[\[sites\]\]"):
         add_site(file, site("south"))
     assert file.read_bytes() == before
     assert os.listdir(file.parent) == ["study.toml"]

@@ -27,7 +27,7 @@ def test_a_site_that_is_silent_is_given_up(at):
     at(20.0)
     assert trip.over(False) is None
     at(20.1)
-    assert trip.over(False) == "nothing was heard from it"
+    assert trip.over(False) == "no reply"
 
 
 def test_after_another_job_was_submitted_a_site_has_as_long_as_for_joining(at):
@@ -37,4 +37,4 @@ def test_after_another_job_was_submitted_a_site_has_as_long_as_for_joining(at):
     at(190.0)
     assert trip.over(False) is None
     at(190.1)
-    assert trip.over(False) == "nothing was heard from it"
+    assert trip.over(False) == "no reply"

@@ -83,5 +83,5 @@ def test_a_damaged_record_stops_the_run_in_words_before_anything_is_asked(tmp_pa
     with sites_of(study, tmp_path) as honest:
         run(study, tmp_path, honest)
         (tmp_path / "run" / STANDING).write_text("{}")
-        with pytest.raises(ValueError, match=r"standing\.json is not what a run remembers of its sites"):
+        with pytest.raises(ValueError, match=r"standing\.json is not a valid record of the sites of a run"):
             run(study, tmp_path, honest)

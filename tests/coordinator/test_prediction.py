@@ -258,7 +258,7 @@ def test_without_privacy_there_is_one_budget_to_predict():
 @pytest.mark.parametrize(
     ("analysis", "message"),
     [
-        ({"method": "paper", "image_shape": None}, "only brain networks alone"),
+        ({"method": "paper", "image_shape": None}, "a prediction needs a study with a single analysis"),
         (
             {"n_components": 101, "n_features": 900, "image_shape": None, "scan_length": 200},
             "at most 100, got 101",
@@ -325,12 +325,12 @@ def test_the_chart_has_the_numbers_of_the_json():
 def test_the_command_shows_a_chart_and_says_what_it_is_worth():
     shown = capedjica(*PLAN, "--epsilon", "4", "--predict")
     assert (shown.returncode, shown.stderr) == (0, "")
-    chart = shown.stdout[shown.stdout.index("How good will the maps be?") :]
+    chart = shown.stdout[shown.stdout.index("Predicted quality of the maps") :]
     assert len({line.index("│") for line in chart.splitlines()[1:7]}) == 1
     words = " ".join(chart.split())
     assert "usable below 0.1" in words
     assert "Real data are harder" in words
-    assert "costs no privacy" in words
+    assert "has no privacy cost" in words
     numbers = json.loads(capedjica(*PLAN, "--epsilon", "4", "--predict", "--json").stdout)["prediction"]
     assert len(numbers["qualities"]) == 5
     assert numbers["caveat"] in words
@@ -340,4 +340,4 @@ def test_the_command_refuses_what_cannot_be_predicted():
     result = capedjica(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert "can be predicted; the plan has 'paper'" in result.stderr
+    assert "'template' or 'spatial'; the plan has 'paper'" in result.stderr

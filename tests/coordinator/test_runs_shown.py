@@ -65,7 +65,7 @@ def test_a_run_tells_where_its_results_are(made, capedjica):
     code, shown, errors = capedjica("run", made)
     assert (code, errors) == (0, "")
     assert f"The maps: {made / 'run' / 'maps.png'}\n" in shown
-    assert f"The cost in full: {made / 'run' / 'privacy.json'}\n" in shown
+    assert f"Privacy cost in detail: {made / 'run' / 'privacy.json'}\n" in shown
 
 
 def test_an_interruption_of_the_checks_says_that_nothing_was_begun(tmp_path, capedjica, monkeypatch):
@@ -77,7 +77,7 @@ def test_an_interruption_of_the_checks_says_that_nothing_was_begun(tmp_path, cap
     monkeypatch.setattr("capedjica.one_machine.local_run.problems", interrupt)
     code, shown, errors = capedjica("run", tmp_path)
     assert (code, errors) == (130, "capedjica: interrupted\n")
-    assert shown.strip() == "Nothing was begun and nothing was spent."
+    assert shown.strip() == "Interrupted before the run started; nothing was spent."
 
 
 def test_a_title_is_shown_as_it_is(made, capedjica):
@@ -123,6 +123,6 @@ def test_folders_without_a_complete_run_are_all_named(made, tmp_path, capedjica)
     (folder.path / "run.json").write_text(text.replace('"complete": true', '"complete": false'))
     code, _, errors = capedjica("compare", folder.path, made, tmp_path / "none", made / "study.toml")
     assert code == 2
-    assert f"{folder.path} is not complete: capedjica run goes on with it" in errors
+    assert f"{folder.path} is not complete; resume it with capedjica run" in errors
     for path in (made, tmp_path / "none", made / "study.toml"):
-        assert f"  - {path} holds no run\n" in errors
+        assert f"  - {path} contains no run\n" in errors

@@ -73,18 +73,18 @@ GOOD = {"schema": 1, "block": 0, "asked": {"s0": 0.5}, "liars": ["s1"], "reasons
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not what a run remembers of its sites"),
-        (b"[]", "is not what a run remembers of its sites"),
-        (b"\xff", "is not what a run remembers of its sites"),
+        (b"", "is not a valid record of the sites of a run"),
+        (b"[]", "is not a valid record of the sites of a run"),
+        (b"\xff", "is not a valid record of the sites of a run"),
         (b"{}", "missing required field"),
         (GOOD | {"schema": 2}, "schema must be 1, got 2"),
         (GOOD | {"block": -2}, r"block"),
         (GOOD | {"asked": {"s0": -0.5}}, r"asked"),
         (GOOD | {"asked": {"s0": "much"}}, r"asked"),
         (GOOD | {"more": 1}, "unknown field"),
-        (GOOD | {"liars": ["nobody"]}, "speaks of 'nobody', not in the roster of this study"),
-        (GOOD | {"reasons": {"x\x1b[2J": "why"}}, r"speaks of 'x\\x1b"),
-        (json.dumps(GOOD)[:-9].encode(), "is not what a run remembers of its sites"),
+        (GOOD | {"liars": ["nobody"]}, "names 'nobody', which the roster of this study does not contain"),
+        (GOOD | {"reasons": {"x\x1b[2J": "why"}}, r"names 'x\\x1b"),
+        (json.dumps(GOOD)[:-9].encode(), "is not a valid record of the sites of a run"),
     ],
 )
 def test_a_damaged_file_is_named(folder, content, message):

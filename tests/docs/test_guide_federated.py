@@ -94,7 +94,7 @@ def test_both_guides_lead_to_a_report(tmp_path):
     said = " ".join(walked.stdout.split())
     study = Study.load(tmp_path / "joint")
     headline = read_reliability(tmp_path / "joint" / "run", study, study.networks).headline
-    assert f"{headline} from 64 people at 4 sites in " in said
+    assert f"{headline} from 64 participants at 4 sites in " in said
     assert said.count(" 16 yes yes - ") == 4
     assert "Site north was not running." in walked.stdout or "Stopped site north" in walked.stdout
     assert "Joint networks" in (tmp_path / "joint" / "run" / "report.html").read_text("utf-8")

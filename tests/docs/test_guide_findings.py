@@ -48,7 +48,7 @@ def test_the_page_says_what_was_found_and_what_could_be_hidden(walked):
     page = (folder / "run" / "report.html").read_text()
     for words in (
         "significant at a false discovery rate of 5%",
-        "What noise could hide",
+        "Detectable effects",
         "For the methods:",
         "an effect is half the difference",
         "effect on amplitudes (patient against control)",
@@ -70,7 +70,7 @@ def test_the_run_leaves_the_table_with_commas_and_with_tabs(walked):
 
 def test_the_plan_says_beforehand_what_can_be_found(walked):
     _, said = walked
-    assert "Which differences can be found?" in said
+    assert "Detectable differences" in said
     assert re.search(r"groups: group control and patient\s+3\s+\d\.\d{3}", said)
 
 

@@ -51,7 +51,7 @@ def test_with_epsilon_one_release_moves_it_and_the_order_and_sign_stay():
     assert min(correlations) > 0.9
     assert fitted.stability_.shape == (R,)
     page = fitted.generate_report().html
-    for words in ("Map 3: default", "no others were looked for", "About the networks"):
+    for words in ("Map 3: default", "did not search for others", "About the networks"):
         assert words in page
 
 

@@ -110,7 +110,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate()
     assert process.returncode == 130
-    assert "the same command goes on" in " ".join(output.split())
+    assert "run the same command to resume" in " ".join(output.split())
     assert errors == "capedjica: interrupted\n"
     assert "Traceback" not in output + errors
     complete(tmp_path)

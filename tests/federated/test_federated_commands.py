@@ -40,7 +40,7 @@ def refused(study, monkeypatch, capsys):
 
 
 def test_there_is_nothing_to_resume(refused):
-    assert "holds no run to go on with; begin one without --resume" in refused("--resume")
+    assert "contains no run to resume; start one without --resume" in refused("--resume")
 
 
 def test_sites_are_not_folders_of_this_machine(refused):
@@ -53,7 +53,7 @@ def test_a_study_has_to_be_sealed(refused):
 
 def test_seeded_noise_has_to_be_agreed_on(study, refused):
     provision(study, "localhost", own_port())
-    assert "the study itself must say insecure_noise = true" in refused("--insecure-noise-seed", "7")
+    assert "study.toml does not set insecure_noise = true" in refused("--insecure-noise-seed", "7")
 
 
 def test_a_port_in_use_is_refused(study, refused):
@@ -83,7 +83,7 @@ def test_status_of_a_run_whose_server_is_gone(sealed, tmp_path, monkeypatch, cap
     arguments = ["status", str(sealed[0].folder), "--out", str(tmp_path)]
     ended = run_main(arguments, monkeypatch, capsys)
     assert ended.returncode == 12
-    assert "interrupted; last heard of at 2026-01-01T00:00:00+00:00" in ended.stdout
+    assert "interrupted; last update at 2026-01-01T00:00:00+00:00" in ended.stdout
     assert "localhost:8002, not running" in ended.stdout
 
 
@@ -91,4 +91,4 @@ def test_status_of_damaged_progress_is_an_error_in_one_line(sealed, tmp_path, mo
     (tmp_path / "progress.json").write_bytes(b"\xff")
     ended = run_main(["status", str(sealed[0].folder), "--out", str(tmp_path)], monkeypatch, capsys)
     assert ended.returncode == 2
-    assert "does not tell how far a run is" in ended.stderr
+    assert "is not a valid progress file of a run" in ended.stderr

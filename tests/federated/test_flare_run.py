@@ -148,7 +148,9 @@ def test_the_roll_is_called_once_and_tells_of_every_site_whether_it_has_approved
         assert {site["name"]: site["enrolled"] for site in roll} == story.parties.study.contract.enrolled
         assert all(site["connected"] for site in roll)
     assert [site["approved"] for site in refused] == [False, False, True, True]
-    assert refused[0]["words"] == ("connected; lost to the run: it does not take part; its own log says why")
+    assert refused[0]["words"] == (
+        "connected; lost during the run: it does not take part; its own log says why"
+    )
     # One that did not approve and one whose scans changed are told alike.
     assert refused[0]["words"] == refused[1]["words"]
     assert {site["words"] for site in well} == {"connected; has approved"}
@@ -201,8 +203,8 @@ def test_a_run_that_is_complete_is_not_run_again(story, monkeypatch, capsys):
     assert ended.returncode == 0
     said = " ".join(ended.stdout.split())
     reliability = read_reliability(story.folder / "run", story.parties.study, story.parties.study.networks)
-    assert f"{reliability.headline} from 30 people at 4 sites in " in said
-    assert "; nobody's data left their site." in said
+    assert f"{reliability.headline} from 30 participants at 4 sites in " in said
+    assert "; no participant's data left their site." in said
     assert reliability.banner in said
     assert "Site" not in ended.stdout
     assert (story.folder / "run" / "progress.json").read_bytes() == before
@@ -235,7 +237,7 @@ def test_status_of_a_run_under_way(story):
 def test_status_for_people_names_the_sites_that_were_lost(story, monkeypatch, capsys):
     arguments = ["status", str(story.folder), "--out", str(story.folder / "refused")]
     said = run_main(arguments, monkeypatch, capsys).stdout
-    assert "lost to the run: it does not take part; its own log says why" in said
+    assert "lost during the run: it does not take part; its own log says why" in said
     assert "NOT PRIVATE" not in said
     assert read_progress(story.folder / "refused").lost.keys() == {"s1", "s2"}
 

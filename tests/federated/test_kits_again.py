@@ -81,7 +81,7 @@ def test_not_while_it_runs_nor_before_it_was_sealed(study, tmp_path):
     federation = Federation.beside(study)
     with (
         locked(federation.run_lock, "busy"),
-        pytest.raises(InputError, match="is being run: its kits can be made anew when it is not"),
+        pytest.raises(InputError, match="is being run; create new kits when"),
     ):
         provision_again(study)
     other = make_study(tmp_path / "other")
@@ -107,7 +107,7 @@ def test_what_cannot_be_replaced_stays(study, monkeypatch):
 def test_the_command(study, monkeypatch, capsys):
     done = run_main(["study", "provision", str(study.folder), "--again"], monkeypatch, capsys)
     assert done.returncode == 0
-    assert "All earlier kits are useless now" in done.stdout
+    assert "All earlier kits have stopped working" in done.stdout
     assert study.hash.hex() in done.stdout
     assert "port 8123 of localhost" in done.stdout
     done = run_main(["study", "provision", str(study.folder)], monkeypatch, capsys)
@@ -295,7 +295,9 @@ def test_the_coordinator_is_warned(study, monkeypatch, capsys):
     assert look(study, study.folder / "run")["warnings"] == []
     ending(study.folder / "federation" / "server", 20.5)
     (warning,) = look(study, study.folder / "run")["warnings"]
-    assert "in 20 days; new kits for all: capedjica study provision STUDY --again" in warning
+    assert (
+        "in 20 days; create new kits for all parties with: capedjica study provision STUDY --again" in warning
+    )
     assert "in 20 days" in run_main(["status", str(study.folder)], monkeypatch, capsys).stdout
 
     def stop_here(*_):

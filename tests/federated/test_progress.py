@@ -26,7 +26,7 @@ def test_what_is_written_is_read(reporter, tmp_path):
     told, lost = reporter
     told.write()
     assert (read_progress(tmp_path).phase, read_progress(tmp_path).n_done) == ("joining", 0)
-    lost["s2"] = "nothing was heard from it"
+    lost["s2"] = "no reply"
     told.event(Event("making masks", ("s1", "s3"), {}))
     told.write()
     found = read_progress(tmp_path)
@@ -37,10 +37,12 @@ def test_what_is_written_is_read(reporter, tmp_path):
 
 def test_a_run_that_stopped_says_why_sites_were_given_up(reporter, tmp_path):
     told, lost = reporter
-    lost |= {"s2": "it took too long", "s1": "it does not take part"}
+    lost |= {"s2": "time limit exceeded", "s1": "it does not take part"}
     told.end("stopped", "2 sites answered, 3 are needed", 4)
     found = read_progress(tmp_path)
-    words = "2 sites answered, 3 are needed. Given up were: s1: it does not take part; s2: it took too long"
+    words = (
+        "2 sites answered, 3 are needed. Sites given up: s1: it does not take part; s2: time limit exceeded"
+    )
     assert (found.reason, found.exit_code) == (words, 4)
 
 
@@ -71,5 +73,5 @@ def test_a_full_disk_stops_nothing(reporter, tmp_path, monkeypatch):
 )
 def test_a_file_that_is_none_is_refused_in_words(tmp_path, content):
     (tmp_path / "progress.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"progress\.json does not tell how far a run is"):
+    with pytest.raises(InputError, match=r"progress\.json is not a valid progress file of a run"):
         read_progress(tmp_path)

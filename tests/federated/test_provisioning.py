@@ -69,7 +69,7 @@ def refused(study, host="localhost", port=8002):
 @pytest.mark.parametrize("name", ["n", "yes", "007", "1e5", "nan"])
 def test_a_name_that_flare_would_not_read_as_a_name_is_refused(tmp_path, name):
     words = refused(study_in(tmp_path, names=("alder", name, "cedar")))
-    assert words.startswith(f"site {name}: NVIDIA FLARE would take this name for a number or a yes or no")
+    assert words.startswith(f"site {name}: NVIDIA FLARE would read this name as a number or a truth value")
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -79,7 +79,7 @@ def test_a_host_that_is_none_is_refused(tmp_path, host):
 
 @pytest.mark.parametrize("port", [0, -1, 65536, 10**9])
 def test_a_port_that_is_none_is_refused(tmp_path, port):
-    assert refused(study_in(tmp_path), port=port) == f"--port must lie between 1 and 65535, got {port}"
+    assert refused(study_in(tmp_path), port=port) == f"--port must be between 1 and 65535, got {port}"
 
 
 def test_a_host_as_long_as_a_certificate_allows_is_taken(tmp_path):
@@ -91,7 +91,7 @@ def test_a_host_as_long_as_a_certificate_allows_is_taken(tmp_path):
 @pytest.mark.parametrize("name", ["st.mary", "a" * 64])
 def test_a_site_whose_name_cannot_travel_is_refused(tmp_path, name):
     assert refused(study_in(tmp_path, (name, "birch", "cedar"))).startswith(
-        f"site {name}: a name that travels"
+        f"site {name}: for a study across machines, a site name"
     )
 
 
@@ -99,12 +99,12 @@ def test_a_site_whose_name_cannot_travel_is_refused(tmp_path, name):
 def test_a_site_called_like_the_server_is_refused(tmp_path, name):
     """FLARE could not tell them apart."""
     words = refused(study_in(tmp_path, (name, "birch", "cedar")), "gateway")
-    assert words.startswith(f"site {name}: the aggregator's machine goes by that name")
+    assert words.startswith(f"site {name}: this name is already used by the aggregator's machine")
 
 
 def test_sites_whose_files_would_be_the_same_on_some_disks_are_refused(tmp_path):
     words = refused(study_in(tmp_path, ("birch", "BIRCH", "cedar")))
-    assert words.startswith("site BIRCH: site birch goes by that name")
+    assert words.startswith("site BIRCH: this name is already used by site birch")
 
 
 def test_a_study_whose_messages_are_too_large_is_refused(tmp_path):
@@ -112,10 +112,11 @@ def test_a_study_whose_messages_are_too_large_is_refused(tmp_path):
     large = study_in(tmp_path, analysis={"method": "paper", "n_features": 3600})
     words = refused(large)
     assert (
-        "'second moments (PCA)' has 6,481,800 numbers, a message of 52 MB; at most 50 MB are carried" in words
+        "'second moments (PCA)' has 6,481,800 numbers, a message of 52 MB; messages between machines are "
+        "limited to 50 MB" in words
     )
     # Also where it was sealed by other means: before a server is started, or anything charged.
-    with pytest.raises(InputError, match="at most 50 MB are carried"):
+    with pytest.raises(InputError, match="limited to 50 MB"):
         run_federated(large, tmp_path / "run", Terms())
     assert not (tmp_path / "run").exists()
     (tmp_path / "fits").mkdir()
@@ -162,14 +163,14 @@ def test_what_flare_cannot_make_is_refused_in_its_words(tmp_path, monkeypatch):
 def test_a_study_is_sealed_once(sealed):
     study, federation, _ = sealed
     before = {path: path.read_bytes() for path in federation.path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=f"sealed already, on {federation.seal.sealed[:10]}"):
+    with pytest.raises(InputError, match=f"was already sealed, on {federation.seal.sealed[:10]}"):
         provision(study, "localhost", 8002)
     assert {path: path.read_bytes() for path in federation.path.rglob("*") if path.is_file()} == before
 
 
 def test_a_folder_that_is_in_the_way_is_not_touched(tmp_path):
     (tmp_path / "federation").mkdir()
-    assert "sealed already, or begun to be" in refused(study_in(tmp_path))
+    assert "is not the folder of a sealed study" in refused(study_in(tmp_path))
 
 
 # What becomes of a sealed study
@@ -186,17 +187,17 @@ def test_a_study_changed_after_sealing_is_refused(sealed, tmp_path):
 
 
 def test_a_study_that_was_not_sealed_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(InputError, match=r"is not sealed: .* First: capedjica study provision"):
+    with pytest.raises(InputError, match=r"is not sealed: .* Seal it first with: capedjica study provision"):
         Federation.beside(study_in(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff", "is not the seal of a study"),
-        (b'{"title": "\xff"}', "is not the seal of a study"),
-        (b"{}", "is not the seal of a study"),
-        (b"[" * 100_000, "is not the seal of a study"),
+        (b"\xff", "is not a valid seal of a study"),
+        (b'{"title": "\xff"}', "is not a valid seal of a study"),
+        (b"{}", "is not a valid seal of a study"),
+        (b"[" * 100_000, "is not a valid seal of a study"),
         (
             b'{"schema": 9, "sites": [], "host": "h", "port": 1, "sealed": "", "title": "", "study": ""}',
             "got 9",

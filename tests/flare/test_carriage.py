@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capedjica.coordinator.flare import courier as courier_module
+from capedjica.coordinator.flare import transport as courier_module
 from capedjica.coordinator.flare.carrier import CarrierLostError
 from capedjica.coordinator.flare.transport import Courier, Patience
 from capedjica.errors import ProtocolError
@@ -19,7 +19,7 @@ from capedjica.flare import parcels
 from capedjica.flare.parcels import Notice, Parcel, write_notice, write_parcel
 from capedjica.flare.wire import MAX_MESSAGE
 from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Status, Unknown, question_hash, read_reply
-from capedjica.site.agent import desk as desk_module
+from capedjica.site.agent import responder as desk_module
 from capedjica.site.agent.responder import Desk
 from tests.flare.carriers import (
     ASK,
@@ -89,7 +89,7 @@ def test_a_dead_site_is_given_up_after_the_silence_and_not_before(clock, alive):
     assert line.exchange({"dead": ASK, "well": ASK}) == answers(["well"], ASK)
     took = clock.now - began - alive
     assert PATIENCE.silence <= took <= PATIENCE.silence + 2 * ROUND
-    assert line.lost == {"dead": "nothing was heard from it"}
+    assert line.lost == {"dead": "no reply"}
 
 
 @pytest.mark.parametrize("takes", [0.0, 300.0])
@@ -109,7 +109,7 @@ def test_a_site_that_stalls_is_given_up_after_the_limit_of_what_was_asked(clock,
     began = clock.now
     assert line.exchange({"a": question}) == {}
     assert limit <= clock.now - began <= limit + ROUND
-    assert line.lost == {"a": "it took too long"}
+    assert line.lost == {"a": "time limit exceeded"}
 
 
 def test_a_site_given_up_costs_the_others_nothing_until_it_is_greeted_again(clock):
@@ -284,7 +284,7 @@ def test_the_control_for_a_carrier_that_is_lost(clock):
     """As long a silence with a carrier is a site's own."""
     line = courier(clock, a=Worker(clock, takes=30.0, gone=(6.0, 10 * PATIENCE.silence)))
     assert line.exchange({"a": ASK}) == {}
-    assert line.lost == {"a": "nothing was heard from it"}
+    assert line.lost == {"a": "no reply"}
 
 
 def test_a_carrier_that_cannot_be_had_ends_the_exchange(clock):
@@ -301,7 +301,7 @@ def test_a_carrier_that_cannot_be_had_ends_the_exchange(clock):
 def test_a_message_that_is_too_large_is_refused_before_it_is_sent(clock):
     site = Worker(clock)
     line = courier(clock, a=site)
-    with pytest.raises(ProtocolError, match="50,331,649 bytes is larger than 50,331,648"):
+    with pytest.raises(ProtocolError, match="a message has 50,331,649 bytes; at most 50,331,648 are allowed"):
         line.exchange({"a": bytes(MAX_MESSAGE + 1)})
     assert not site.parcels
     assert line.exchange({"a": bytes(MAX_MESSAGE)}).keys() == {"a"}
@@ -310,7 +310,7 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_sent(clock):
 def test_an_answer_that_is_too_large_is_refused(clock):
     line = courier(clock, a=lambda *_: bytes(MAX_MESSAGE + 1))
     assert not line.exchange({"a": ASK})
-    assert line.lost["a"] == "an answer of 50,331,649 bytes is larger than 50,331,648"
+    assert line.lost["a"] == "an answer has 50,331,649 bytes; at most 50,331,648 are allowed"
 
 
 contents = st.one_of(

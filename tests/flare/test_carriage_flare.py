@@ -461,7 +461,7 @@ def test_a_relay_without_an_aggregator_ends_and_says_so(settings, monkeypatch, c
     relay, engine = AggregatorRelay(), Engine(settings)
     relay.start_controller(context(engine))
     relay.control_flow(Signal(), context(engine))
-    assert "no aggregator to work for: nobody answers at" in caplog.text
+    assert "the aggregator cannot be reached: nobody answers at" in caplog.text
 
 
 def test_results_of_tasks_are_ignored():

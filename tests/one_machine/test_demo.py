@@ -35,8 +35,8 @@ def test_demo_writes_what_it_promises(tmp_path):
     for text in (
         "all in one process",
         "Reliability: ",
-        "How well:",
-        "What it cost: Each person (all their data) is protected with",
+        "Quality:",
+        "Privacy cost: Each person (all their data) is protected with",
         "epsilon 20",
         "one site alone",
         "not private",
@@ -50,9 +50,9 @@ def test_maps_that_are_not_reliable_are_not_called_networks(tmp_path, cli):
     result = cli(*SMALL[:-1], "0.2", "--out", str(tmp_path / "out"))
     assert result.returncode == 0, result.stderr
     said = " ".join(result.stdout.split())
-    assert 0 <= said.find("Not reliable: ") < said.find("4 maps, none of them reliable, from 48 people")
+    assert 0 <= said.find("Not reliable: ") < said.find("4 maps, none of them reliable, from 48 participants")
     assert "No scan left" not in said
-    assert "Maps of 48 people who do not exist" in (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "Maps of 48 simulated participants" in (tmp_path / "out" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, cli):
     (tmp_path / "file").write_text("")
     result = cli("demo", "--out", str(tmp_path / "file" / "out"))
     assert result.returncode == 2
-    assert "cannot be made" in result.stderr
+    assert "cannot be created" in result.stderr
 
 
 def test_interrupt_leaves_nothing_half_written(tmp_path):

@@ -97,7 +97,7 @@ def test_a_budget_is_spent_once(folder):
     """The same study into another folder asks for more than was approved."""
     study = Study.load(folder)
     before = ledger_sums(study, folder)
-    with pytest.raises(CapedjicaError, match="was begun before: site s1 has spent"):
+    with pytest.raises(CapedjicaError, match="was started before: site s1 has spent"):
         run(folder, study, "run-again")
     assert ledger_sums(study, folder) == before
 
@@ -253,26 +253,26 @@ def test_all_studies_together_stay_within_the_total(tmp_path):
 def test_a_folder_of_something_else_is_left_alone(folder, tmp_path):
     study = Study.load(folder)
     other = changed(study, tmp_path / "other.toml", title="Another")
-    with pytest.raises(InputError, match="holds the run of another study, 'A small study'"):
+    with pytest.raises(InputError, match="contains a run of another study, 'A small study'"):
         run(folder, other, "run")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not the folder of a run"):
         run_study(other, find_sites(other, folder / "sites"), tmp_path / "full")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not the folder of a run"):
         run_study(other, find_sites(other, folder / "sites"), tmp_path / "file")
 
 
 def test_sites_are_found_by_their_names(folder, tmp_path):
     study = Study.load(folder)
-    with pytest.raises(InputError, match=r"holds no folders with a site.toml"):
+    with pytest.raises(InputError, match=r"contains no folders with a site.toml"):
         find_sites(study, tmp_path)
     SiteHome.create(tmp_path / "x", "s1", 1.0, 1.0, 1e-5, simulated=True)
     with pytest.raises(InputError, match="no folder for site s2, s3, s4"):
         find_sites(study, tmp_path)
     SiteHome.create(tmp_path / "y", "s1", 1.0, 1.0, 1e-5, simulated=True)
-    with pytest.raises(InputError, match="two folders claim to be site s1"):
+    with pytest.raises(InputError, match="two folders are site s1"):
         find_sites(study, tmp_path)
 
 

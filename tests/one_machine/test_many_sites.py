@@ -40,7 +40,7 @@ def test_an_archive_becomes_sites_with_the_same_numbers(collection, tmp_path):
     # Their people are real: they approve nothing by themselves.
     assert not any(home.settings.policy.auto_approve for home in homes)
     assert homes[0].card().public_key != homes[1].card().public_key
-    with pytest.raises(InputError, match="exists already and is not empty"):
+    with pytest.raises(InputError, match="already exists and is not empty"):
         make_sites(out, collection, LIMITS)
 
 
@@ -59,12 +59,12 @@ def without_archive(folder):
 
 BROKEN = {
     "has no column 'site'": lambda folder: write_table(folder, [("a1",)], "participant_id"),
-    "names 'nobody', of whom": lambda folder: write_table(folder, [*PEOPLE.items(), ("nobody", "North")]),
+    "names 'nobody', but": lambda folder: write_table(folder, [*PEOPLE.items(), ("nobody", "North")]),
     "names 'a1' twice": lambda folder: write_table(folder, [*PEOPLE.items(), ("a1", "North")]),
-    "holds 1 site; a study needs at least 2. Expected a folder": lambda folder: write_table(
+    "has 1 site; a study needs at least 2. Expected a folder": lambda folder: write_table(
         folder, [("a1", "North")]
     ),
-    "is not an archive of NumPy": without_archive,
+    "is not a valid NumPy archive": without_archive,
     "2 .npz archives": lambda folder: np.savez(folder / "more.npz", x=np.eye(2)),
 }
 

@@ -65,7 +65,7 @@ def test_scans_that_were_lost_in_between(interrupted):
     study, scan = Study.load(interrupted), interrupted / "sites" / "s1" / "data" / "sub-00.npy"
     before, content = ledger_sums(study, interrupted), scan.read_bytes()
     scan.unlink()
-    refused(interrupted, InputError, "cannot go on; nothing more was spent: site s1: the study enrols 6")
+    refused(interrupted, InputError, "cannot be resumed; nothing more was spent: site s1: the study enrols 6")
     assert ledger_sums(study, interrupted) == before
     scan.write_bytes(content)
     assert run(interrupted, study, "run").complete
@@ -83,7 +83,7 @@ def test_a_study_that_was_changed_in_between(interrupted):
     (interrupted / "study.toml").unlink()
     changed(study, interrupted / "study.toml", epsilon=11.0)
     refused(
-        interrupted, InputError, r"another study.*changed: privacy.epsilon: 10.0 became 11.0: give another"
+        interrupted, InputError, r"another study.*changed: privacy.epsilon: 10.0 became 11.0; give another"
     )
 
 
@@ -94,7 +94,7 @@ def test_a_journal_that_was_lost(interrupted):
     journal = interrupted / "run" / "releases.bin"
     content = journal.read_bytes()
     journal.unlink()
-    refused(interrupted, InputError, r"site s1 has spent epsilon.*releases.bin is missing: put it back")
+    refused(interrupted, InputError, r"site s1 has spent epsilon.*releases.bin is missing; restore it")
     assert ledger_sums(study, interrupted) == before
     journal.write_bytes(content)
     assert run(interrupted, study, "run").complete
@@ -103,9 +103,9 @@ def test_a_journal_that_was_lost(interrupted):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not the state of a run"),
-        (b"[]", "is not the state of a run"),
-        (b"\xff", "is not the state of a run"),
+        (b"", "is not a valid state of a run"),
+        (b"[]", "is not a valid state of a run"),
+        (b"\xff", "is not a valid state of a run"),
         (b'{"schema": 2}', "run.json"),
     ],
 )

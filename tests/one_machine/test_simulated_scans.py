@@ -139,7 +139,10 @@ def test_usual_images_are_noisy_and_of_different_lengths():
         (["--format", "bids", "--image-side", "20"], "image_side does not apply to format bids"),
         (["--format", "csv", "--voxel-size", "8"], "voxel_size does not apply to format csv"),
         (["--format", "bids", "--voxel-size", "1"], "voxel_size must be 2 to 12 mm, got 1"),
-        (["--format", "nifti", "--timepoints", "40"], "at least the components, 6 and 40 more, and the"),
+        (
+            ["--format", "nifti", "--timepoints", "40"],
+            "at least the number of components, 6 plus 40, with the",
+        ),
         (["--format", "nifti", "--noise", "inf"], "noise must be finite, got inf"),
         (["--format", "nifti", "--subjects", "9000000000,1"], "may need"),
     ],

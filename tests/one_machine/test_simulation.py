@@ -192,10 +192,8 @@ def test_simulate_says_what_it_made_and_what_is_next(tmp_path):
     out = tmp_path / "my trial"
     result = run("simulate", str(out), *ARGUMENTS)
     assert result.returncode == 0, result.stderr
-    assert (
-        "12 simulated people at 3 sites (3, 5, 4), 4 networks, scans of 30 to 40 time points" in result.stdout
-    )
-    assert f"What is true about them is in {out / 'truth'}" in result.stdout
+    assert "12 simulated participants at 3 sites (3, 5, 4), 4 networks, scans of 30 to 40 " in result.stdout
+    assert f"The ground truth is in {out / 'truth'}" in result.stdout
     for command in ("plan", "run"):
         assert f"  capedjica {command} '{out / 'study.toml'}'\n" in result.stdout
     assert contents(out) == contents(made(tmp_path / "other"))
@@ -214,26 +212,29 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
     ("arguments", "message"),
     [
         (["--sites", "1"], "sites must be a whole number of at least 2, got 1"),
-        (["--sites", "4"], "subjects must be one number or one per site, 4; got 3 numbers"),
+        (["--sites", "4"], "subjects must be one number or one per site (4), got 3 numbers"),
         (["--subjects", "3"], "subjects must be a whole number of at least 4, got 3"),
         (["--subjects", "5,0"], "subjects of site 2 must be a whole number of at least 1, got 0"),
-        (["--subjects", "5;5"], "subjects must be whole numbers with ',' between, got '5;5'"),
+        (["--subjects", "5;5"], "subjects must be whole numbers separated by ',', got '5;5'"),
         (["--components", "1"], "components must be a whole number of at least 2, got 1"),
         (["--components", "26"], "the basis keeps 15 numbers, fewer than the 26 components"),
-        (["--timepoints", "3"], "timepoints must be at least the components, 4, and the shortest first"),
+        (
+            ["--timepoints", "3"],
+            "must be at least the number of components, 4, with the shortest first",
+        ),
         (["--timepoints", "40-30"], "the shortest first; got 40-30"),
-        (["--timepoints", "10-20-30"], "timepoints must be one number, or the shortest and the longest"),
-        (["--timepoints", "long"], "timepoints must be whole numbers with '-' between, got 'long'"),
+        (["--timepoints", "10-20-30"], "timepoints must be one number or a range such as 150-250"),
+        (["--timepoints", "long"], "timepoints must be whole numbers separated by '-', got 'long'"),
         (["--image-side", "0"], "image_side must be a whole number of at least 1, got 0"),
         (["--image-side", "5000"], "features.image_shape must have at most"),
         (["--noise", "-0.5"], "noise must be at least 0, got -0.5"),
         (["--noise", "inf"], "noise must be finite, got inf"),
         (["--epsilon", "0"], "epsilon must be a finite number above 0, got 0.0"),
-        (["--epsilon", "1001"], "epsilon must be at most the 1000 of simulated sites, got 1001"),
+        (["--epsilon", "1001"], "epsilon must be at most 1000 (the budget of simulated sites), got 1001"),
         (["--delta", "1"], "delta must lie strictly between 0 and 1, got 1.0"),
         (["--format", "nii"], "format must be npy, csv, nifti or bids, got 'nii'"),
         (["--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
-        (["--subjects", "900000000000,5,5"], "22 PB; "),
+        (["--subjects", "900000000000,5,5"], "22 PB, but "),
     ],
 )
 def test_a_mistake_is_named_and_leaves_nothing_behind(tmp_path, monkeypatch, arguments, message):
@@ -251,7 +252,7 @@ def test_too_large_for_the_disk_says_how_large(tmp_path):
     result = run("simulate", str(tmp_path / "out"), *ARGUMENTS, *huge)
     assert result.returncode == 2
     assert result.stdout == ""
-    said = r"capedjica: \S+out may need 21\.8 TB; [0-9.]+ (MB|GB|TB) are free on its disk\n"
+    said = r"capedjica: \S+out may need 21\.8 TB, but [0-9.]+ (MB|GB|TB) are free on its disk; .*\n"
     assert re.fullmatch(said, result.stderr)
     assert list(tmp_path.iterdir()) == []
 
@@ -266,7 +267,7 @@ def test_nothing_is_overwritten(study, tmp_path, monkeypatch):
         made(tmp_path / "file" / "out")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(InputError, match="is the folder you are in"):
+    with pytest.raises(InputError, match="is the current folder"):
         made(tmp_path / "here")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "here"]
 

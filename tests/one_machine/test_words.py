@@ -69,31 +69,31 @@ def test_rows_are_not_called_scans_and_analyses_are_told_one_by_one(tmp_path, sa
         "2 clusters of people by k-means in 3 steps.",
         "1 principal component of 3 features (capePCA).",
     ]
-    assert ran[3].startswith(f"3 analyses from {sum(SIZES)} people at 4 sites in ")
-    assert ran[3].endswith(" s; all sites were folders of one machine.")
-    assert "iterations were made" not in page
+    assert ran[3].startswith(f"3 analyses from {sum(SIZES)} participants at 4 sites in ")
+    assert ran[3].endswith(" s; all sites were folders on one machine.")
+    assert "The analysis ran for" not in page
     assert "1 principal component was estimated" in page
-    assert "on one machine that held everybody's data" in page
-    assert "before anybody's data were read" in page
+    assert "on one machine that held the data of all participants" in page
+    assert "before any data were read" in page
 
 
 def test_the_iterations_of_one_analysis_are_told(tmp_path, said):
     make_kind(tmp_path, "kmeans")
     (ran, *_) = said("run", tmp_path)
     assert ran.startswith(
-        f"2 clusters of people by k-means in 3 steps from {sum(SIZES)} people at 4 sites in"
+        f"2 clusters of people by k-means in 3 steps from {sum(SIZES)} participants at 4 sites in"
     )
     said("report", tmp_path / "run")
-    assert "3 iterations were made." in page_of(tmp_path)
+    assert "The analysis ran for 3 iterations." in page_of(tmp_path)
 
 
 def test_where_one_site_works_alone_only_its_people_are_counted(tmp_path, said):
     make_kind(tmp_path, "mean", mechanism="local")
     (ran, *_) = said("run", tmp_path)
-    assert f" from {max(SIZES)} people at 1 site in " in ran
+    assert f" from {max(SIZES)} participants at 1 site in " in ran
     said("report", tmp_path / "run")
     page = page_of(tmp_path)
-    assert f"from {max(SIZES)} people at 1 site; all sites were folders of one machine." in page
+    assert f"from {max(SIZES)} participants at 1 site; all sites were folders on one machine." in page
     assert f"From {max(SIZES)} participants at 1 site, on one machine" in page
     assert "The one release was accounted for exactly" in page
     assert "more than one site" not in page

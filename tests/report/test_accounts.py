@@ -134,5 +134,5 @@ def test_a_privacy_json_from_before_is_read_as_of_subjects(tables, tmp_path):
     assert run_findings(folder).privacy == run_findings(tables / "pixels").privacy
     assert run_findings(folder).privacy.neighbour == "subject"
     (folder / "privacy.json").write_text(json.dumps(written | {"neighbour": "site"}))
-    with pytest.raises(InputError, match=r"privacy\.json is not as a run left it"):
+    with pytest.raises(InputError, match=r"privacy\.json is not a valid file of a run"):
         run_findings(folder)

@@ -38,10 +38,10 @@ def compared(effects=(0.5, -0.01, 0.02), error=0.05, **changes):
 
 def test_what_was_found_is_said_with_its_interval():
     found, hidden, methods = findings_section(compared(halved=True)).paragraphs
-    assert found.startswith("1 of 3 outcomes is significant at a false discovery rate of 5%")
+    assert found.startswith("1 of 3 effects is significant at a false discovery rate of 5%")
     assert "visual - motor +0.5 (95% interval 0.402 to 0.598)" in found
     assert "half the difference" in found
-    assert "Noise for privacy is 25% of the variance" in hidden
+    assert "Privacy noise is 25% of the variance" in hidden
     assert "Group membership was protected" in methods
     assert "was not protected" in findings_section(compared(public_groups=True)).paragraphs[2]
 
@@ -61,7 +61,7 @@ def test_what_was_not_fixed_beforehand_is_called_exploratory():
 
 def test_nothing_found_is_no_evidence_of_nothing():
     said = findings_section(compared((0.0, 0.01, 0.02))).paragraphs[0]
-    assert said.startswith("None of 3 outcomes differs significantly")
+    assert said.startswith("None of 3 effects is significant")
     assert "no evidence that there is no difference" in said
 
 

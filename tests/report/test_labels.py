@@ -207,7 +207,7 @@ def test_what_is_wrong_with_an_atlas_is_said(tmp_path, kind, message):
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ({}, "nothing to label maps by"),
+        ({}, "no source of labels"),
         ({"names": ["a"]}, "names of labels are given, but no labels"),
         ({"labels": "nilearn:nothing"}, "must be a file or nilearn:NAME .aal, "),
         ({"labels": np.ones((3, 7))}, "has 7 features, the maps have"),
@@ -228,7 +228,7 @@ def test_images_need_maps_with_places():
     sources = LabelSources.read(picture(NETWORKS))
     with pytest.raises(InputError, match="the maps have no places: give an array"):
         sources.placed(None, 100)
-    with pytest.raises(InputError, match="masks of tissues are images"):
+    with pytest.raises(InputError, match="tissue masks are given"):
         LabelSources.read(csf=picture(NETWORKS[0])).placed(None, 100)
 
 

@@ -43,7 +43,7 @@ def test_the_warning_comes_before_everything_else(runs, n_maps, tmp_path):
     assert 0 < page.source.index(warning) < page.source.index("<h1>")
     assert f"{n_maps} maps, none of them reliable, of" in page.text
     assert not re.search(r"\d+ (brain )?networks? of", page.text)
-    assert "All of the pictures may be nothing but chance" in page.text
+    assert "All of the pictures may be due to chance alone" in page.text
     assert page.source.count("(not reliable)</option>") == n_maps
     volumes = json.loads(re.search(r'id="volumes">(.*?)</script>', page.source, re.DOTALL).group(1))
     assert [one["opacity"] for one in volumes["maps"]] == [FADED] * n_maps
@@ -61,7 +61,7 @@ def test_without_noise_nothing_is_said_of_another_run(pages):
     page = Page(pages["not private"])
     assert "Another run" not in page.text
     assert "stability" not in page.text.lower()
-    assert "No noise was added, so there is nothing to tell of other noise." in page.text
+    assert "No noise was added, so there is no other noise to predict the effect of." in page.text
 
 
 @pytest.mark.parametrize("kind", ["pixels", "regions", "brains", "not private"])
@@ -127,7 +127,7 @@ def test_a_site_is_warned_first(doubtful, brains, said, tmp_path):
     (page,) = copy.glob("results/*/report.html")
     source = page.read_text(encoding="utf-8")
     assert source.index("Not reliable: none of the") < source.index("<h1>")
-    assert "What the maps of all sites say" in source
+    assert "computed with the maps of all sites" in source
 
 
 def test_the_outbox_calls_noise_what_is_noise_and_the_ledger_names_the_study(tables, said):

@@ -107,7 +107,7 @@ def test_the_viewer_follows_clicks_keys_and_links(browser, pages):
     box = browser.evaluate("document.querySelectorAll('canvas')[1].getBoundingClientRect().toJSON()")
     browser.click(box["x"] + 0.75 * box["width"], box["y"] + 0.25 * box["height"])
     here, words = place(browser)
-    # From left to right at y: x is three quarters of the way from -80 to 80, z one quarter down from 84.
+    # The coronal slice at y: x is three quarters of the way from -80 to 80, z one quarter down from 84.
     assert here[1] == before[1]
     assert abs(here[0] - 40) <= 1
     assert abs(here[2] - 45.5) <= 1

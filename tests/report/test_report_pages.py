@@ -162,9 +162,9 @@ def test_nothing_tells_of_a_single_person_or_of_a_sites_computer(kind, runs, pag
     assert str(folder) not in page.source
     assert "Sources" not in page.source
     # Of a site: its name, how many it enrolled, its limit, what its ledger says and what it sent.
-    (header,) = re.findall(r"<thead><tr>(?:(?!</tr>).)*people enrolled.*?</tr>", page.source, re.DOTALL)
+    (header,) = re.findall(r"<thead><tr>(?:(?!</tr>).)*participants enrolled.*?</tr>", page.source, re.DOTALL)
     columns = re.findall(r">([^<>]+)</th>", header)
-    assert columns == ["site", "people enrolled", "limit ε", "spent ε", "releases", "sent (kB)"]
+    assert columns == ["site", "participants enrolled", "limit ε", "spent ε", "releases", "sent (kB)"]
 
 
 def everything(path):
@@ -225,7 +225,7 @@ def test_the_papers_method_is_shown_with_what_the_paper_says_of_it(tables, tmp_p
     run_report(tables / "paper").save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
     assert "paper's RDP as printed (gradient descent alone)" in shown
-    assert "This method cannot tell how stable its maps are." in shown
+    assert "This method cannot estimate how stable its maps are." in shown
     assert "capePCA and unmixed by capeDJICA" in shown
 
 
@@ -240,7 +240,7 @@ def test_each_kind_is_shown_in_its_own_way(pages):
     assert "Abraham et al" not in pixels.text
     for page in (pixels, regions, brains):
         assert "@article{dong2022gaussian," in page.text
-        assert "Length of the mean that was published in each of" in page.source
+        assert "Norm of the mean released in each of" in page.source
 
 
 def test_maps_come_out_of_the_page_as_they_are(runs, pages):
@@ -302,11 +302,11 @@ def test_a_bundle_is_enough_for_a_report(runs, tmp_path):
 
 
 def test_damaged_folders_are_refused_in_one_line(runs, tmp_path):
-    with pytest.raises(InputError, match="holds no complete run"):
+    with pytest.raises(InputError, match="is not the folder of a complete run"):
         run_report(tmp_path / "nothing")
     for name, content, message in (
         ("peaks.csv", b"component\nx\n", "not a table of peaks"),
-        ("privacy.json", b'{"private": 1}', "not as a run left it"),
+        ("privacy.json", b'{"private": 1}', "not a valid file of a run"),
         ("releases.bin", b"something else", "not the journal of this study"),
         ("maps.npy", b"", "not an array"),
     ):
@@ -317,7 +317,7 @@ def test_damaged_folders_are_refused_in_one_line(runs, tmp_path):
             run_report(folder)
         assert "\n" not in str(caught.value)
     np.save(folder / "maps.npy", np.ones((2, 5)))
-    with pytest.raises(InputError, match="that of its study would be"):
+    with pytest.raises(InputError, match="from its study"):
         run_report(folder)
 
 
@@ -380,7 +380,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     assert page.all("h1")
     assert "Two [networks]" in page.text
     assert "epsilon 5 at delta 1e-5" in page.text
-    assert "Length of the mean that was published in each of 3 iterations" in page.source
+    assert "Norm of the mean released in each of 3 iterations" in page.source
     assert report._repr_html_().startswith("<iframe srcdoc=")
     assert "<iframe" not in page.source
     assert "bytes" in repr(report)

@@ -32,10 +32,10 @@ def words(page):
 def test_a_run_on_one_machine_does_not_say_that_data_stayed_at_sites(run):
     said = words(run_report(run).html)
     assert [claim for claim in CLAIMS if claim in said] == []
-    assert "; all sites were folders of one machine." in said
+    assert "; all sites were folders on one machine." in said
     assert "were all on one computer." in said
-    assert "on one machine that held everybody&#39;s data" in said or "that held everybody's data" in said
-    assert "Spent: by the site" in said
+    assert "on one machine that held the data of all participants" in said
+    assert "Spent: according to the site" in said
 
 
 def test_a_run_between_machines_does(run):
@@ -58,5 +58,5 @@ def test_what_carried_the_messages_tells_where_the_data_were(carriers, where):
 
 
 def test_the_folder_of_a_study_is_told_from_that_of_its_run(run):
-    with pytest.raises(InputError, match=f"holds no complete run: .* such as {run}, or"):
+    with pytest.raises(InputError, match=f"is not the folder of a complete run; .* such as {run}, or"):
         run_report(run.parent)

@@ -1,4 +1,4 @@
-"""What runs at the coordinator: writing and planning a study, driving its run, its results and their report.
+"""Coordinator: writing and planning a study, running it, and its results and report.
 
-Nothing here imports the code of a site, nor is it imported by it.
+This package does not import the code of a site, and site code does not import this package.
 """

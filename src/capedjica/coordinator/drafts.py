@@ -1,4 +1,4 @@
-"""A study in the making: sites are added to its ``study.toml`` one by one, until it is sealed."""
+"""Add sites to the ``study.toml`` of a study that is not yet sealed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from capedjica.tools.toml import listed
 
 
 def sealed_path(study: str | os.PathLike[str]) -> Path:
-    """Return where it is noted, beside a ``study.toml``, that it was sealed: that kits were made of it."""
+    """Return the path of the file that records that a study was sealed, i.e. that its kits were created."""
     return study_path(study).parent / "federation" / "sealed.json"
 
 
 def add_sites(path: str | os.PathLike[str], sites: Sequence[SiteTable]) -> Study:
-    """Append sites to a ``study.toml``, all or none, and return the study, which may still lack others.
+    """Append sites to a ``study.toml``, all or none, and return the study, which may still be incomplete.
 
-    Everything else in the file, comments too, stays as it is. It is written whole or not at all: only when
-    what was written reads back as the study with these sites in it does it take the place of the file.
+    The rest of the file, including comments, is unchanged. The write is atomic: the new file replaces the old
+    one only if it reads back as the study with these sites added.
     """
     file = study_path(path)
     content = read_study_file(file)
     if sealed_path(file).exists():
-        raise InputError(f"{file} was sealed ({sealed_path(file)}); a changed study is a new study")
+        raise InputError(
+            f"{file} was sealed ({sealed_path(file)}) and cannot be changed; create a new study instead"
+        )
     for site in sites:
         _check_newcomer(file, content, site)
         content = msgspec.structs.replace(content, sites=(*content.sites, site))
@@ -44,24 +46,29 @@ def add_sites(path: str | os.PathLike[str], sites: Sequence[SiteTable]) -> Study
 
 
 def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:
-    """Refuse a name or a key that the study has already."""
+    """Refuse a name or a key that is already in the study."""
     key = PublicIdentity.from_card(site.card).public_key
     for other in content.sites:
         if other.name == site.name:
-            raise InputError(f"{file} has a site {site.name} already; give one of them another name")
+            raise InputError(f"{file} already has a site {site.name}; one of them needs another name")
         if PublicIdentity.from_card(other.card).public_key == key:
-            raise InputError(f"{file} has the key of site {site.name} already, as that of site {other.name}")
+            raise InputError(
+                f"{file} already has the key of site {site.name}, under the name {other.name}; each site "
+                "needs its own key"
+            )
 
 
 def _append(file: Path, block: str, expected: StudyFile) -> None:
     with writing(file), whole_file(file, mode=0o600) as draft:
         text = file.read_bytes()
-        # In lines that end as those of the text do.
+        # Use the line endings of the existing text.
         end = b"\r\n" if b"\r\n" in text else b"\n"
         draft.write(text + (b"" if text.endswith(b"\n") else end) + block.encode().replace(b"\n", end))
         draft.flush()
         if not _reads_as(Path(draft.name), expected):
-            raise InputError(f"{file} cannot be added to: its sites must be tables, each headed [[sites]]")
+            raise InputError(
+                f"{file}: sites cannot be appended; its sites must be tables, each with the header [[sites]]"
+            )
         shutil.copymode(file, draft.name)
 
 

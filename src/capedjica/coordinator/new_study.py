@@ -1,4 +1,4 @@
-"""A new study from what a coordinator knows: sites by their cards or folders, and a few numbers."""
+"""Create a new study from site cards or site folders and public files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from capedjica.tools.text import printable
 from capedjica.tools.toml import listed, problems
 
 SITE_FORMS: Final = (
-    "a card or its file (CARD:SUBJECTS if it does not say how many are enrolled), or a site's folder (its "
+    "a card or its file (CARD:SUBJECTS if it does not state the number enrolled), or a site's folder (its "
     "scans are counted), or FOLDER:SUBJECTS"
 )
 _CARD: Final = "capedjica-site-"
-# A file with more in it holds something else.
+# A longer file is not a card.
 _LONGEST_CARD: Final = 4096
 
 
@@ -37,7 +37,7 @@ FolderReader = Callable[[str, int | None], SiteTable]
 
 
 def read_card(text: str) -> Card:
-    """Return what a card says, given itself or a file that holds it."""
+    """Read a card, given as text or as the path of a file."""
     if text.lstrip().startswith(_CARD) or not _exists(text):
         return Card.read(text)
     try:
@@ -48,7 +48,7 @@ def read_card(text: str) -> Card:
     except UnicodeDecodeError:
         content = ""
     if not content.lstrip().startswith(_CARD):
-        raise InputError(f"{text} holds no site card: expected one line, '{_CARD}1 NAME KEY'")
+        raise InputError(f"{text} is not a site card; expected one line, '{_CARD}1 NAME KEY'")
     try:
         return Card.read(content)
     except InputError as error:
@@ -56,16 +56,19 @@ def read_card(text: str) -> Card:
 
 
 def site_of_card(text: str, subjects: int | None = None, epsilon: float | None = None) -> SiteTable:
-    """Return the site of a card; how many people it has is on the card, or given where it is not."""
+    """Return the site of a card; ``subjects`` is needed if the card does not state the number enrolled."""
     card = read_card(text)
     name, known = card.site.name, card.n_enrolled
     if known is None and subjects is None:
         raise InputError(
-            f"site {name}: how many people? Its card does not say: ask for the one that `capedjica site "
-            "enrol` wrote, or give the number, CARD:SUBJECTS or --subjects"
+            f"site {name}: its card does not state the number of participants; ask the site for the card "
+            "written by `capedjica site enrol`, or give the number as CARD:SUBJECTS or with --subjects"
         )
     if known is not None and subjects not in (None, known):
-        raise InputError(f"site {name}: its card says {known} enrolled participants, not {subjects}")
+        raise InputError(
+            f"site {name}: got {subjects} subjects, but its card states {known} enrolled participants; "
+            "leave the number out"
+        )
     n_subjects = known if subjects is None else subjects
     assert n_subjects is not None
     return SiteTable(name=name, subjects=n_subjects, card=card.site.card, epsilon=epsilon)
@@ -74,8 +77,9 @@ def site_of_card(text: str, subjects: int | None = None, epsilon: float | None =
 def read_site(text: str, of_folder: FolderReader) -> SiteTable:
     """Return a site given as ``CARD:SUBJECTS``, ``FOLDER`` or ``FOLDER:SUBJECTS``.
 
-    A card is what ``capedjica site init`` printed, or its file. A site's folder goes to ``of_folder``, with
-    the number of its people if that was given: only who tries all out on one machine has such folders.
+    A card is the line printed by ``capedjica site init``, or the file with that line. A site's folder is
+    passed to ``of_folder``, with the number of subjects if given; such folders exist only in trials on one
+    machine.
     """
     who, subjects = _split(text.strip())
     if who.startswith(_CARD) or who.endswith(".card"):
@@ -86,9 +90,9 @@ def read_site(text: str, of_folder: FolderReader) -> SiteTable:
 
 
 def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int | None:
-    """Return how many features public images make; None where they are the columns of tables.
+    """Return the number of features defined by public images; None if features are columns of tables.
 
-    ``images`` are the files of the table's keys, wherever they are.
+    ``images`` maps the table's keys to the paths of their files.
     """
     found = problems(msgspec.to_builtins(table), FeatureTable, "features.")
     if found:
@@ -101,12 +105,12 @@ def n_features_of(table: FeatureTable, images: Mapping[str, Path | None]) -> int
 
 
 def region_names(atlas: Path | None) -> Path | None:
-    """Return the table of names beside an atlas, which goes where the atlas goes; None without one."""
+    """Return the table of names next to an atlas, which is copied with it; None without one."""
     return None if atlas is None else names_beside(atlas)
 
 
 def _found(table: FeatureTable, images: Mapping[str, Path | None]) -> FeatureTable:
-    """Return the table with its files where they are now."""
+    """Return the table with the current paths of its files."""
     where = {key: str(path.absolute()) for key, path in images.items() if path is not None}
     return msgspec.structs.replace(table, **where)
 
@@ -118,9 +122,9 @@ def template_of(
     n_features: int | None,
     names: Path | None,
 ) -> GivenTemplate:
-    """Return a template in the features of a study, whatever it is given as.
+    """Read a template of any supported format in the features of a study.
 
-    ``n_features`` counts columns; where it is not known, the template itself does.
+    ``n_features`` is the number of columns; if it is None, the template determines it.
     """
     columns = table.kind == "columns"
     if columns and (table.atlas is None or n_features is None):
@@ -141,16 +145,16 @@ def as_file(maps: FloatArray) -> bytes:
 def beside(
     folder: Path, images: Mapping[str, Path | None], contents: Mapping[str, bytes] | None = None
 ) -> Iterator[None]:
-    """Put public files into the folder of a study; take them away again if it is not written.
+    """Copy or write public files into the folder of a study; remove them if the block raises.
 
     Parameters
     ----------
     folder : Path
-        Of the study.
+        Folder of the study.
     images : dict
-        Files that are copied.
+        Files to copy.
     contents : dict
-        What files are to hold that are made, by their names.
+        Contents of files to write, by name.
     """
     made = []
     try:
@@ -162,7 +166,10 @@ def beside(
             target = folder / name
             if target.exists():
                 if target.read_bytes() != content:
-                    raise InputError(f"{target} exists already, is another, and is not overwritten")
+                    raise InputError(
+                        f"{target} exists with other content and is not overwritten; remove it or use "
+                        "another folder"
+                    )
                 continue
             made.append(target)
             with writing(target):
@@ -176,7 +183,7 @@ def beside(
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """Split off the number of subjects, which stands after a colon, a comma or a space."""
+    """Split off the number of subjects after a colon, a comma or a space."""
     match = re.fullmatch(r"(.+?)(?:\s*[:,]\s*|\s+)(\d{1,12})", text, re.ASCII)
     if match is None or _exists(text):
         return text, None
@@ -186,12 +193,12 @@ def _split(text: str) -> tuple[str, int | None]:
 def _exists(path: str) -> bool:
     try:
         return Path(path).exists()
-    except OSError:  # longer than any name of a file
+    except OSError:  # longer than a file name can be
         return False
 
 
 def read_site_file(path: str | os.PathLike[str], of_folder: FolderReader) -> list[SiteTable]:
-    """Read a text file with a site on each line, as :func:`read_site` takes it; ``#`` begins a comment."""
+    """Read a text file with one site per line, in the form of :func:`read_site`; ``#`` starts a comment."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -203,7 +210,7 @@ def read_site_file(path: str | os.PathLike[str], of_folder: FolderReader) -> lis
 
 
 def read_sites(texts: Sequence[str], where: str, of_folder: FolderReader) -> list[SiteTable]:
-    """Read several sites; all problems are listed."""
+    """Read several sites; the error lists all problems."""
     sites, found = [], []
     for text in texts:
         try:

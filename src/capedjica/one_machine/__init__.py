@@ -1,1 +1,1 @@
-"""All parties on this machine: a study whose sites are folders here, simulations, demonstrations."""
+"""Trials with all parties on one machine: studies with local sites, simulations, demonstrations."""

@@ -1,4 +1,4 @@
-"""A first look: four hospitals in one process, on the real protocol, with data whose truth is known."""
+"""Demonstration: four hospitals in one process, with the real protocol and data with known ground truth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from capedjica.tools.version import __version__
 
 SITES: Final = 4
 SCAN_LENGTH: Final = 200
-# Iterations of the paper's method, which would allow itself 1000 and divide the budget by them.
+# Iterations of the paper's method; its default of 1000 would divide the budget by 1000.
 PAPER_ITERATIONS: Final = 100
 
 
@@ -54,7 +54,7 @@ Progress = Callable[[str, int, float, float], None]
 
 @dataclass
 class Run:
-    """One way to analyse the study, as it went."""
+    """One analysis of the study, with its course."""
 
     name: str
     estimator: CapeDJICA
@@ -66,7 +66,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Demo:
-    """The study, and every way it was analysed, the private one first."""
+    """The study and all of its analyses, the private one first."""
 
     study: SyntheticStudy
     epsilon: float
@@ -74,19 +74,19 @@ class Demo:
 
     @property
     def private(self) -> Run:
-        """The run with cape."""
+        """The run with mechanism "cape"."""
         return self.runs[0]
 
     @property
     def reliability(self) -> Reliability:
-        """How far its maps are to be trusted, as its own data say; the truth is not looked at."""
+        """Reliability of its maps, computed without the ground truth."""
         return Reliability(len(self.study.maps), self.private.estimator.stability_)
 
 
 def run_demo(
     n_subjects: int, n_components: int, epsilon: float, random_state: int | None, progress: Progress
 ) -> Demo:
-    """Make the data and analyse them in every way of `WAYS`, each at the same total epsilon.
+    """Simulate the data and analyse them in every way of `WAYS`, each with the same total epsilon.
 
     ``progress(name, iteration, epsilon, gain index)`` is called after each iteration.
     """
@@ -116,7 +116,7 @@ def _analyse(study: SyntheticStudy, name: str, n_components: int, epsilon: float
     estimator.callback = look
     start = time.perf_counter()
     with warnings.catch_warnings():
-        # That there may be fewer networks than asked for: the grades tell it.
+        # The warning of fewer networks than requested is redundant with the grades.
         warnings.simplefilter("ignore", UserWarning)
         estimator.fit(study.sites)
     run.seconds = time.perf_counter() - start
@@ -125,7 +125,7 @@ def _analyse(study: SyntheticStudy, name: str, n_components: int, epsilon: float
 
 
 def summary(demo: Demo) -> dict[str, Any]:
-    """Return what came out, as numbers."""
+    """Return the results as numbers."""
     privacy = demo.private.estimator.privacy_
     return {
         "capedjica": __version__,
@@ -155,10 +155,10 @@ def summary(demo: Demo) -> dict[str, Any]:
 
 
 def write_demo(demo: Demo, folder: Path) -> None:
-    """Write maps.png, convergence.png, report.html and result.json, each whole or not at all."""
+    """Write maps.png, convergence.png, report.html and result.json, each atomically."""
     rows = {"true": demo.study.maps}
     for run in demo.runs:
-        # In the order and with the signs of the true ones.
+        # In the order and with the signs of the true maps.
         matching = match_components(run.estimator.components_, demo.study.mixing.T)
         maps = run.estimator.components_[matching.permutation] * matching.signs[:, np.newaxis]
         rows[WAYS[run.name].title.replace(", ", ",\n")] = maps.reshape(demo.study.maps.shape)
@@ -166,16 +166,16 @@ def write_demo(demo: Demo, folder: Path) -> None:
     save(maps_figure(rows, f"Maps: true and estimated, epsilon = {demo.epsilon:g}"), folder / "maps.png")
     save(convergence_figure(curves, demo.private.spent), folder / "convergence.png")
     what = "Networks" if demo.reliability.networks else "Maps"
-    title = f"{what} of {sum(map(len, demo.study.sites))} people who do not exist"
+    title = f"{what} of {sum(map(len, demo.study.sites))} simulated participants"
     demo.private.estimator.generate_report(title).save_as_html(folder / "report.html")
     write_whole(folder / "result.json", json.dumps(summary(demo), indent=2).encode() + b"\n")
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder, before any work is done, and make sure that it can be written."""
+    """Create the folder before the analysis, and check that it is writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder} cannot be made: {error.strerror}") from None
+        raise InputError(f"{folder} cannot be created: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder} cannot be written")
+        raise InputError(f"{folder} is not writable; give another folder")

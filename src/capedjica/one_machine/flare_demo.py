@@ -1,4 +1,4 @@
-"""A whole consortium on this machine: server and sites as processes of their own, up to the report."""
+"""Demonstration of a whole consortium on this machine, with server and sites as separate processes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class FederatedDemo:
-    """What came out of it.
+    """Results of the demonstration.
 
     Attributes
     ----------
     report : Path
-        The page for a browser.
+        The HTML report.
     gain_index, map_correlation : float
-        How well the true networks were found.
+        Quality of the estimated networks against the ground truth.
     reliability : Reliability
-        How far the maps are to be trusted, as the run itself says.
+        Reliability of the maps, as stated by the run.
     """
 
     report: Path
@@ -52,9 +52,9 @@ class FederatedDemo:
 def run_demo(
     simulation: Simulation, out: Path, port: int | None, say: Say, follower: Follower
 ) -> FederatedDemo:
-    """Simulate people, seal a study, start a server and sites, run it, and write report.html into ``out``.
+    """Simulate data, seal a study, start a server and sites, run it, and write report.html into ``out``.
 
-    ``say`` is told each step as the command that a user would type. No process is left behind.
+    ``say`` is called for each step with the equivalent command. All processes are stopped at the end.
     """
     folder = out / "study"
     say(f"capedjica simulate {folder}")
@@ -80,7 +80,7 @@ def run_demo(
 
 @contextmanager
 def running_sites(homes: Sequence[SiteHome]) -> Iterator[None]:
-    """Have the clients of sites running, each with its latest kit, and stop them however it ends."""
+    """Run the processes of sites, each with its latest kit, and stop them at the end."""
     own = [(home, kits.find_kit(home)) for home in homes]
     with ThreadPoolExecutor(len(own)) as together:
         try:
@@ -96,7 +96,7 @@ def start_site(home: SiteHome, kit: kits.Kit) -> int:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nothing uses at this moment."""
+    """Return a port of this machine that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A study whose sites are folders on this machine, run on the real protocol, and resumed if interrupted."""
+"""Run a study whose sites are folders on this machine, with the real protocol, and resume it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def run_study(
     insecure_noise_seed: int | None = None,
     watcher: Watcher | None = None,
 ) -> RunState:
-    """Run a study, or go on with it, and write what comes out into ``out``.
+    """Run a study, or resume it, and write the results into ``out``.
 
-    Everything that can be wrong is looked for before anything is spent, and listed together.
+    All problems are detected before any budget is spent, and listed in one error.
     """
     watcher = watcher or Watcher()
     check_seed(study, insecure_noise_seed)
@@ -58,7 +58,7 @@ def run_study(
 def _run(
     study: Study, homes: Sequence[SiteHome], folder: RunFolder, seed: int | None, watcher: Watcher
 ) -> None:
-    """Run it with sites of this process."""
+    """Run the study with the sites in this process."""
     with folder.claim(study) as state, logged("capedjica.run", folder.log_path), ExitStack() as held:
         sites = {
             home.settings.name: held.enter_context(attending(home, study, seed, watcher.reading))
@@ -68,11 +68,11 @@ def _run(
 
 
 def site_files(folder: Path) -> list[Path]:
-    """Return the ``site.toml`` of every site whose folder is in a folder."""
+    """Return the ``site.toml`` of every site in the sub-folders of a folder."""
     files = sorted(folder.glob("*/site.toml"))
     if not files:
         raise InputError(
-            f"{folder} holds no folders with a site.toml; name the folder of the sites (run: --sites)"
+            f"{folder} contains no folders with a site.toml; give the folder of the sites (run: --sites)"
         )
     return files
 
@@ -90,12 +90,12 @@ def find_sites(study: Study, folder: Path) -> list[SiteHome]:
         other = homes.setdefault(home.settings.name, home)
         if other is not home:
             found.append(
-                f"two folders claim to be site {home.settings.name}: {other.folder} and {home.folder}"
+                f"two folders are site {home.settings.name}: {other.folder} and {home.folder}; remove one"
             )
     names = study.contract.roster.names
     missing = [name for name in names if name not in homes]
     if missing:
-        found.append(f"there is no folder for site {', '.join(missing)} of the study")
+        found.append(f"no folder for site {', '.join(missing)} of the study")
     if found:
         raise InputError(listed(f"the sites in {folder}", found))
     return [homes[name] for name in names]
@@ -105,14 +105,14 @@ def _check_sites(study: Study, homes: Sequence[SiteHome], watcher: Watcher, begu
     watcher.checking(study.n_subjects)
     found = {home: _problems_at(home, study, watcher) for home in homes}
     if any(found.values()):
-        outcome = "cannot go on; nothing more was spent" if begun else "cannot be run; nothing was spent"
+        outcome = "cannot be resumed; nothing more was spent" if begun else "cannot be run; nothing was spent"
         reasons = [words for own in found.values() for words in own]
         told = listed(f"'{study.content.title}' {outcome}", reasons)
         raise InputError(f"{told}\n{_site_table(study, found)}")
 
 
 def check_before_sealing(study: Study, folder: Path) -> None:
-    """Refuse to seal what a site of this machine could not approve: another number of people, its limits."""
+    """Refuse to seal a study that a site on this machine could not approve."""
     found = {home: _refusals(home, study) for home in find_sites(study, folder)}
     if any(found.values()):
         reasons = [words for own in found.values() for words in own]
@@ -131,8 +131,8 @@ def _problems_at(home: SiteHome, study: Study, watcher: Watcher) -> list[str]:
 
 
 def _site_table(study: Study, found: dict[SiteHome, list[str]]) -> str:
-    """Return in one table how every site stands: people in the study and here, approved, in the way."""
-    rows = [("site", "people in the study", "here", "approved", "in the way")]
+    """Return a table of all sites: participants in the study and here, approval, number of problems."""
+    rows = [("site", "participants in the study", "here", "approved", "problems")]
     for home, own in found.items():
         name, by_itself = home.settings.name, home.settings.policy.auto_approve
         here, approved = "?", "?"
@@ -141,7 +141,7 @@ def _site_table(study: Study, found: dict[SiteHome, list[str]]) -> str:
         with suppress(CapedjicaError):
             known = spent_on(home, study)
             stands = known is not None and not known.revoked
-            approved = "yes" if stands else "by itself" if by_itself and known is None else "no"
+            approved = "yes" if stands else "automatic" if by_itself and known is None else "no"
         rows.append((name, str(study.contract.enrolled.get(name, "-")), here, approved, str(len(own) or "-")))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -149,32 +149,32 @@ def _site_table(study: Study, found: dict[SiteHome, list[str]]) -> str:
 
 
 def _check_first(study: Study, homes: Sequence[SiteHome], folder: RunFolder | None) -> None:
-    """Refuse to begin a study again: its budget serves one run, whose releases are kept in one journal.
+    """Refuse to start a study twice: its budget is for one run, whose releases are in one journal.
 
-    ``folder`` is that of the run if it is known; then its journal was lost.
+    ``folder`` is the folder of the run if it is known, in which case its journal was lost.
     """
     for home in homes:
         known = spent_on(home, study)
         if study.contract.protects and known is not None and known.mu2 > 0:
             begun = (
-                f"'{study.content.title}' was begun before: site {home.settings.name} has spent epsilon "
+                f"'{study.content.title}' was started before: site {home.settings.name} has spent epsilon "
                 f"{round_up(known.epsilon)} on it"
             )
             if folder is not None:
-                raise InputError(f"{begun}, but {folder.journal_path} is missing: put it back to go on")
+                raise InputError(f"{begun}, but {folder.journal_path} is missing; restore it to resume")
             raise BudgetExceededError(
-                f"{begun}. Give the folder of that run to go on with it, or make a new study, with a title "
-                "of its own, to spend more"
+                f"{begun}. Give the folder of that run to resume it, or create a new study with another "
+                "title to spend more"
             )
 
 
 def sites_of_folder(folder: Path) -> list[SiteTable]:
-    """Return all sites whose folders are in a folder."""
+    """Return all sites in the sub-folders of a folder."""
     return [site_of_folder(str(home.folder), None) for home in map(SiteHome.load, site_files(folder))]
 
 
 def site_of_folder(folder: str, subjects: int | None) -> SiteTable:
-    """Return a site given by its folder; its people are counted unless their number is given."""
+    """Return a site given by its folder; its participants are counted unless their number is given."""
     home = SiteHome.load(folder)
     site = home.card()
     if subjects is None:

@@ -1,10 +1,10 @@
-"""All sites of a study as folders of one machine, made and led at once: for trials and pooled collections.
+"""Create and manage all sites of a study as folders on one machine, for trials and public collections.
 
-Where the scans of all sites lie together, as those of a published collection do, one command does for every
-site what its data manager would do alone. A collection is one of three:
+If the scans of all sites are in one place, as in a published collection, one command performs for every site
+the steps of its data manager. A collection is one of:
 
-- a folder with ``participants.tsv`` (columns ``participant_id`` and ``site``) and an archive of NumPy
-  (``.npz``) with an array (time, regions) under each ``participant_id``;
+- a folder with ``participants.tsv`` (columns ``participant_id`` and ``site``) and a NumPy archive (``.npz``)
+  with an array (time, regions) for each ``participant_id``;
 - nilearn's copy of ABIDE;
 - a folder with a sub-folder of scans, of any kind, for each site.
 """
@@ -40,7 +40,7 @@ _COLUMNS: Final = ("participant_id", "site")
 
 @dataclass(frozen=True)
 class Limits:
-    """What each of the sites may ever spend on one participant."""
+    """Budgets of each site per participant."""
 
     total_epsilon: float
     study_epsilon: float
@@ -49,7 +49,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where one site's scans are; or, of an archive, whose arrays are to be written out for it."""
+    """Location of one site's scans, or the participants whose arrays of an archive belong to the site."""
 
     data: Path | None
     kind: DataKind = "auto"
@@ -58,17 +58,17 @@ class _Source:
 
 
 def make_sites(out: Path, collection: Path, limits: Limits, kind: str = "auto") -> dict[str, int]:
-    """Make a site below ``out`` for each that a collection names; return how many people each has.
+    """Create all sites of a collection below ``out``; return the number of participants of each.
 
-    All or none: what was made is removed where one of them cannot be.
+    Either all sites are created or none.
     """
     if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} exists already and is not empty; give a new folder for the sites")
+        raise InputError(f"{out} already exists and is not empty; give a new folder for the sites")
     sources = _sources(collection, data_kind(kind))
     if len(sources) < 2:
         raise InputError(
-            f"{collection} holds {counted(len(sources), 'site')}; a study needs at least 2. Expected a "
-            "folder for each site, or a participants.tsv with a column 'site'"
+            f"{collection} has {counted(len(sources), 'site')}; a study needs at least 2. Expected a folder "
+            "for each site, or a participants.tsv with a column 'site'"
         )
     existed = out.exists()
     try:
@@ -99,9 +99,9 @@ def _make(folder: Path, name: str, source: _Source, collection: Path, limits: Li
 
 
 def _sources(collection: Path, kind: DataKind) -> dict[str, _Source]:
-    """Return the sites of a collection and where their scans are, by the names that the sites will have."""
+    """Return the locations of the scans of a collection, by name of the future site."""
     if not collection.is_dir():
-        raise InputError(f"{collection} must be a folder with the scans of all sites; it is not a folder")
+        raise InputError(f"{collection} is not a folder; expected a folder with the scans of all sites")
     if (collection / _PARTICIPANTS).exists() and any(collection.glob("*.npz")):
         by_site = _arrays_by_site(collection)
         return {name: _Source(None, "files", members=members) for name, members in by_site.items()}
@@ -112,7 +112,7 @@ def _sources(collection: Path, kind: DataKind) -> dict[str, _Source]:
 
 
 def _arrays_by_site(collection: Path) -> dict[str, tuple[str, ...]]:
-    """Return whose arrays of an archive are those of each site, in the order of the table."""
+    """Return the participants of each site of an archive, in the order of the table."""
     table = collection / _PARTICIPANTS
     rows = rows_of(table, "\t")
     missing = [name for name in _COLUMNS if not rows or name not in rows[0]]
@@ -125,26 +125,29 @@ def _arrays_by_site(collection: Path) -> dict[str, tuple[str, ...]]:
     for row in rows:
         person, site = (str(row[name] or "").strip() for name in _COLUMNS)
         if person not in known:
-            raise InputError(f"{table} names {printable(person)!r}, of whom {archive} has no array")
+            raise InputError(
+                f"{table} names {printable(person)!r}, but {archive} has no such array; add the array or "
+                "remove the row"
+            )
         if not re.fullmatch(NAME_PATTERN, person):
-            raise InputError(f"{table}: {printable(person)!r} cannot be the name of a file; rename them")
+            raise InputError(f"{table}: {printable(person)!r} cannot be used as a file name; rename it")
         found.setdefault(_site_name(site), []).append(person)
     named = Counter(name for people in found.values() for name in people)
     twice = [name for name, times in named.items() if times > 1]
     if twice:
-        raise InputError(f"{table} names {printable(twice[0])!r} twice; expected a row per participant")
+        raise InputError(f"{table} names {printable(twice[0])!r} twice; expected one row per participant")
     return {name: tuple(people) for name, people in sorted(found.items())}
 
 
 def _archive(collection: Path) -> Path:
     archives = sorted(collection.glob("*.npz"))
     if len(archives) != 1:
-        raise InputError(f"{collection} holds {len(archives)} .npz archives; expected one")
+        raise InputError(f"{collection} has {len(archives)} .npz archives; expected one")
     return archives[0]
 
 
 def _write_arrays(archive: Path, members: tuple[str, ...], folder: Path) -> None:
-    """Write some arrays of an archive into a folder, each as a file of its own."""
+    """Write some arrays of an archive into a folder, each as a separate file."""
     with writing(folder), _opened(archive) as series:
         folder.mkdir()
         for name in members:
@@ -161,18 +164,18 @@ def _opened(archive: Path) -> NpzFile:
     try:
         opened = np.load(archive, allow_pickle=False)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{archive} is not an archive of NumPy: {error}") from None
+        raise InputError(f"{archive} is not a valid NumPy archive (.npz): {error}") from None
     assert isinstance(opened, NpzFile)
     return opened
 
 
 def _site_name(text: str) -> str:
-    """Return the name of a site in a form that a site can have."""
+    """Convert a name to a valid name of a site."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._") or "site"
 
 
 def approve_all(homes: Sequence[SiteHome], study: Study) -> None:
-    """Approve a study for every site; what any of them refuses is listed, and then none approves."""
+    """Approve a study for all sites; if any of them refuses, list the reasons and approve for none."""
     found: list[str] = []
     for home in homes:
         try:
@@ -180,6 +183,6 @@ def approve_all(homes: Sequence[SiteHome], study: Study) -> None:
         except CapedjicaError as error:
             found.append(str(error))
     if found:
-        raise InputError(listed("nothing was approved", found))
+        raise InputError(listed("the study was not approved for any site", found))
     for home in homes:
         approve(home, study)

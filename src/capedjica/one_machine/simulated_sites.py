@@ -1,4 +1,4 @@
-"""What simulated sites hold: tables of the pixels of square images, or runs of a scanner."""
+"""Data of simulated sites: tables of the pixels of square images, or fMRI scans."""
 
 from __future__ import annotations
 
@@ -22,70 +22,70 @@ from capedjica.data.timeseries import write_scan
 if TYPE_CHECKING:
     from capedjica.one_machine.simulation import Simulation
 
-# Bytes of one number at most: four of float32, or nine digits with sign, point, exponent and separator.
+# Maximum bytes of one number: four for float32, or nine digits with sign, point, exponent and separator.
 _NUMBER_BYTES: Final = {"npy": 4, "csv": 16}
-# What a file may take beyond its content: the header, and the rest of its last block.
+# Upper bound on the overhead of a file: the header, and the rest of its last block.
 _FILE_BYTES: Final = 8192
-_CONFOUND_BYTES: Final = 64 * 16  # of a volume: columns, and the digits of one
-# Slower changes than the confounds have cosines for.
+_CONFOUND_BYTES: Final = 64 * 16  # per volume: columns times digits
+# Frequency in Hz below the cosines of the confounds.
 _HIGH_PASS: Final = 0.008
-# What is taken out of a run: 24 numbers of its motion, two of its physiology, drift.
+# Degrees of freedom removed from a run: 24 motion parameters, two physiological signals, drift.
 _TAKEN_OUT: Final = 40
 _TRUTH: Final = """\
-What is true about the simulated scans of this study, to compare results with. No analysis reads it.
+Ground truth of the simulated scans of this study, for comparison with results. No analysis reads it.
 
 mixing.npy  A, one row per feature and one column per component: a scan is S A', with the time courses S
             (one column per component) standardised for each subject{noise}.
 {maps}
 
-The scans are in ../sites/*/data, numbered through all sites. They and the truth follow from the seed {seed}.
+The scans are in ../sites/*/data, numbered across all sites. The seed {seed} determines scans and truth.
 """
 _MAPS: Final = "maps.npy    the same maps as images, one per component."
 _BRAIN_MAPS: Final = """\
 maps.nii.gz the same maps as images in MNI space, one per component, in per cent of the mean image.
 
-The features are the voxels of ../mask.nii.gz in row-major order. The scans also hold what disturbs real ones,
-multiplied by the gain of their site's scanner; see capedjica.data.simulated.brain."""
+The features are the voxels of ../mask.nii.gz in row-major order. The scans also contain artefacts as in real
+scans, multiplied by the gain of their site's scanner; see capedjica.data.simulated.brain."""
 
 
 class SimulatedData(Protocol):
-    """What is simulated, and how it is written."""
+    """Simulated data, and how they are written."""
 
     kind: DataKind
 
     @property
     def features(self) -> FeatureTable:
-        """What the features are."""
+        """Table of features for study.toml."""
 
     @property
     def shortest(self) -> int:
-        """The fewest time points that a scan may have."""
+        """Minimum number of time points of a scan."""
 
     @property
     def n_bytes(self) -> int:
-        """The most that scans and truth take on disk."""
+        """Upper bound on the size of scans and ground truth on disk."""
 
     @property
     def picture(self) -> str:
-        """What a scan is made of, for people to read."""
+        """Size of a volume of a scan, as text."""
 
     def write_public(self, folder: Path) -> None:
-        """Write the files that the study names."""
+        """Write the public files of the study."""
 
     def write_truth(self, folder: Path) -> None:
-        """Write what generated the data."""
+        """Write the ground truth."""
 
     def write_scans(self, folders: Sequence[Path], progress: Callable[[], None]) -> None:
-        """Write the scans of each site into its folder; ``progress`` is called after each person."""
+        """Write the scans of each site into its folder; ``progress`` is called after each subject."""
 
 
 class Tables:
-    """Square images with a row for each time point, one file per person.
+    """Square images with one row per time point, one file per subject.
 
     Parameters
     ----------
     simulation : Simulation
-        What to simulate.
+        Settings of the simulation.
     """
 
     kind: DataKind = "files"
@@ -95,12 +95,12 @@ class Tables:
 
     @property
     def shortest(self) -> int:
-        """As many as there are components."""
+        """Minimum number of time points, the number of components."""
         return self._simulation.n_components
 
     @property
     def n_bytes(self) -> int:
-        """The most that scans and truth take on disk."""
+        """Upper bound on the size of scans and ground truth on disk."""
         asked = self._simulation
         n_features = asked.image_side**2
         scan = asked.n_timepoints[1] * n_features * _NUMBER_BYTES[asked.file_format] + _FILE_BYTES
@@ -108,13 +108,13 @@ class Tables:
 
     @property
     def picture(self) -> str:
-        """What a scan is made of."""
+        """Size of an image, as text."""
         side = self._simulation.image_side
         return f"{side} x {side} pixels"
 
     @property
     def features(self) -> FeatureTable:
-        """What the features are."""
+        """Table of features for study.toml."""
         asked = self._simulation
         return FeatureTable(
             n_features=asked.image_side**2,
@@ -124,7 +124,7 @@ class Tables:
 
     @cached_property
     def model(self) -> SyntheticModel:
-        """What the scans are made from."""
+        """Generative model of the scans."""
         asked = self._simulation
         model = SyntheticModel.draw(
             asked.n_subjects,
@@ -137,7 +137,7 @@ class Tables:
         return model if asked.groups is None else replace(model, gains=asked.groups.gains)
 
     def write_public(self, folder: Path) -> None:
-        """Write nothing: columns need no files."""
+        """Write nothing, as columns need no public files."""
 
     def write_truth(self, folder: Path) -> None:
         """Write the maps."""
@@ -145,7 +145,7 @@ class Tables:
         np.save(folder / "maps.npy", self.model.maps)
 
     def write_scans(self, folders: Sequence[Path], progress: Callable[[], None]) -> None:
-        """Write one file per person."""
+        """Write one file per subject."""
         asked, subjects = self._simulation, self.model.subjects()
         for folder, names in zip(folders, site_names(asked), strict=True):
             folder.mkdir()
@@ -156,15 +156,14 @@ class Tables:
 
 
 class Scans:
-    """Runs of a scanner, as images: plain ones, or fMRIPrep's derivatives with their confounds.
+    """fMRI scans: plain images, or fMRIPrep derivatives with confounds.
 
-    In plain images there is neither motion nor physiology, as if these had been taken out, since there are no
-    confounds to do it with.
+    Plain images have no confounds to regress out, and therefore no motion and no physiological noise.
 
     Parameters
     ----------
     simulation : Simulation
-        What to simulate.
+        Settings of the simulation.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -174,12 +173,12 @@ class Scans:
 
     @property
     def shortest(self) -> int:
-        """So many that something is left for the components when the rest has been taken out."""
+        """Minimum number of time points that leaves enough for the components after preprocessing."""
         return self._simulation.n_components + _TAKEN_OUT
 
     @property
     def n_bytes(self) -> int:
-        """The most that scans and truth take on disk, if everybody had two runs."""
+        """Upper bound on the size of scans and ground truth on disk, with two runs per subject."""
         asked, n_voxels = self._simulation, self.brain.n_voxels
         volume = 2 * n_voxels + self.brain.mask.size // 50 + self._bids * _CONFOUND_BYTES
         run = asked.n_timepoints[1] * volume + (5 if self._bids else 1) * _FILE_BYTES
@@ -187,18 +186,18 @@ class Scans:
 
     @property
     def picture(self) -> str:
-        """What a scan is made of."""
+        """Size of a volume, as text."""
         shape = " x ".join(map(str, self.brain.mask.shape))
         return f"{shape} voxels of {self.brain.voxel_size:g} mm, {self.brain.n_voxels:,} of them in the brain"
 
     @property
     def brain(self) -> Brain:
-        """Where the scans are."""
+        """Brain mask and grid of the scans."""
         return mni_brain(self._simulation.voxel_size)
 
     @property
     def features(self) -> FeatureTable:
-        """What the features are."""
+        """Table of features for study.toml."""
         cleaning: dict[str, Any] = {"high_pass": _HIGH_PASS}
         if self._bids:
             cleaning = {"space": SPACE, "confounds": ("motion", "wm_csf", "high_pass")}
@@ -213,7 +212,7 @@ class Scans:
 
     @cached_property
     def model(self) -> BrainModel:
-        """What the scans are made from."""
+        """Generative model of the scans."""
         asked = self._simulation
         model = BrainModel.draw(
             asked.subjects,
@@ -225,7 +224,7 @@ class Scans:
         )
         if asked.groups is None:
             return model
-        # Both runs of somebody who has two.
+        # All runs of a subject have the same gains.
         gains = asked.groups.gains[[run.person for run in model.runs]]
         return replace(model, signal=replace(model.signal, gains=gains))
 
@@ -240,7 +239,7 @@ class Scans:
         image.to_filename(folder / "maps.nii.gz")
 
     def write_scans(self, folders: Sequence[Path], progress: Callable[[], None]) -> None:
-        """Write one run after the other."""
+        """Write the runs one by one."""
         names = site_names(self._simulation)
         layout = BidsFolder if self._bids else NiftiFolder
         sites = [layout(folder, own) for folder, own in zip(folders, names, strict=True)]
@@ -253,7 +252,7 @@ class Scans:
 
 
 def _write_participants(folders: Sequence[Path], asked: Simulation) -> None:
-    """Write who is in which group, if there are any."""
+    """Write the groups of the participants, if there are groups."""
     if asked.groups is None:
         return
     firsts = itertools.accumulate(asked.subjects, initial=0)
@@ -272,7 +271,7 @@ def _write_truth(folder: Path, asked: Simulation, model: SyntheticModel, maps: s
 
 
 def site_names(simulation: Simulation) -> list[list[str]]:
-    """Return the names of the people of every site, numbered through all of them."""
+    """Return the names of the subjects of every site, numbered across all sites."""
     digits = max(4, len(str(simulation.n_subjects)))
     numbers = itertools.count(1)
     return [[f"sub-{next(numbers):0{digits}}" for _ in range(size)] for size in simulation.subjects]

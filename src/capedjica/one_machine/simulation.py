@@ -1,7 +1,7 @@
-"""A whole study on disk with known truth: sites that hold nobody real, to try everything out on.
+"""Simulated studies on disk, with known ground truth, for trials.
 
-Scans are made and written one at a time, so a study may be far larger than memory. The seed decides the scans
-and the truth to the last bit; the keys of the sites are new each time.
+Scans are simulated and written one at a time, so a study may be far larger than memory. The seed determines
+the scans and the ground truth bit for bit; the keys of the sites are new each time.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ from capedjica.study.analyses import AnalysisTable, IcaTable
 from capedjica.study.analyses.group_comparison import ColumnTable, GroupComparisonTable
 from capedjica.study.study_file import PrivacyTable, SiteTable, StudyFile, write_study
 
-# The most that a simulated site may spend, on one study as on all of them.
+# Budget of a simulated site, for one study and for all studies.
 SITE_EPSILON: Final = 1000.0
 TABLES: Final = ("npy", "csv")
 IMAGES: Final = ("nifti", "bids")
-# Real images are noisy and of different lengths; their many voxels need a larger budget.
+# Real images are noisy and differ in length; their many voxels need a larger budget.
 _USUAL_IMAGES: Final[dict[str, Any]] = {
     "n_components": 6,
     "n_timepoints": (120, 160),
     "noise": 1.0,
     "epsilon": 10.0,
 }
-# Standard deviations that differ by a factor of 20.
+# Corresponds to a factor of 20 between standard deviations.
 _LARGEST_DIFFERENCE: Final = 3.0
 _FOREIGN: Final = {"voxel_size": TABLES, "image_side": IMAGES}
-# What a site may keep besides its scans, and the study: settings, keys, the study.toml.
+# Upper bound on the files of a site other than its scans, and on the study: settings, keys, study.toml.
 _SITE_BYTES: Final = 3 * 8192
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """What to simulate.
+    """Settings of a simulation.
 
     Parameters
     ----------
     subjects : tuple of int
-        Subjects of every site.
+        Number of subjects of every site.
     n_components : int
-        R, at least 2.
+        Number of components R, at least 2.
     n_timepoints : pair of int
-        The shortest and the longest that a scan may be; at least R, for images 40 more.
+        Time points of the shortest and the longest scan; at least R, for images at least R + 40.
     image_side : int
-        Images in tables have image_side^2 pixels.
+        Pixels per side of the images in tables.
     voxel_size : float
-        Side of the voxels of scans, in mm.
+        Voxel size of scans, in mm.
     noise : float
-        White noise, relative to the signal, as for :func:`capedjica.data.make_synthetic`.
+        White noise relative to the signal, as for :func:`capedjica.data.make_synthetic`.
     epsilon, delta : float
-        What the study may cost.
+        Privacy budget of the study.
     file_format : {"npy", "csv", "nifti", "bids"}
-        Tables of pixels, one per person; or scans, as plain images or as fMRIPrep's derivatives.
+        Tables of pixels, one per participant; or scans, as plain images or as fMRIPrep derivatives.
     seed : int
-        Of the scans; the private noise of a run is never seeded by it.
+        Seed of the scans; the privacy noise of a run is never seeded with it.
     group_difference : float, optional
-        Patients and controls whose networks differ by so much (:mod:`capedjica.data.simulated.groups`), and
-        a study that compares them; without it, all are alike.
+        Difference between the networks of patients and controls (:mod:`capedjica.data.simulated.groups`),
+        who are compared by the study; without it, there are no groups.
     """
 
     subjects: tuple[int, ...]
@@ -102,55 +102,56 @@ class Simulation:
             )
         if validate.positive("epsilon", self.epsilon) > SITE_EPSILON:
             raise InputError(
-                f"epsilon must be at most the {SITE_EPSILON:g} of simulated sites, got {self.epsilon:g}"
+                f"epsilon must be at most {SITE_EPSILON:g} (the budget of simulated sites), "
+                f"got {self.epsilon:g}"
             )
 
     @classmethod
     def usual(cls, file_format: str, **given: Any) -> Simulation:
-        """Return a simulation with what is usual for its format wherever None is given."""
+        """Return a simulation with the defaults of its format for all options that are None."""
         for option, formats in _FOREIGN.items():
             if given.get(option) is not None and file_format in formats:
-                raise InputError(f"{option} does not apply to format {file_format}")
+                raise InputError(f"{option} does not apply to format {file_format}; leave it out")
         options = {key: value for key, value in given.items() if value is not None}
         return cls(file_format=file_format, **(_USUAL_IMAGES if file_format in IMAGES else {}) | options)
 
     @property
     def n_subjects(self) -> int:
-        """Subjects of all sites."""
+        """Number of subjects of all sites."""
         return sum(self.subjects)
 
     @cached_property
     def groups(self) -> SimulatedGroups | None:
-        """Who is in which group."""
+        """Groups of the subjects; None without groups."""
         if self.group_difference is None:
             return None
         return SimulatedGroups.draw(self.n_subjects, self.n_components, self.group_difference, self.seed)
 
     @cached_property
     def data(self) -> SimulatedData:
-        """What is simulated, and how it is written."""
+        """Simulated data in the given format."""
         return Tables(self) if self.file_format in TABLES else Scans(self)
 
     @property
     def n_bytes(self) -> int:
-        """The most that the study takes on disk."""
+        """Upper bound on the size of the study on disk."""
         return self.data.n_bytes + (len(self.subjects) + 1) * _SITE_BYTES
 
     def _check_timepoints(self) -> None:
         least, (shortest, longest) = self.data.shortest, self.n_timepoints
         if not least <= shortest <= longest:
-            more = f" and {least - self.n_components} more" if least > self.n_components else ""
+            more = f" plus {least - self.n_components}" if least > self.n_components else ""
             raise InputError(
-                f"timepoints must be at least the components, {self.n_components}{more}, and the shortest "
-                f"first; got {shortest}-{longest}"
+                f"timepoints must be at least the number of components, {self.n_components}{more}, with the "
+                f"shortest first; got {shortest}-{longest}"
             )
 
 
 def simulate(simulation: Simulation, out: Path, progress: Callable[[], None] = lambda: None) -> None:
-    """Write the study into ``out``, whole or not at all.
+    """Write a simulated study into ``out``, completely or not at all.
 
-    There will be ``study.toml``, a folder for each of ``sites`` with its settings, its key and its scans, and
-    ``truth``. ``progress`` is called after each person.
+    The folder contains ``study.toml``, ``sites`` with a folder per site (settings, key and scans), and
+    ``truth``. ``progress`` is called after each subject.
     """
     with _whole_folder(out, simulation.n_bytes) as draft:
         data = simulation.data
@@ -162,7 +163,7 @@ def simulate(simulation: Simulation, out: Path, progress: Callable[[], None] = l
 
 @contextmanager
 def _whole_folder(out: Path, n_bytes: int) -> Iterator[Path]:
-    """Give a hidden folder beside ``out`` that becomes it in the end; on any error it is removed."""
+    """Yield a hidden folder next to ``out`` that is renamed to ``out`` at the end, or removed on an error."""
     target = out.resolve()
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
@@ -178,27 +179,30 @@ def _whole_folder(out: Path, n_bytes: int) -> Iterator[Path]:
 
 
 def _check_target(out: Path) -> None:
-    """Refuse a folder in which something would be lost."""
+    """Refuse a folder whose content would be lost."""
     if not os.path.lexists(out):
         return
     if not out.is_dir():
-        raise InputError(f"{out} exists and is not a folder")
+        raise InputError(f"{out} exists and is not a folder; give a folder that does not exist yet")
     if any(out.iterdir()):
         raise InputError(f"{out} is not empty; give a folder that does not exist yet")
     if out.samefile(Path.cwd()):
-        raise InputError(f"{out} is the folder you are in; give one that does not exist yet")
+        raise InputError(f"{out} is the current folder; give a folder that does not exist yet")
 
 
 def _check_space(n_bytes: int, out: Path) -> None:
-    """Refuse what would not fit on the disk."""
+    """Refuse a study that would not fit on the disk."""
     folder = next(parent for parent in out.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free
     if n_bytes > free:
-        raise InputError(f"{out} may need {_size(n_bytes)}; {_size(free)} are free on its disk")
+        raise InputError(
+            f"{out} may need {_size(n_bytes)}, but {_size(free)} are free on its disk; simulate less or give "
+            "another folder"
+        )
 
 
 def _size(n_bytes: float) -> str:
-    """Return a size for people to read."""
+    """Return a human-readable size."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"
@@ -207,7 +211,7 @@ def _size(n_bytes: float) -> str:
 
 
 def _analyses(simulation: Simulation) -> tuple[AnalysisTable, ...]:
-    """Return the networks, and the comparison of their amplitudes where there are groups."""
+    """Return the analysis of networks, and the comparison of their amplitudes if there are groups."""
     networks = IcaTable(n_components=simulation.n_components)
     if simulation.groups is None:
         return (networks,)
@@ -219,7 +223,7 @@ def _analyses(simulation: Simulation) -> tuple[AnalysisTable, ...]:
 
 
 def _make_sites(simulation: Simulation, folder: Path) -> list[Path]:
-    """Write the sites without their scans, and the study between them; return where the scans go."""
+    """Write the sites without their scans, and the study; return the folders for the scans."""
     data = simulation.data
     homes = [
         SiteHome.create(

@@ -1,1 +1,1 @@
-"""Pages and figures of results: for everybody (``group``), and of people for their own site (``local``)."""
+"""Reports and figures: public group reports (``group``) and reports on participants at a site (``local``)."""

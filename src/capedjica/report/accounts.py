@@ -1,4 +1,4 @@
-r"""What a run cost, as a page says it: by site, by accountant, and by the paper's formulas."""
+r"""Privacy cost of a run as shown in the report: by site, by accountant, and by the paper's formulas."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAMES: Final = {
     "naive": "naive composition",
 }
 PAPER_NAMES: Final = {
-    "output": "what is published alone, as the paper's Rényi account has it (corrected)",
+    "output": "published output only, by the paper's Rényi accounting (corrected)",
     "theorem_1": "the paper's Theorem 1",
-    "paper_masks": "the paper's masks, exactly",
+    "paper_masks": "the paper's masks, accounted for exactly",
 }
 
 
@@ -29,7 +29,7 @@ PAPER_NAMES: Final = {
 
 
 def side_by_side(privacy: PrivacyStatement) -> dict[str, float]:
-    """Return the epsilon of the releases that were made, for the site that gave most, by each accountant."""
+    """Return the epsilon of all releases by each accountant, for the site with the highest cost."""
     spent: dict[str, list[float]] = {}
     for release in privacy.releases:
         for site, mu in release.site_mu.items():
@@ -44,19 +44,19 @@ def side_by_side(privacy: PrivacyStatement) -> dict[str, float]:
 
 
 def by_the_paper(contract: Contract, privacy: PrivacyStatement) -> dict[str, float]:
-    r"""Return what the paper's formulas say of the same noise on the same means; empty where they are mute.
+    r"""Return epsilon by the paper's formulas for the same noise and means; empty where they do not apply.
 
-    Let sigma be the noise of a mean of M people in units of its sensitivity, spread C/M. Then, for S sites of
-    which S_C collude, mu^2 of a release is
+    Let sigma be the noise of a mean over M subjects in units of its sensitivity, spread C/M. Then, for S
+    sites of which S_C collude, mu^2 of a release is
 
     ============  =====================================================================
-    output        1/sigma^2: the published mean alone, nothing that the aggregator sees
+    output        1/sigma^2: the published mean only, without what the aggregator sees
     theorem_1     2 mu_z, equation (1) of the paper, in its units tau = sigma, N = S
-    paper_masks   S/(S+1) (1 + S/S_H)/sigma^2: the paper's masks, exactly
+    paper_masks   S/(S+1) (1 + S/S_H)/sigma^2: the paper's masks, accounted for exactly
     ============  =====================================================================
 
-    Releases compose exactly in all three, so that the views are compared and not the accountants. With masks
-    as wide as the ring it is S/(S_H sigma^2), which is what :func:`side_by_side` has.
+    All three use exact composition, so the comparison is between views and not between accountants. With
+    masks as wide as the ring, mu^2 is S/(S_H sigma^2), which :func:`side_by_side` uses.
     """
     n, c = len(contract.subjects), contract.roster.n_colluding
     if contract.mechanism != "cape" or not privacy.releases or not math.isfinite(privacy.mu):
@@ -86,16 +86,16 @@ def _ratio(contract: Contract, release: Charge) -> float:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """What is told of one site: nothing that depends on its scans.
+    """Public facts about one site, none of which depends on its scans.
 
     Attributes
     ----------
     name, people : str, int
-        Its name and how many it enrolled.
+        Its name and the number of participants enrolled.
     cap, spent : float
-        The epsilon that was the limit, and the one that its ledger came to.
+        The limit on epsilon, and the total in its ledger.
     releases, numbers : int
-        What it sent: how many sums, of how many numbers together.
+        The number of sums sent, and of numbers in them in total.
     """
 
     name: str
@@ -107,12 +107,12 @@ class SiteRow:
 
     @property
     def kilobytes(self) -> float:
-        """Size of the numbers that were sent, each of 8 bytes."""
+        """Size of the numbers sent, at 8 bytes each."""
         return self.numbers * 8 / 1000
 
 
 def site_rows(contract: Contract, privacy: PrivacyStatement) -> list[SiteRow]:
-    """Return what is told of each site."""
+    """Return one row per site."""
     sizes = {stage.query.label: stage.query.size for stage in contract.stages}
     rows = []
     for name, people in contract.enrolled.items():
@@ -124,7 +124,7 @@ def site_rows(contract: Contract, privacy: PrivacyStatement) -> list[SiteRow]:
                 name,
                 people,
                 privacy.site_epsilon.get(name, math.inf),
-                # Of Laplace noise mu is an upper bound, and the statement may know a better one.
+                # For Laplace noise mu is an upper bound, and the statement may have a tighter one.
                 min(gaussian_epsilon(max(spent, charged), privacy.delta), privacy.spent_epsilon),
                 len(sent),
                 sum(sizes.get(release.label, 0) for release in sent),
@@ -135,7 +135,7 @@ def site_rows(contract: Contract, privacy: PrivacyStatement) -> list[SiteRow]:
 
 @dataclass(frozen=True)
 class ReleaseRow:
-    """One kind of release: how often it was made, of how many numbers, and what it cost together."""
+    """One kind of release: how often it was made, its size, and its total cost."""
 
     label: str
     times: int
@@ -146,7 +146,7 @@ class ReleaseRow:
 
 
 def release_rows(contract: Contract, privacy: PrivacyStatement) -> list[ReleaseRow]:
-    """Return the kinds of releases in their order."""
+    """Return one row per kind of release, in order of first release."""
     sizes = {stage.query.label: stage.query.size for stage in contract.stages}
     rows = []
     for label in dict.fromkeys(release.label for release in privacy.releases):

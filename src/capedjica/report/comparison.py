@@ -1,4 +1,4 @@
-"""Several analyses on one page: what each did, what it cost, and its maps beside those of a reference."""
+"""Comparison page of several analyses: methods, privacy cost, and maps next to those of a reference."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Entry:
     Attributes
     ----------
     name, title, method, mechanism : str
-        Its folder and what it did.
+        Its folder, title, method and mechanism.
     epsilon : float or None
-        The guarantee; None where there is none.
+        The guarantee; None if there is none.
     gain_index : float or None
-        Against the truth, if it is known.
+        Gain index against the ground truth, if this is known.
     maps : MapSet
-        In the order and with the signs of the reference.
+        Maps in the order and with the signs of the reference.
     correlations : array (R,)
-        Of each map with that of the reference.
+        Correlation of each map with that of the reference.
     seconds : float
-        How long it took.
+        Duration of the run.
     """
 
     name: str
@@ -53,8 +53,8 @@ class _Shown:
 
 
 def comparison_page(entries: Sequence[Entry], truth: MapSet | None) -> str:
-    """Return the page; without a truth, the first analysis is the reference."""
-    columns = [] if truth is None else [_column("the truth", truth, None)]
+    """Return the comparison page; without a ground truth, the first analysis is the reference."""
+    columns = [] if truth is None else [_column("the ground truth", truth, None)]
     columns += [_column(entry.name, entry.maps, entry.correlations) for entry in entries]
     header = ["map", *(entry.name for entry in entries)]
     rows = [
@@ -63,9 +63,9 @@ def comparison_page(entries: Sequence[Entry], truth: MapSet | None) -> str:
     ]
     return render(
         "comparison.html.jinja",
-        title="Analyses side by side",
+        title="Comparison of analyses",
         entries=entries,
-        reference="the truth" if truth is not None else entries[0].name,
+        reference="the ground truth" if truth is not None else entries[0].name,
         truth=truth is not None,
         look=entries[0].maps.look,
         files=[maps_file(entry.maps) for entry in entries],

@@ -1,8 +1,8 @@
-"""Where everybody's data were while a study ran, in words: the same in the report and in the terminal.
+"""Statements about where the participants' data were during a run, for the report and the terminal.
 
-Only where each site had a machine of its own can it be said that no data left a site. Where sites are folders
-of one machine, or parts of an array, the same protocol ran and the same noise was added, but whoever had the
-machine had everybody's data.
+Only if each site had its own machine can a report state that no data left a site. If sites are folders on one
+machine, or parts of an array, the same protocol ran and the same noise was added, but the operator of that
+machine had access to the data of all participants.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """One of the ways in which sites are apart.
+    """Statements for one kind of separation between the sites.
 
     Attributes
     ----------
     short : str
-        What follows the number of people and sites.
+        Clause that follows the number of participants and sites.
     plain : str
-        A sentence for readers without a background, with ``{who}``, ``{sites}`` and ``{groups}``.
+        Sentence for lay readers, with ``{who}``, ``{sites}`` and ``{groups}``.
     told : str
-        The same for those who want to know more, up to what the sums were.
+        Sentences for expert readers; the last ends with "participants", so that the noise can be added.
     article : str
-        For the methods of an article, as part of a sentence.
+        Part of a sentence for the methods section of an article.
     sites_were : str
-        A sentence of the same that says what a site was; empty where it was one.
+        Sentence for the same section on what a site was; empty if sites were real sites.
     accounts : str
-        Who added up what was spent.
+        Who recorded the budget spent.
     enrolled : str
-        What is known of how many people took part.
+        Sentence on what is known about the number of participants.
     """
 
     short: str
@@ -43,38 +43,39 @@ class Whereabouts:
     enrolled: str
 
 
-_FIXED: Final = "How many people a site enrolled was fixed before the study was approved."
+_FIXED: Final = "The number of participants enrolled at a site was fixed before the study was approved."
 AT_SITES: Final = Whereabouts(
-    short="nobody's data left their site",
-    plain="The data of {who} stayed at {sites}, and only sums over many people were sent.",
-    told="Everybody's data were only ever read at their own site. What left a site were sums over its people",
-    article="without anybody's data leaving their site",
+    short="no participant's data left their site",
+    plain="The data of {who} stayed at {sites}, and only sums over many participants were sent.",
+    told="The data of each participant were only ever read at their own site. Each site sent sums over its "
+    "participants",
+    article="without any participant's data leaving their site",
     sites_were="",
-    accounts="by the site's own ledger",
-    enrolled=f"{_FIXED} How many of them could be used is known to the site alone.",
+    accounts="according to the site's own ledger",
+    enrolled=f"{_FIXED} The number with usable data is known to the site only.",
 )
 ON_ONE_MACHINE: Final = Whereabouts(
-    short="all sites were folders of one machine",
+    short="all sites were folders on one machine",
     plain="The data of {who}, in {groups}, were all on one computer.",
-    told="All sites were folders of one machine, each with a key, limits and a ledger of its own. What one "
-    "told the others were sums over its people",
-    article="on one machine that held everybody's data",
+    told="All sites were folders on one machine, each with its own key, limits and ledger. Each site sent "
+    "sums over its participants",
+    article="on one machine that held the data of all participants",
     sites_were="Sites were folders, between which the protocol ran as it does between machines.",
-    accounts="by the site's own ledger",
-    enrolled=f"{_FIXED} How many of them could be used stands in the site's own folder alone.",
+    accounts="according to the site's own ledger",
+    enrolled=f"{_FIXED} The number with usable data is recorded in the site's own folder only.",
 )
 IN_ONE_PROCESS: Final = Whereabouts(
     short="all in one process",
     plain=ON_ONE_MACHINE.plain,
-    told="The data of all sites were in one process, and were not kept apart: the sites are parts of what it "
-    "was given. What one part told the others were sums over its people",
-    article="in one process that held everybody's data",
+    told="The data of all sites were in one process and were not kept separate: the sites were parts of its "
+    "input. Each part sent sums over its participants",
+    article="in one process that held the data of all participants",
     sites_were="Sites were parts of the data, between which the protocol ran as it does between machines.",
-    accounts="as this process added it up",
+    accounts="as added up by this process",
     enrolled="",
 )
 
 
 def whereabouts_of(carriers: Mapping[str, str]) -> Whereabouts:
-    """Return that of a run, by what kept the network from each site's files (``privacy.json``)."""
+    """Return the statements for a run, given how each site's carrier was confined (``privacy.json``)."""
     return ON_ONE_MACHINE if "embedded" in carriers.values() else AT_SITES

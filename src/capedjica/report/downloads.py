@@ -1,4 +1,4 @@
-"""Numbers and pictures inside a page, as ``data:`` addresses."""
+"""Embedding of tables and pictures in a page as ``data:`` URLs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from matplotlib.image import imsave
 from numpy.typing import NDArray
 
-# What is larger stays beside the page.
+# Larger files are not embedded in the page.
 MOST_INSIDE: Final = 3_000_000
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file inside a page: its name, and its content as an address."""
+    """A file embedded in a page: its name, and its content as a ``data:`` URL."""
 
     name: str
     address: str
@@ -27,24 +27,24 @@ class Download:
 
 @dataclass(frozen=True)
 class Figure:
-    """Something to look at.
+    """A figure of a report, either a picture or a drawing.
 
     Attributes
     ----------
     alt : str
-        The same in words, for those who cannot see it.
+        Text alternative, for readers who cannot see the figure.
     caption : str
-        What stands below.
+        Text below the figure.
     picture : str
-        Address of a picture; or
+        ``data:`` URL of a picture.
     drawing : str
-        a drawing in SVG.
+        Drawing in SVG.
     numbers : Download, optional
-        What it shows, as numbers.
+        The numbers shown.
     marks : tuple of str
-        Words below a picture, evenly spread.
+        Labels below a picture, evenly spaced.
     sides : bool
-        Whether L and R stand at the left and the right of each part.
+        Whether each part is marked with L on its left and R on its right.
     """
 
     alt: str
@@ -57,22 +57,22 @@ class Figure:
 
 
 def address(content: bytes, kind: str) -> str:
-    """Return content as an address."""
+    """Return content as a ``data:`` URL of the media type ``kind``."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def table(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Download:
-    """Return a table as CSV."""
+    """Return a table as a CSV download."""
     return Download(name, address(csv_text(columns, rows).encode(), "text/csv"))
 
 
 def tsv(name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Download:
-    """Return a table as BIDS has them, with tabs."""
+    """Return a table as a download of tab-separated values, as in BIDS."""
     return Download(name, address(csv_text(columns, rows, "\t").encode(), "text/tab-separated-values"))
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
-    """Return a table as text that a spreadsheet opens."""
+    """Return a table as CSV text."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter=delimiter, lineterminator="\n")
     writer.writerow(columns)
@@ -85,7 +85,7 @@ def _shown(cell: Any) -> Any:
 
 
 def png(pixels: NDArray[np.uint8]) -> str:
-    """Return pixels (height, width, 4) as the address of a picture."""
+    """Return pixels (height, width, 4) as the ``data:`` URL of a PNG."""
     buffer = io.BytesIO()
     imsave(buffer, pixels, format="png", metadata={"Software": "capedjica"})
     return address(buffer.getvalue(), "image/png")

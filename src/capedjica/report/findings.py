@@ -1,4 +1,4 @@
-"""The section of a report about a group comparison: effects, their intervals, and what noise could hide."""
+"""Report section of a group comparison: effects, confidence intervals and detectable effect size."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted
 
 LEVEL: Final = 0.05
-"""The false discovery rate at which an effect counts as found, and of the intervals."""
+"""False discovery rate at which an effect is significant; intervals have a level of 1 minus this value."""
 
 _POWER: Final = 0.8
 _MOST_SHOWN: Final = 40
-# A network covers the features where its map has at least this part of its largest value.
+# A network covers the features at which its map is at least this fraction of its largest value.
 _COVERED: Final = 0.4
-_HALF: Final = " Groups are coded -1 and 1, so an effect is half the difference between them."
+_HALF: Final = " Groups are coded -1 and 1, so an effect is half the difference between the groups."
 _NOT_ESTIMABLE: Final = (
-    "No effect can be estimated: the released moments do not show, beyond their noise, that the column of "
+    "No effect can be estimated: given the noise, the released moments do not show that the covariate of "
     "interest varies within sites."
 )
 _EXPLORATORY: Final = (
-    "Exploratory: what is compared was not fixed before something about these people was known. P-values "
-    "do not count the choices that were made; what is found asks for a study of other people."
+    "Exploratory: the comparison was not fixed before anything was known about these participants. P-values "
+    "do not account for the choices made; findings need confirmation in a study of other participants."
 )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Comparison:
-    """What a group comparison found.
+    """Results of a group comparison.
 
     Attributes
     ----------
     name, summary, article : str
-        What it is called, what was computed, and the same as part of a sentence of an article.
+        Its name, a summary of what was computed, and the same as part of a sentence for an article.
     outcome : str
-        Which outcome it is of: "connectivity", "amplitudes", ...
+        The kind of outcome: "connectivity", "amplitudes", ...
     contrast : str
-        What is compared, in words: "patient against control".
+        The contrast in words: "patient against control".
     names : sequence of str
-        Of the outcomes.
+        Names of the outcomes.
     effects, standard_errors, p_values, q_values : arrays (d,)
-        Of each outcome, in its own units.
+        For each outcome, in its own units.
     low, high : arrays (d,)
-        Ends of the interval of each test by itself, at 95%.
+        Ends of the 95% interval of each test, not adjusted for multiple tests.
     noise : array (d,)
-        Standard deviation that privacy alone adds to each effect.
+        Standard deviation of each effect due to privacy noise alone.
+    table : ResultTable
+        All numbers.
     courses : sequence of str
-        Networks, or groups of them, between which the outcomes are; empty where they are not between two.
+        Networks, or groups of networks, if outcomes are between pairs of them; otherwise empty.
     on_maps : MapSet, optional
-        Effects of single networks where these are (:func:`effects_on_maps`).
+        Effects of single networks, shown on their maps (:func:`effects_on_maps`).
     public_groups : bool
         Whether group membership is public.
     exploratory : bool
-        Whether what is compared was not fixed before the first release.
+        Whether the outcomes or the contrast were not fixed before the first release.
     halved : bool
-        Whether an effect is half a difference, that of two groups coded -1 and 1.
-    table : ResultTable
-        All numbers.
+        Whether an effect is half a difference between two groups, coded -1 and 1.
     """
 
     name: str
@@ -92,24 +92,24 @@ class Comparison:
 
     @property
     def found(self) -> NDArray[np.bool_]:
-        """Which effects are significant at the false discovery rate."""
+        """Mask of the effects that are significant at the false discovery rate."""
         found: NDArray[np.bool_] = self.q_values <= LEVEL
         return found
 
     @property
     def strength(self) -> FloatArray:
-        """Effects in units of their standard errors, without their sign."""
+        """Absolute effects in units of their standard errors."""
         strength: FloatArray = np.abs(self.effects / self.standard_errors)
         return strength
 
     @property
     def estimable(self) -> bool:
-        """Whether there are effects at all."""
+        """Whether the effects could be estimated."""
         return bool(len(self.effects)) and bool(np.isfinite(self.effects).all())
 
 
 def findings_section(compared: Comparison) -> Section:
-    """Return the section."""
+    """Build the report section of a group comparison."""
     shown_numbers = shown_table(replace(compared.table, chart="none"))
     if not compared.estimable:
         words = [*_exploratory_words(compared), _NOT_ESTIMABLE, methods_words(compared)]
@@ -142,20 +142,20 @@ def _exploratory_words(compared: Comparison) -> list[str]:
 
 
 def found_words(compared: Comparison) -> str:
-    """Return what was found."""
+    """Return a paragraph on the significant effects."""
     chosen = np.flatnonzero(compared.found)
     if not len(chosen):
         return (
-            f"None of {counted(len(compared.names), 'outcome')} differs significantly at a false discovery "
-            f"rate of {LEVEL:.0%} ({compared.contrast}). That is no evidence that there is no difference."
+            f"None of {counted(len(compared.names), 'effect')} is significant at a false discovery "
+            f"rate of {LEVEL:.0%} ({compared.contrast}). This is no evidence that there is no difference."
         )
     strongest = chosen[np.argsort(-compared.strength[chosen])]
     listed = "; ".join(_effect_words(compared, number) for number in strongest[:5])
     more = f"; and {len(chosen) - 5} more" if len(chosen) > 5 else ""
     return (
-        f"{len(chosen)} of {counted(len(compared.names), 'outcome')} {'is' if len(chosen) == 1 else 'are'} "
+        f"{len(chosen)} of {counted(len(compared.names), 'effect')} {'is' if len(chosen) == 1 else 'are'} "
         f"significant at a false discovery rate of {LEVEL:.0%} ({compared.contrast}): {listed}{more}. "
-        f"Filled points and dots mark them.{_HALF if compared.halved else ''}"
+        f"Filled points and dots mark significant effects.{_HALF if compared.halved else ''}"
     )
 
 
@@ -165,23 +165,23 @@ def _effect_words(compared: Comparison, number: int) -> str:
 
 
 def hidden_words(compared: Comparison) -> str:
-    """Return what noise could hide: the effect that had been found in four of five studies like this."""
+    """Return a paragraph on the effect size that studies like this one detect with 80% power."""
     threshold = norm.isf(LEVEL / (2 * len(compared.names))) + norm.isf(1 - _POWER)
     typical = float(np.median(compared.standard_errors))
     noise = float(np.median(compared.noise))
     part = min(1.0, (noise / typical) ** 2) if typical > 0 else 0.0
     return (
-        f"What noise could hide: with a typical standard error of {typical:.3g}, an effect of "
+        f"Detectable effects: with a typical standard error of {typical:.3g}, an effect of "
         f"{threshold * typical:.3g} is found in {_POWER:.0%} of studies like this one (Bonferroni over all "
-        f"outcomes); smaller ones may well be there unseen. Noise for privacy is {part:.0%} of the variance "
-        "of a typical effect, the rest is that of sampling people and of imperfect adjustment."
+        f"outcomes); smaller effects may well exist undetected. Privacy noise is {part:.0%} of the variance "
+        "of a typical effect; the rest is sampling noise and imperfect adjustment."
     )
 
 
 def methods_words(compared: Comparison) -> str:
-    """Return a paragraph for an article."""
+    """Return a paragraph for the methods section of an article."""
     groups = (
-        " Group sizes per site were public, so that group membership was not protected."
+        " Group sizes per site were public, so group membership was not protected."
         if compared.public_groups
         else " Group membership was protected like all other data."
     )
@@ -192,11 +192,12 @@ def methods_words(compared: Comparison) -> str:
     )
     return (
         f"For the methods: In a joint analysis of all sites, {compared.article}. Outcomes were standardised "
-        "by public constants and each participant's vector was clipped to a public norm, so effects are "
-        "those on clipped outcomes; participants without a covariate or a usable scan contributed zero. "
-        "Within-site cross-moments were released with differentially private noise, so that site effects "
-        "cancel. Standard errors include sampling and privacy noise; intervals are per test at 95%, and "
-        f"false discoveries were controlled at {LEVEL:.0%} (Benjamini and Hochberg 1995).{groups} {when}"
+        "by public constants and each participant's vector was clipped to a public norm, so effects refer "
+        "to clipped outcomes; participants with a missing covariate or without a usable scan contributed "
+        "zero. Within-site cross-moments were released with differentially private noise; site effects "
+        "cancel in these moments. Standard errors include sampling and privacy noise; intervals are 95% "
+        f"intervals per test, and the false discovery rate was controlled at {LEVEL:.0%} (Benjamini and "
+        f"Hochberg 1995).{groups} {when}"
     )
 
 
@@ -214,7 +215,7 @@ def _forest(compared: Comparison, file: Download) -> Figure:
         compared.found[order].tolist(),
         f"effect on {compared.outcome} ({compared.contrast})",
     )
-    caption = "Effects with 95% intervals, noise for privacy included; the clearest first."
+    caption = "Effects with 95% intervals, including privacy noise; the most significant first."
     caption += f" {left:,} more are in the file." if left else ""
     return Figure(alt=f"Effects with intervals. {said}.", caption=caption, drawing=drawing, numbers=file)
 
@@ -225,9 +226,10 @@ def _matrix(compared: Comparison, file: Download) -> Figure | None:
     effects, found = pair_matrix(compared.names, compared.courses, compared.effects, compared.found)
     strongest = int(np.argmax(compared.strength))
     return Figure(
-        alt=f"Matrix of effects on {compared.outcome} between {len(compared.courses)} networks; the clearest "
-        f"is {_effect_words(compared, strongest)}. {int(compared.found.sum())} are significant.",
-        caption="Red: stronger, blue: weaker connectivity. A dot marks what is significant.",
+        alt=f"Matrix of effects on {compared.outcome} between {len(compared.courses)} networks; the most "
+        f"significant is {_effect_words(compared, strongest)}. Significant effects: "
+        f"{int(compared.found.sum())}.",
+        caption="Red: stronger connectivity; blue: weaker connectivity. Dots mark significant effects.",
         drawing=charts.matrix(effects, compared.courses, "effect", found=found),
         numbers=file,
     )
@@ -236,7 +238,7 @@ def _matrix(compared: Comparison, file: Download) -> Figure | None:
 def pair_matrix(
     names: Sequence[str], courses: Sequence[str], effects: FloatArray, found: NDArray[np.bool_]
 ) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Return effects between pairs, named "one - other" or "within one", as symmetric matrices."""
+    """Return effects on pairs, named "one - other" or "within one", as symmetric matrices."""
     numbers = {name: number for number, name in enumerate(names)}
     values = np.full((len(courses), len(courses)), np.nan)
     marks = np.zeros(values.shape, dtype=bool)
@@ -250,7 +252,7 @@ def pair_matrix(
 
 
 def effects_on_maps(effects: FloatArray, maps: FloatArray) -> FloatArray:
-    """Return for every feature the effect of the network that covers it, (1, D), in units of the largest."""
+    """Return for each feature the effect on the network that covers it, (1, D), scaled to the largest."""
     sizes = np.abs(maps) / np.abs(maps).max(axis=1, keepdims=True)
     covered = sizes.max(axis=0) >= _COVERED
     largest = float(np.abs(effects).max()) or 1.0

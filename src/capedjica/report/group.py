@@ -1,4 +1,4 @@
-"""The report of an analysis for everybody: made from what was published, and from nothing else."""
+"""Public report of an analysis, computed only from published results."""
 
 from __future__ import annotations
 
@@ -25,60 +25,60 @@ from capedjica.report.pictures import charts
 from capedjica.report.sections import Section, shown_table
 
 _METHOD_NAMES: Final = {
-    "subject": "the default method: one short vector per person and release",
+    "subject": "the default method: one short vector per participant and release",
     "paper": "the paper's method: capePCA, then capeDJICA",
     "template": "the networks of a template",
-    "guided": "the guided method: from a template to the networks of these people",
-    "spatial": "the spatial method: maps as independent of each other as can be",
+    "guided": "the guided method: networks of these participants, estimated from a template",
+    "spatial": "the spatial method: maximally independent maps",
     "djica": "decentralized joint ICA, not private",
     "dp-djica": "DP-djICA: Laplace noise on every gradient",
 }
-# Releases that are made again and again until the networks stand.
+# Releases that are repeated in every iteration.
 _ITERATED: Final = ("rotation", "gradients of W and b")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Findings:
-    """What was published about an analysis.
+    """Published results of an analysis.
 
     Attributes
     ----------
     title, version : str
-        What it is about, and the version of capedjica that ran it.
+        Title of the study, and the version of capedjica that ran it.
+    contract : Contract
+        The terms that all parties agreed on.
+    privacy : PrivacyStatement
+        The guarantee, and the budget spent.
+    n_iter : int
+        Number of iterations; 0 if it is not to be shown.
     method : str
-        By which networks were found; empty where there are none.
+        Method by which networks were estimated; empty if there are none.
     maps : MapSet or None
         The networks.
     tables : sequence of ResultTable
-        What else was found about the networks.
+        Further results on the networks.
     template : str
-        Where the template comes from that networks were known by, in words; empty without one.
+        Sentences on the source of the template; empty without one.
     template_source : str
-        The same in few words, for an article.
+        Short name of the source, for an article.
     denoised : str
-        What is said of denoised maps; empty where there are none.
+        Text on denoised maps; empty if there are none.
     sections : sequence of Section
-        What other analyses found.
-    contract : Contract
-        What all parties agreed on.
-    privacy : PrivacyStatement
-        What was guaranteed and spent.
+        Results of other analyses.
     released : sequence of ReleasedMean
-        The means; none where they are not at hand.
-    n_iter : int
-        Iterations made; 0 if that is not to be told.
+        The released means; empty if they are not available.
     preparation : sequence of str
-        What sites make of scans, in sentences.
+        Sentences on the preprocessing of scans at the sites.
     prepared : str
         The same as one sentence for an article.
     paper_says : dict
-        Further figures by the paper's formulas, by their names.
+        Further epsilons by the paper's formulas, by name.
     origin : dict
-        Versions, hashes and dates, by their names.
+        Versions, hashes and dates, by name.
     unconfined : tuple of str
-        Sites at which nothing kept the program that has the network from people's data.
+        Sites whose carrier was not confined and so could reach participants' data.
     where : Whereabouts
-        How far the data of sites were apart.
+        Statements about where the data were.
     """
 
     title: str
@@ -103,12 +103,12 @@ class Findings:
 
     @property
     def private(self) -> bool:
-        """Whether there is a guarantee."""
+        """Whether there is a privacy guarantee."""
         return self.privacy.private
 
 
 def group_page(findings: Findings) -> str:
-    """Return the page."""
+    """Return the report as an HTML page."""
     maps = findings.maps
     return render(
         "group.html.jinja",
@@ -153,7 +153,7 @@ def _stability(maps: MapSet) -> Figure | None:
         + ", ".join(f"map {number} {rounded(value)}" for number, value in zip(numbers, values, strict=True))
         + ".",
         caption=f"{maps.reliability.n_reliable} of {len(values)} {_graded(maps)} are at or above "
-        f"{RELIABLE:g} (dashed). Hollow bars are not reliable.",
+        f"{RELIABLE:g} (dashed line). Hollow bars are below it and not reliable.",
         drawing=charts.bars(numbers, values, "stability", RELIABLE),
         numbers=table("stability.csv", ["map", *["name"] * bool(maps.names), "stability"], named),
     )
@@ -164,7 +164,7 @@ def _graded(maps: MapSet) -> str:
 
 
 def _convergence(findings: Findings) -> Figure | None:
-    """Show how long the mean step of each iteration was, beside the length of its noise alone."""
+    """Return a chart of the norm of each iteration's released mean, and of the norm of its noise alone."""
     labels = [stage.query.label for stage in findings.contract.stages]
     made = [one for one in findings.released if labels[one.stage].rpartition(": ")[2] in _ITERATED]
     if not made:
@@ -172,14 +172,14 @@ def _convergence(findings: Findings) -> Figure | None:
     length = [float(np.linalg.norm(one.value)) for one in made]
     noise = [one.noise * math.sqrt(one.value.size) for one in made]
     iterations = list(range(1, len(made) + 1))
-    curves: dict[str, Sequence[float]] = {"length of the mean": length}
+    curves: dict[str, Sequence[float]] = {"norm of the mean": length}
     if any(noise):
-        curves["length of its noise alone"] = noise
+        curves["norm of its noise alone"] = noise
     return Figure(
-        alt=f"Length of the mean that was published in each of {len(made)} iterations, from {length[0]:.3g} "
-        f"to {length[-1]:.3g}; its noise alone has a length of about {noise[-1]:.3g} at the end.",
-        caption="Where both lines meet, what is left of the step is noise: more iterations would not help.",
-        drawing=charts.lines(iterations, curves, "iteration", "length"),
+        alt=f"Norm of the mean released in each of {len(made)} iterations, from {length[0]:.3g} "
+        f"to {length[-1]:.3g}; the norm of its noise alone is about {noise[-1]:.3g} at the end.",
+        caption="Where the two lines meet, the step is only noise: more iterations would not help.",
+        drawing=charts.lines(iterations, curves, "iteration", "norm"),
         numbers=table(
             "convergence.csv",
             ["iteration", "mean", "noise"],
@@ -212,7 +212,7 @@ def _privacy(findings: Findings) -> dict[str, Any]:
 
 
 def _accountants(findings: Findings) -> dict[str, float]:
-    """Return epsilon by accountant; nothing where not all noise was Gaussian."""
+    """Return epsilon by accountant; empty unless all noise was Gaussian."""
     if findings.method == "dp-djica":
         return {}
     totals = accounts.side_by_side(findings.privacy)

@@ -1,25 +1,27 @@
-r"""What maps may be: the best matches in an atlas or template, and maps that look like artefacts.
+r"""Labels for maps: the best matches in an atlas or template, and flags for possible artefacts.
 
-It is computed from published maps and public images, and so costs nothing. Maps are compared as they were
-published, raw.
+Labels are computed from published maps and public images, so they have no privacy cost. Maps are compared as
+published, without denoising.
 
-**Matches.** With u the map of a network, centred and of unit length over the V voxels of the features, and a
-reference a treated likewise, their correlation is u'a. A label l of n voxels is a map of 0 and 1, for which
+**Matches.** Let u be the map of a network, centred and scaled to unit norm over the V voxels of the features,
+and a a reference map scaled in the same way. Their correlation is u'a. A label l of n voxels is a map of 0
+and 1, for which
 
 .. math:: r_l = \frac{\sum_{v \in l} u_v}{\sqrt{n (1 - n / V)}},                                   (1)
 
-and Dice's coefficient compares it with the h voxels at which the map is at least half as high as at its
-peak: 2 |l and h| / (|l| + |h|). The sign of a network means nothing, so matches are sorted by absolute
-correlation. A map whose best is below 0.25, the least that Smith et al. 2009 (PNAS 106:13040) counted as a
-match, has no name.
+and the Dice coefficient compares it with the set h of voxels at which the map is at least half as high as at
+its peak: 2 |l and h| / (|l| + |h|). The sign of a network is arbitrary, so matches are sorted by absolute
+correlation. A map whose best match is below 0.25, the smallest correlation that Smith et al. 2009 (PNAS
+106:13040) counted as a match, gets no name.
 
-**Artefacts.** Of the weight of the voxels where a map is high, the sum of their absolute values, the part at
-the edge of the brain, in the ventricles (CSF) and in white matter. Motion is seen at the edge, pulse and
-breathing in the ventricles (Griffanti et al. 2017, NeuroImage 154:188). A map is flagged where that part
-is at least `LEAST_OVERLAP` and twice what a map spread over all voxels has. A flag is a reason to look.
+**Artefacts.** The weight of a map is the sum of its absolute values over the voxels of its clusters. The
+fractions of this weight at the edge of the brain, in the ventricles (CSF) and in white matter are computed.
+Head motion appears at the edge, cardiac and respiratory signals in the ventricles (Griffanti et al. 2017,
+NeuroImage 154:188). A map is flagged if a fraction is at least `LEAST_OVERLAP` and twice that of a uniform
+map. A flag is a reason to inspect the map.
 
-**Names of a template.** A map that was found from a template has its name. It resembles the template because
-it began there: that correlation is no evidence.
+**Names from a template.** A map that was estimated from a template has the template's name. It resembles the
+template because estimation started there, so that correlation is no evidence.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ N_MATCHES: Final = 3
 EDGE: Final = "edge of the brain"
 LEAST_OVERLAP: Final = {EDGE: 0.5, "ventricles": 0.25, "white matter": 0.5}
 NOT_EVIDENCE: Final = (
-    "Maps that were found from a template have its names. They resemble it because they began there: their "
-    "correlation with it, or with an atlas made from the same data, is no evidence."
+    "Maps that were estimated from a template have its names. They resemble it because estimation started "
+    "there: their correlation with it, or with an atlas derived from the same data, is no evidence."
 )
 
 
@@ -59,11 +61,11 @@ class Match:
     Attributes
     ----------
     name, system : str
-        What it is called, and what it belongs to.
+        Its name, and the system it belongs to.
     correlation : float
-        With the map, between -1 and 1.
+        Correlation with the map, between -1 and 1.
     dice : float, optional
-        Overlap with the high part of the map, for labels.
+        Dice coefficient with the clusters of the map, for labels.
     """
 
     name: str
@@ -74,22 +76,22 @@ class Match:
 
 @dataclass(frozen=True)
 class MapLabel:
-    """What one map may be.
+    """Label of one map.
 
     Attributes
     ----------
     component : int
         Number of the map, from 1.
     name, system : str
-        Of the template it was found from, or of the best match; empty where nothing is close.
+        Name and system from the template it was estimated from, or of the best match; empty without a match.
     inherited : bool
         Whether the name is that of the template.
     matches : tuple of Match
-        The best, by absolute correlation.
+        The best matches, by absolute correlation.
     overlaps : dict
-        Part of its weight at the edge and in the tissues that were given.
+        Fractions of its weight at the edge and in the given tissues.
     artefacts : tuple of str
-        Those that hold so much of it that it may be an artefact.
+        The places whose fraction is so large that the map may be an artefact.
     """
 
     component: int
@@ -103,16 +105,16 @@ class MapLabel:
 
 @dataclass(frozen=True)
 class MapLabels:
-    """What the maps of an analysis may be.
+    """Labels of all maps of an analysis.
 
     Attributes
     ----------
     source : str
-        What they were compared with, in few words; empty without matches.
+        Short name of the reference; empty without one.
     maps : tuple of MapLabel
-        In the order of the maps.
+        Labels, in the order of the maps.
     peaks : tuple of Peak
-        Where they are high, with the regions of the reference if it has labels.
+        Peaks of the maps, with the regions of the reference if it has labels.
     """
 
     source: str
@@ -122,14 +124,14 @@ class MapLabels:
 
 @dataclass(frozen=True, eq=False)
 class LabelSources:
-    """Public images by which maps are labelled; made by :meth:`read`.
+    """Public images used to label maps, created by :meth:`read`.
 
     Attributes
     ----------
     reference : Reference, optional
         Known networks or regions.
     tissues : dict
-        Masks of tissues by name.
+        Tissue masks by name.
     """
 
     reference: Reference | None
@@ -139,12 +141,12 @@ class LabelSources:
     def read(
         cls, labels: Any = None, names: Any = None, csf: Any = None, white_matter: Any = None
     ) -> LabelSources:
-        """Read what was given, each an image, its path or None; refuse what does not go together."""
+        """Read the given images, each an image, its path or None; refuse inconsistent arguments."""
         if labels is None and names is not None:
-            raise InputError("names of labels are given, but no labels")
+            raise InputError("names of labels are given, but no labels; give labels as well")
         given = {"ventricles": csf, "white matter": white_matter}
         if labels is None and csf is None and white_matter is None:
-            raise InputError("nothing to label maps by: give labels (an image or array), csf or white_matter")
+            raise InputError("no source of labels: give labels (an image or array), csf or white_matter")
         tissues = {
             name: read_tissue(image, f"the mask of {name}")
             for name, image in given.items()
@@ -153,20 +155,22 @@ class LabelSources:
         return cls(None if labels is None else read_reference(labels, names), tissues)
 
     def placed(self, image: Nifti1Image | None, n_features: int, edge: bool = False) -> PlacedSources:
-        """Return the sources where maps are; refuse images of another space.
+        """Resample the sources to the grid of the maps; refuse images in another space.
 
         Parameters
         ----------
         image : Nifti1Image or None
-            Maps of the features, 4-D, not zero where there are features; None where these have no places.
+            4-D image of maps, nonzero at the features; None if features have no coordinates.
         n_features : int
-            D.
+            Number of features, D.
         edge : bool
             Whether the features are the voxels of a brain mask, which has an edge.
         """
         inside = np.zeros((0, 0, 0), dtype=bool) if image is None else np.any(image.dataobj, axis=3)
         if image is None and self.tissues:
-            raise InputError("masks of tissues are images, but the maps have no places")
+            raise InputError(
+                "tissue masks are given, but the maps are not images; leave out csf and white_matter"
+            )
         reference = self.reference
         values = None if reference is None else reference.within(image, inside, n_features)
         tissues = {EDGE: _edge(inside)} if edge else {}
@@ -178,7 +182,7 @@ class LabelSources:
 
 @dataclass(frozen=True, eq=False)
 class PlacedSources:
-    """What maps are compared with, in their own places: made by :meth:`LabelSources.placed`."""
+    """Label sources on the grid of the maps, created by :meth:`LabelSources.placed`."""
 
     reference: Reference | None
     values: NDArray[Any] | None
@@ -186,16 +190,16 @@ class PlacedSources:
     inside: NDArray[np.bool_]
 
     def label(self, maps: FloatArray, image: Nifti1Image | None, names: Sequence[str] = ()) -> MapLabels:
-        """Return what maps may be.
+        """Label maps.
 
         Parameters
         ----------
         maps : array (R, D)
-            As they were published.
+            The published maps.
         image : Nifti1Image or None
-            The same in the space of a brain, each with 1 as its largest absolute value.
+            The same as a brain image, each map scaled to a largest absolute value of 1.
         names : sequence of str
-            What the template calls them that they were found from; empty without one.
+            Names from the template that the maps were estimated from; empty without one.
         """
         voxels = None if image is None else np.asarray(image.dataobj, dtype=np.float64)[self.inside].T
         by_features = self.reference is not None and self.reference.affine is None
@@ -266,7 +270,7 @@ def _label(
 
 
 def _unit(rows: FloatArray) -> FloatArray:
-    """Return centred rows of unit length; one that does not vary is zero."""
+    """Return rows centred and scaled to unit norm; constant rows become zero."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
     flat = length <= 1e-12 * np.abs(rows).max(axis=1, keepdims=True)
@@ -282,9 +286,9 @@ def _high(values: FloatArray) -> NDArray[np.bool_]:
 def _compare_labels(
     maps: FloatArray, labels: NDArray[Any], numbers: Sequence[int]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return correlations by (1) and Dice's coefficients, (R, N); zero for labels without a voxel here."""
+    """Return correlations by (1) and Dice coefficients, (R, N); zero for labels without voxels here."""
     count, places = len(numbers), maps.shape[1]
-    # Label k is number k + 1 here, the background 0.
+    # In the index, label k has number k + 1, and the background has 0.
     index = np.where(labels == 0, 0, np.searchsorted(numbers, labels) + 1)
     sizes = np.bincount(index, minlength=count + 1)[1:].astype(float)
     spread = np.sqrt(sizes * (1 - sizes / places))
@@ -300,7 +304,7 @@ def _per_label(index: NDArray[np.intp], values: NDArray[Any], count: int) -> Flo
 
 
 def _edge(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which voxels of a mask have a neighbour outside of it, (V,)."""
+    """Return a mask (V,) of the voxels that have a neighbour outside the brain mask."""
     edge: NDArray[np.bool_] = ~binary_erosion(inside)[inside]
     return edge
 
@@ -309,7 +313,7 @@ def _edge(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def label_table(labels: MapLabels) -> ResultTable:
-    """Return what maps may be as a table, a row for each."""
+    """Return the labels as a table with one row per map."""
     dice = any(match.dice is not None for one in labels.maps for match in one.matches)
     grouped = any(match.system for one in labels.maps for match in one.matches)
     tissues = list(labels.maps[0].overlaps) if labels.maps else []
@@ -339,14 +343,14 @@ def _caption(labels: MapLabels) -> str:
     words = []
     if labels.source:
         words.append(
-            f"The best matches of each map in {labels.source}, by correlation of the raw maps; a map whose "
-            f"best is below {LEAST_CORRELATION:g} has no name. A name says what a map resembles, not "
-            "that it is no noise."
+            f"The best matches of each map in {labels.source}, by correlation with the raw maps; a map whose "
+            f"best match is below {LEAST_CORRELATION:g} has no name. A name states what a map resembles; it "
+            "does not show that the map is more than noise."
         )
     if any(one.overlaps for one in labels.maps):
         words.append(
-            "Parts of a map's weight at the edge of the brain or in other tissue than grey matter: where one "
-            "is large, the map may be an artefact."
+            "Fractions of a map's weight at the edge of the brain or in tissue other than grey matter: if "
+            "one is large, the map may be an artefact."
         )
     if any(one.inherited for one in labels.maps):
         words.append(NOT_EVIDENCE)

@@ -1,4 +1,4 @@
-"""What a page begins with: three sentences for readers who know neither statistics nor brain imaging."""
+"""Lay summary at the top of a report: three sentences without statistics or brain imaging terms."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ if TYPE_CHECKING:
     from capedjica.report.group import Findings
 
 _NETWORKS: Final = (
-    "Parts of the brain that become active and quiet together are called a network, and this page shows maps "
-    "of where such parts may be."
+    "A network is a group of brain areas whose activity rises and falls together, and this page shows maps "
+    "of where such networks may be."
 )
-_TABLES: Final = "This page shows numbers that were computed from the data of many people together."
+_TABLES: Final = "This page shows numbers computed from the combined data of many people."
 _PICTURES: Final = {
-    "good": "If everything were done again, the pictures would look nearly the same.",
-    "fair": "If everything were done again, the pictures would look similar, but not the same.",
-    "poor": "Some of the pictures, shown faded, may be nothing but chance: do not rely on those.",
-    "none": "All of the pictures may be nothing but chance: do not rely on them.",
-    "unknown": "Random numbers were added to protect people; how far they changed the pictures is not known.",
+    "good": "If the study were repeated on the same data, the pictures would look nearly the same.",
+    "fair": "If the study were repeated on the same data, the pictures would look similar, but not the same.",
+    "poor": "Some of the pictures, shown faded, may be due to chance alone: do not rely on those.",
+    "none": "All of the pictures may be due to chance alone: do not rely on them.",
+    "unknown": "Random numbers were added to protect the participants; how much they changed the pictures is "
+    "not known.",
 }
 
 
 def in_short(findings: Findings) -> tuple[str, str, str]:
-    """Return three sentences: what is shown, whose data it comes from, and how far to trust it."""
+    """Return three sentences: what is shown, whose data it is based on, and how reliable it is."""
     what = _TABLES if findings.maps is None else _NETWORKS
     return what, _whose(findings), _trust(findings)
 
@@ -38,9 +39,9 @@ def _whose(findings: Findings) -> str:
 
 def _trust(findings: Findings) -> str:
     if not findings.private:
-        return "Nobody's privacy is protected by this result: it needs as much care as the data themselves."
+        return "This result does not protect anyone's privacy: handle it with as much care as the data."
     if findings.maps is None:
-        return "Random numbers were added, so that little can be learned about any one person."
+        return "Random numbers were added, so that little can be learned about any one participant."
     grades = findings.maps.reliability.grades
     if grades is None:
         return _PICTURES["unknown"]

@@ -1,4 +1,4 @@
-"""The report of a site for itself: about single people, never to leave it."""
+"""Report of a site on its individual participants, which must not leave the site."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from capedjica.report.downloads import Figure, png, table
 from capedjica.report.page import render
 from capedjica.report.pictures import charts, slices
 from capedjica.tools.arrays import FloatArray
+from capedjica.tools.text import counted
 
-# A person further from the others than this, in standard deviations told from medians, is unusual.
+# Participants further than this from the site's median, in robust standard deviations, are unusual.
 UNUSUAL: Final = 3.5
-# Standardised time courses are shown up to this.
+# Largest absolute value of standardised time courses in the colour scale.
 _BRIGHTEST: Final = 3.0
 _MAD: Final = 1.4826
 
@@ -33,24 +34,24 @@ class Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class PersonResults:
-    """What the group's maps say about one person.
+    """Individual results of one participant, given the group's maps.
 
     Attributes
     ----------
     name : str
-        Of the person's folder.
+        Name of the participant's folder.
     courses : list of array (T_i, R)
-        Time courses, by run.
+        Time courses of each run.
     spectra : list of Spectrum
-        By run.
+        Spectra of each run.
     connectivity : array (R, R)
         Fisher's z between time courses.
     fit : float
-        Mean correlation of the person's own maps with those of the group.
+        Mean correlation of the participant's own maps with those of the group.
     left_out : int
-        Volumes that were censored.
+        Number of censored volumes.
     files : dict
-        Files beside the page, by what they hold.
+        Files next to the page, by description.
     """
 
     name: str
@@ -64,26 +65,27 @@ class PersonResults:
 
 @dataclass(frozen=True)
 class Quality:
-    """One person among the others: each measure, and in words what is unusual."""
+    """Quality measures of one participant, and the names of those that are unusual."""
 
     values: Mapping[str, float]
     unusual: tuple[str, ...]
 
 
-# What is measured, and whether high (+1) or low (-1) values are bad.
+# Quality measures, and whether high (+1) or low (-1) values are bad.
 MEASURES: Final = {
     "fit to the group's maps": -1,
     "usual connectivity": -1,
     "largest jump": 1,
-    "volumes left out": 1,
+    "volumes censored": 1,
 }
 
 
 def qualities(people: Sequence[PersonResults]) -> list[Quality]:
-    """Return how usual each person is among those of the site.
+    """Compute the quality measures of each participant relative to the others of the site.
 
-    Measures are the mean correlation of somebody's maps with the group's, that of their connectivity with
-    the median of the site, the largest step of a standardised time course, and the part of volumes left out.
+    The measures are the mean correlation of the participant's maps with the group's, the correlation of
+    their connectivity with the site's median, the largest step of a standardised time course, and the
+    fraction of volumes that were censored.
     """
     upper = np.triu_indices(len(people[0].connectivity), 1)
     connections = np.array([person.connectivity[upper] for person in people])
@@ -92,7 +94,7 @@ def qualities(people: Sequence[PersonResults]) -> list[Quality]:
         "fit to the group's maps": [person.fit for person in people],
         "usual connectivity": [_correlation(own, usual) for own in connections],
         "largest jump": [_largest_jump(person) for person in people],
-        "volumes left out": [
+        "volumes censored": [
             person.left_out / (person.left_out + sum(map(len, person.courses))) for person in people
         ],
     }
@@ -107,7 +109,7 @@ def qualities(people: Sequence[PersonResults]) -> list[Quality]:
 
 
 def _correlation(first: FloatArray, second: FloatArray) -> float:
-    """Return the correlation of two vectors, 0 where one never changes."""
+    """Return the correlation of two vectors; 0 if one is constant."""
     a, b = first - first.mean(), second - second.mean()
     length = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(a @ b) / length if length else 0.0
@@ -133,20 +135,20 @@ def local_page(
     warning: str = "",
     names: Sequence[str] = (),
 ) -> str:
-    """Return the page of a site about its people.
+    """Return the page of a site on its participants.
 
     Parameters
     ----------
     title, site : str
         The study, and the name of the site.
     people : sequence of PersonResults
-        Those of the site.
+        Results of the site's participants.
     without : sequence of str
-        Who has no results, as their scans cannot be used.
+        Participants without results because their scans are unusable.
     warning : str
-        What is to be said of the maps first; empty where they are reliable.
+        Warning about the maps, shown first; empty if they are reliable.
     names : sequence of str
-        What the networks are called; empty where they have no names.
+        Names of the networks; empty if they have none.
     """
     found = qualities(people)
     shown = Connections.of(people, names)
@@ -162,7 +164,7 @@ def local_page(
         warning=warning,
         numbers=table(
             "quality.csv",
-            ["person", *MEASURES, "unusual"],
+            ["participant", *MEASURES, "unusual"],
             [
                 [person.name, *quality.values.values(), "; ".join(quality.unusual)]
                 for person, quality in zip(people, found, strict=True)
@@ -170,15 +172,16 @@ def local_page(
         ),
         connectivity=shown.figure(
             np.mean([person.connectivity for person in people], axis=0),
-            f"Mean connectivity of {len(people)} people",
-            f"Mean of {len(people)} people: Fisher's z between components; red is positive, blue negative.",
+            f"Mean connectivity of {counted(len(people), 'participant')}",
+            f"Mean of {counted(len(people), 'participant')}: Fisher's z between components; red is positive, "
+            "blue is negative.",
         ),
         spectra=_mean_spectra(people),
     )
 
 
 def _pictures(person: PersonResults, connections: Connections) -> list[Figure]:
-    """Return the time courses and spectra of each run, and the connectivity."""
+    """Return figures of the time courses and spectra of each run, and of the connectivity."""
     figures = []
     for number, (courses, spectrum) in enumerate(zip(person.courses, person.spectra, strict=True), start=1):
         run = f", run {number}" if len(person.courses) > 1 else ""
@@ -199,7 +202,7 @@ def _pictures(person: PersonResults, connections: Connections) -> list[Figure]:
                 f"{len(spectrum.frequencies)} frequencies up to {spectrum.frequencies[-1]:.3g} "
                 f"{spectrum.unit}.",
                 caption=f"Spectra{run}: components from top to bottom, low frequencies on the left; red is "
-                "more power than the component has on average.",
+                "more power than the component's average.",
                 picture=png(slices.square((logarithm - logarithm.mean(axis=0)).T)),
             )
         )
@@ -209,14 +212,14 @@ def _pictures(person: PersonResults, connections: Connections) -> list[Figure]:
 
 @dataclass(frozen=True)
 class Connections:
-    """How matrices of connectivity are shown on one page: all in the same colours, so that they compare.
+    """Common colour scale and names for all connectivity matrices on one page.
 
     Attributes
     ----------
     names : sequence of str
-        Of the components.
+        Names of the components.
     limit : float
-        The strongest colour stands for this absolute value, and for larger ones.
+        Absolute value shown in the strongest colour; larger values have the same colour.
     """
 
     names: Sequence[str]
@@ -224,10 +227,10 @@ class Connections:
 
     @classmethod
     def of(cls, people: Sequence[PersonResults], names: Sequence[str]) -> Connections:
-        """Return the colours in which everybody's connections can be told apart.
+        """Return the colour scale for the connectivity matrices of all participants.
 
-        They reach to the largest value, in tenths, and at most to a z of 1, which is a correlation of 0.76:
-        one person whose components follow one another must not make everybody else pale.
+        It extends to the largest value, rounded up to tenths, and at most to a z of 1 (a correlation of
+        0.76), so that one participant with very high connectivity does not make the others look pale.
         """
         largest = max(float(np.abs(person.connectivity).max(initial=0.0)) for person in people)
         n_components = len(people[0].connectivity)
@@ -236,21 +239,21 @@ class Connections:
         return cls(named or numbers, min(1.0, max(0.1, math.ceil(10 * largest) / 10)))
 
     def figure(self, values: FloatArray, alt: str, caption: str) -> Figure:
-        """Return one matrix (R, R), with the names of its components and what its colours mean."""
+        """Return a figure of one matrix (R, R), with component names and a colour bar."""
         upper = np.triu(np.abs(values), 1)
         first, second = (int(index) for index in np.unravel_index(upper.argmax(), upper.shape))
         beyond = " Larger values have the same colour." if np.abs(values).max() > self.limit else ""
         return Figure(
             alt=f"{alt} as a matrix of Fisher's z of {len(values)} components, from {values.min():.2f} to "
             f"{values.max():.2f}; it is strongest between {self.names[first]} and {self.names[second]}.",
-            caption=f"{caption} Colours reach from {-self.limit:g} to {self.limit:g}.{beyond}",
+            caption=f"{caption} The colour scale is from {-self.limit:g} to {self.limit:g}.{beyond}",
             drawing=charts.matrix(values, self.names, "Fisher's z", self.limit),
             numbers=table("connectivity.csv", list(self.names), values.tolist()),
         )
 
 
 def _mean_spectra(people: Sequence[PersonResults]) -> list[Figure]:
-    """Return the spectrum of each component over those runs that share the most common frequencies."""
+    """Return the spectrum of each component over the runs with the most common frequency grid."""
     by_grid: dict[tuple[float, ...], list[Spectrum]] = {}
     for spectrum in (one for person in people for one in person.spectra):
         by_grid.setdefault(tuple(spectrum.frequencies.round(9)), []).append(spectrum)

@@ -1,4 +1,4 @@
-"""Maps as a page shows them: slices of a brain, squares of pixels or profiles of features."""
+"""Display of maps in a report: brain slices, pixel images or feature profiles."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class MapSet:
     values : array (R, D)
         The maps, each with 1 as its largest absolute value.
     stability : array (R,), optional
-        Of each map.
+        Stability of each map.
     image : Nifti1Image, optional
-        The maps in the space of a brain, 4-D.
+        The maps as a 4-D brain image.
     image_shape : pair of int, optional
-        Height and width where features are pixels.
+        Height and width, if the features are pixels.
     peaks : sequence of Peak
-        Where the maps of an image are high.
+        Peaks of the maps, if there is an image.
     names : sequence of str
-        What the networks are called; empty where they have no names.
+        Names of the networks; empty if they have none.
     noisy : bool
-        Whether noise was added to what they come from.
+        Whether privacy noise was added to the means from which the maps were computed.
     labels : MapLabels, optional
-        What maps may be, by an atlas that they were compared with.
+        Labels from comparing the maps with an atlas.
     of_difference : bool
-        Whether their stability is that of the difference from a template.
+        Whether the stability is that of the differences from a template.
     """
 
     values: FloatArray
@@ -64,7 +64,7 @@ class MapSet:
 
     @property
     def reliability(self) -> Reliability:
-        """How far the maps are to be trusted."""
+        """Reliability of the maps."""
         return Reliability(len(self), self.stability, self.noisy, self.of_difference)
 
     def __len__(self) -> int:
@@ -72,29 +72,29 @@ class MapSet:
 
     @property
     def look(self) -> str:
-        """How maps are shown: "slices", "pixels" or "profile"."""
+        """Form in which maps are shown: "slices", "pixels" or "profile"."""
         if self.image is not None:
             return "slices"
         return "profile" if self.image_shape is None else "pixels"
 
     def title(self, index: int) -> str:
-        """Return what a map is called: by its number, and its name where it has one."""
+        """Return the title of a map: its number, and its name if it has one."""
         label = self.label(index)
         name = self.names[index] if self.names else "" if label is None else label.name
         return f"Map {index + 1}: {name}" if name else f"Map {index + 1}"
 
     def label(self, index: int) -> MapLabel | None:
-        """Return what a map may be; None where it was compared with nothing."""
+        """Return the label of a map; None if the maps were not compared with an atlas."""
         return None if self.labels is None else self.labels.maps[index]
 
     def faded(self, index: int) -> bool:
-        """Whether a map is not reliable."""
+        """Return whether a map is unreliable, and therefore shown faded."""
         return self.reliability.poor(index)
 
 
 @dataclass(frozen=True)
 class Component:
-    """One map as it is shown."""
+    """One map as shown in a report."""
 
     number: int
     title: str
@@ -107,7 +107,7 @@ class Component:
 
 
 def components(maps: MapSet) -> list[Component]:
-    """Return every map as it is shown."""
+    """Return all maps in the form shown in a report."""
     return [
         Component(
             number=number,
@@ -143,7 +143,7 @@ def _slices(maps: MapSet, index: int, cut: FloatArray) -> Figure:
     return Figure(
         alt=f"{maps.title(index)} on {len(SLICES)} axial slices of a brain, left on the left, at z = "
         f"{heights} mm."
-        + (f" It is highest at the MNI coordinates x, y, z in mm: {highest}." if peaks else ""),
+        + (f" Its highest peaks are at the MNI coordinates x, y, z in mm: {highest}." if peaks else ""),
         picture=png(slices.over_brain(cut, maps.faded(index))),
         marks=tuple(f"z = {height}" for height in SLICES),
         sides=True,
@@ -160,8 +160,8 @@ def _square(maps: MapSet, index: int) -> Figure:
     values = maps.values[index].reshape(maps.image_shape)
     row, column = np.unravel_index(np.abs(values).argmax(), values.shape)
     return Figure(
-        alt=f"{maps.title(index)} as an image of {values.shape[0]} by {values.shape[1]} pixels; it is "
-        f"highest in row {row + 1} from the top, column {column + 1} from the left.",
+        alt=f"{maps.title(index)} as an image of {values.shape[0]} by {values.shape[1]} pixels, with its "
+        f"peak in row {row + 1} from the top, column {column + 1} from the left.",
         picture=png(slices.square(values, maps.faded(index), 1.0)),
         numbers=table(
             f"map-{index + 1:02d}.csv", [str(i + 1) for i in range(values.shape[1])], values.tolist()
@@ -174,30 +174,30 @@ def _profile(maps: MapSet, index: int) -> Figure:
     highest = ", ".join(str(feature) for feature, _ in _highest(values)[:3])
     rows = [(feature + 1, float(value)) for feature, value in enumerate(values)]
     return Figure(
-        alt=f"{maps.title(index)} as one number for each of {len(values):,} features; it is highest at "
-        f"features {highest}.",
+        alt=f"{maps.title(index)} as one value for each of {len(values):,} features, with the largest values "
+        f"at features {highest}.",
         drawing=charts.profile(values, "feature", "value", maps.faded(index)),
         numbers=table(f"map-{index + 1:02d}.csv", ["feature", "value"], rows),
     )
 
 
 def viewer_data(maps: MapSet) -> str:
-    """Return what the viewer needs as JSON, empty where there is no brain."""
+    """Return the data for the brain viewer as JSON; empty if there is no brain image."""
     if maps.image is None:
         return ""
     names = [maps.title(index) for index in range(len(maps))]
     faded = [maps.faded(index) for index in range(len(maps))]
-    # Part of a page: a name must not end the element that holds it.
+    # The JSON is embedded in a script element, which a name containing "</script>" must not close.
     return json.dumps(volumes(maps.image, names, faded), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def maps_file(maps: MapSet) -> Download | None:
-    """Return all maps in one file, if it is small enough to be part of a page."""
+    """Return all maps in one file; None if it is too large to be embedded in a page."""
     if maps.image is None:
         columns = list(maps.names) or [f"map {number}" for number in range(1, len(maps) + 1)]
         found = table("maps.csv", columns, maps.values.T.tolist())
     else:
-        # 16 bits per value leave an error below 2e-5.
+        # With 16 bits per value the rounding error is below 2e-5.
         small = type(maps.image)(np.asarray(maps.image.dataobj, dtype=np.float32), maps.image.affine)
         small.set_data_dtype(np.int16)  # type: ignore[no-untyped-call]
         packed = gzip.compress(small.to_bytes(), 6, mtime=0)

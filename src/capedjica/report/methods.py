@@ -1,4 +1,4 @@
-"""A paragraph for the methods section of an article, and what it cites."""
+"""Methods paragraph for an article, with its references."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reference:
-    """A publication: how it is cited, and as BibTeX."""
+    """A publication, with its short citation and its BibTeX fields."""
 
     key: str
     short: str
@@ -24,7 +24,7 @@ class Reference:
 
     @property
     def link(self) -> str:
-        """Where it is found."""
+        """URL of the publication; empty if it has neither a DOI nor an arXiv number."""
         given = dict(self.fields)
         if "doi" in given:
             return f"https://doi.org/{given['doi']}"
@@ -32,13 +32,13 @@ class Reference:
 
     @property
     def bibtex(self) -> str:
-        """The entry of a bibliography."""
+        """BibTeX entry."""
         lines = [f"  {name} = {{{value}}}," for name, value in self.fields]
         return "\n".join([f"@{self.kind}{{{self.key},", *lines, "}"])
 
     @property
     def words(self) -> str:
-        """The entry of a list of references."""
+        """Entry for a list of references, as text."""
         given = dict(self.fields)
         where = given.get("journal") or given.get("booktitle") or f"version {given.get('version', '')}"
         names = given["author"].replace("{", "").replace("}", "").replace(" and ", "; ")
@@ -143,28 +143,27 @@ NILEARN: Final = Reference(
     ),
 )
 _METHOD_WORDS: Final = {
-    "subject": "each person entered every step with one short vector of bounded length",
+    "subject": "each participant contributed one short vector of bounded norm to every step",
     "paper": "the scans were reduced by capePCA and unmixed by capeDJICA ({imtiaz})",
-    "guided": "beginning from the networks of a template ({source}), each person entered every step with "
-    "one short vector of bounded length",
-    "spatial": "maps were made as independent of each other as can be, and each person entered every "
-    "step with one short vector of bounded length",
+    "guided": "estimation started from the networks of a template ({source}), and each participant "
+    "contributed one short vector of bounded norm to every step",
+    "spatial": "the independence of the maps was maximised (spatial ICA), and each participant contributed "
+    "one short vector of bounded norm to every step",
     "djica": "the scans were reduced by PCA and unmixed by decentralized joint ICA ({baker})",
     "dp-djica": "the scans were reduced by PCA and unmixed by DP-djICA, with Laplace noise on the gradients",
 }
-# What was not found by independent component analysis alone.
+# Networks that were not estimated by independent component analysis.
 _TEMPLATE_WORDS: Final = {
-    "template": "{count} networks of a template ({source}) were taken as they are known, and moved by the "
-    "mean difference between participants' own maps, by dual regression, and the template, shrunk as far as "
-    "it is noise",
-    "known": "{count} networks of a template ({source}) were taken as they are known, and nothing was "
-    "released for them",
+    "template": "{count} networks of a template ({source}) were adjusted by the mean difference between "
+    "participants' own maps, estimated by dual regression, and the template, shrunk according to its noise",
+    "known": "{count} networks of a template ({source}) were used unchanged, and nothing was released for "
+    "them",
 }
 _MECHANISM_WORDS: Final = {
     "cape": "Each site added correlated noise to its sums ({imtiaz}): random masks from a secure sum "
     "({bonawitz}), which cancel between the sites, and Gaussian noise drawn at the site, which does not.",
-    "conventional": "Each site added Gaussian noise of its own to its sums, enough without others' help.",
-    "local": "One site alone was used, which added Gaussian noise to its sums.",
+    "conventional": "Each site added its own Gaussian noise to its sums, sufficient without that of others.",
+    "local": "Only one site was used, which added Gaussian noise to its sums.",
     "pooled": "A trusted aggregator received the sums of all sites and added Gaussian noise to the means.",
     "none": "No noise was added to the sums.",
 }
@@ -181,7 +180,7 @@ def _software(version: str) -> Reference:
 
 
 def references(findings: Findings) -> list[Reference]:
-    """Return what the paragraph cites."""
+    """Return the references that the paragraph cites."""
     found = [_software(findings.version)]
     cape = findings.contract.mechanism == "cape"
     found += [IMTIAZ] * (cape or findings.method == "paper") + [BONAWITZ] * cape
@@ -190,7 +189,7 @@ def references(findings: Findings) -> list[Reference]:
 
 
 def paragraph(findings: Findings) -> str:
-    """Return the paragraph."""
+    """Return the methods paragraph."""
     parts = [_analysis(findings), findings.prepared, _noise(findings), _cost(findings), _maps(findings)]
     return " ".join(part for part in parts if part)
 
@@ -217,13 +216,13 @@ def _networks(findings: Findings, who: str, without: str) -> str:
     if findings.method == "template":
         words = _TEMPLATE_WORDS["template" if findings.tables else "known"]
         taken = words.format(count=count, source=findings.template_source)
-        return f"Of {who}, {without}, {taken}."
+        return f"In a study of {who}, {without}, {taken}."
     how = _METHOD_WORDS[findings.method].format(
         imtiaz=IMTIAZ.short, baker=BAKER.short, source=findings.template_source
     )
     return (
-        f"Brain networks were estimated from {who} by one independent component analysis with "
-        f"{counted(count, 'component')} over all of them, {without}: {how}."
+        f"Brain networks of {who} were estimated by one joint independent component analysis with "
+        f"{counted(count, 'component')}, {without}: {how}."
     )
 
 
@@ -240,13 +239,13 @@ def _cost(findings: Findings) -> str:
 
 def _accounting(privacy: PrivacyStatement) -> str:
     pure = sum(release.pure_epsilon > 0 for release in privacy.releases)
-    exactly = f"accounted for exactly, by Gaussian differential privacy ({DONG.short})"
+    exactly = f"accounted for exactly with Gaussian differential privacy ({DONG.short})"
     if not pure:
         one = len(privacy.releases) == 1
         return f"The {'one release was' if one else f'{len(privacy.releases)} releases were'} {exactly}."
     return (
-        f"Releases with Gaussian noise ({len(privacy.releases) - pure}) were {exactly}; those with Laplace "
-        f"noise ({pure}) count with their own ε, which was added."
+        f"Releases with Gaussian noise ({len(privacy.releases) - pure}) were {exactly}; for those with "
+        f"Laplace noise ({pure}), the values of ε were added."
     )
 
 
@@ -257,7 +256,7 @@ def _maps(findings: Findings) -> str:
     if findings.maps.of_difference:
         what, graded = "the difference of each map from the template", "differences"
     return (
-        f"How far another run with fresh noise would correlate with {what} was predicted from what was "
-        f"published; {findings.maps.reliability.n_reliable} of {len(findings.maps)} {graded}, with a "
+        f"The correlation of {what} with that of another run with fresh noise was predicted from the "
+        f"published results; {findings.maps.reliability.n_reliable} of {len(findings.maps)} {graded}, with a "
         f"predicted correlation of at least {RELIABLE:g}, are interpreted."
     )

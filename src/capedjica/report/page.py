@@ -1,4 +1,4 @@
-"""Pages of HTML that are whole by themselves: style, scripts, pictures and numbers are inside."""
+"""Self-contained HTML pages, with styles, scripts, pictures and numbers embedded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from capedjica.tools.text import counted
 
 
 class HtmlReport:
-    """A page, as nilearn's reports are: save it, or let a notebook show it.
+    """An HTML report that can be saved or displayed in a notebook, like nilearn's reports.
 
     Parameters
     ----------
@@ -30,11 +30,11 @@ class HtmlReport:
         self.html = html
 
     def save_as_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page, whole or not at all."""
+        """Write the page to a file, atomically."""
         write_page(Path(path), self.html, 0o644)
 
     def _repr_html_(self) -> str:
-        """Show the page in a frame of its own, whose style and scripts touch nothing else."""
+        """Return the page in an iframe, so that its styles and scripts do not affect the notebook."""
         frame = Environment(autoescape=True).from_string(
             '<iframe srcdoc="{{ html }}" title="Report" width="100%" height="800" style="border:0"></iframe>'
         )
@@ -45,16 +45,16 @@ class HtmlReport:
 
 
 def write_page(path: Path, html: str, mode: int) -> None:
-    """Write a page, whole or not at all; nobody can read it who may not read it at the end."""
+    """Write a page atomically; it has its final permissions ``mode`` from the start."""
     with writing(path):
         write_whole(path, html.encode(), mode=mode)
 
 
 def render(template: str, scripts: tuple[str, ...] = (), **content: Any) -> str:
-    """Return the page of a template.
+    """Render a template as an HTML page.
 
-    The page itself forbids the browser to load anything, and to run any script but those given, which it
-    knows by their hash: words of others that are shown cannot become commands.
+    The page's content security policy blocks all external resources, and allows only the given scripts, by
+    their hash. Text from other parties therefore cannot run as a script.
     """
     code = "\n".join(_read(name) for name in ("page.js", *scripts))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

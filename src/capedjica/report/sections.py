@@ -1,4 +1,4 @@
-"""The section of a report about an analysis that found tables, or maps of another kind than networks."""
+"""Report section of an analysis whose results are tables, or maps other than networks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_ROWS: Final = 100
 
 @dataclass(frozen=True, eq=False)
 class ShownTable:
-    """A table as a page shows it: a chart, the first rows, and all of it as a file."""
+    """A table in a report: a chart, the first rows, and the whole table as a file."""
 
     caption: str
     columns: Sequence[str]
@@ -30,22 +30,24 @@ class ShownTable:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """What one analysis found.
+    """Results of one analysis.
 
     Attributes
     ----------
     name, summary, article : str
-        What it is called, what was computed, and the same as part of a sentence of an article.
+        Its name, a summary of what was computed, and the same as part of a sentence for an article.
     tables : sequence of ShownTable
-        The numbers.
+        Tables of results.
     components : sequence of Component
-        Pictures of what has one number for each feature.
+        Pictures of results with one number per feature.
+    look : str
+        How these pictures are shown (`MapSet.look`).
     paragraphs : sequence of str
-        What is to be known of the numbers, in words.
+        Text on how to read the results.
     figures : sequence of Figure
-        What shows several numbers at once.
+        Charts of the results.
     files : sequence of Download
-        The same for programs.
+        The results as machine-readable files.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Section:
 def section(
     name: str, summary: str, article: str, tables: Sequence[ResultTable], maps: MapSet | None
 ) -> Section:
-    """Return the section of an analysis."""
+    """Build the report section of an analysis."""
     shown = [shown_table(one) for one in tables]
     if maps is None:
         return Section(name, summary, article, shown)
@@ -70,7 +72,7 @@ def section(
 
 
 def shown_table(one: ResultTable) -> ShownTable:
-    """Return a table as a page shows it."""
+    """Return a table in the form shown in a report."""
     file = table(f"{one.name}.csv", one.columns, one.rows)
     rows = [[_cell(value) for value in row] for row in one.rows[:_MOST_ROWS]]
     return ShownTable(one.caption, one.columns, rows, len(one.rows) - len(rows), _chart(one, file), file)
@@ -81,7 +83,7 @@ def _cell(value: Any) -> str:
 
 
 def _chart(one: ResultTable, file: Download) -> Figure | None:
-    """Draw the second column; nothing where there are too many bars to be told apart."""
+    """Draw the second column as bars; return None if there are too many bars to read."""
     if one.chart != "bars" or not 0 < len(one.rows) <= _MOST_BARS:
         return None
     labels = [str(row[0]) for row in one.rows]

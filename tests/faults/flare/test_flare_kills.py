@@ -226,7 +226,7 @@ def test_without_half_of_its_sites_a_run_stops_and_goes_on_when_they_are_back(tm
         output, _ = running.communicate()
         assert running.returncode == 4, output
         assert "3 are needed; missing: s1, s3" in " ".join(output.split())
-        assert "Nothing was spent" not in output
+        assert "This attempt spent nothing" not in output
         nothing_left(parties, "server", "s1", "s3")
         told = command("status", parties.folder)
         assert told.returncode == 12
@@ -264,7 +264,7 @@ def test_a_killed_run_takes_its_server_along_and_the_next_goes_on(tmp_path):
         parties.hold("s2", "Ask-2-done")
         running = start_run(parties)
         parties.reached("s2", "Ask-2-done")
-        with pytest.raises(InputError, match="is being run by another process"):
+        with pytest.raises(InputError, match="is already being run by another process"):
             parties.run()
         running.kill()
         running.communicate()

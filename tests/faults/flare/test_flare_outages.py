@@ -110,7 +110,7 @@ def test_a_site_that_computes_for_ever_is_given_up_after_the_limit_of_its_stage(
         parties.hold("s2", "Ask-1")
         Running(parties, patience=replace(CALM, release=20.0)).finish()
         audit(parties, OTHERS)
-        assert parties.progress().lost["s2"] == "it took too long"
+        assert parties.progress().lost["s2"] == "time limit exceeded"
         wait_until(lambda: not parties.processes_of("s2")["job"], "its job has ended")
 
 

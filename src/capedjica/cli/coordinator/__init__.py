@@ -1,1 +1,1 @@
-"""Commands of a consortium's coordinator: a study written, planned, sealed, run, looked at."""
+"""Commands of the coordinator: write, plan, seal and run a study, and show its status and report."""

@@ -1,4 +1,4 @@
-"""``capedjica plan``."""
+"""``capedjica plan``: the releases, noise and cost of a study before it runs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 def plan(
     study: Annotated[
         Path | None,
-        typer.Argument(metavar="STUDY", help="A study.toml, or its folder: its own numbers are planned."),
+        typer.Argument(metavar="STUDY", help="The study.toml to plan, or its folder."),
     ] = None,
     sites: Annotated[
         int | None, typer.Option(help="Number of sites, S; by default one per number of subjects, or 4.")
     ] = None,
     subjects: Annotated[
-        str | None, typer.Option(help="Subjects in all, or one number per site: 26,175,60 (default 1024).")
+        str | None, typer.Option(help="Total subjects, or one number per site: 26,175,60 (default 1024).")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="'subject' (the default) or 'paper' (capePCA, then capeDJICA).")
+        str | None, typer.Option(help="Method: 'subject' (default) or 'paper' (capePCA, then capeDJICA).")
     ] = None,
     components: Annotated[int | None, typer.Option(help="Components to estimate, R (default 20).")] = None,
     features: Annotated[
@@ -41,26 +41,24 @@ def plan(
         int | None, typer.Option(help="Time points of a typical scan (default 250).")
     ] = None,
     image_shape: Annotated[
-        str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
+        str | None, typer.Option(help="Image size if features are pixels, for example 30x30.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Total privacy budget of all stages; the noise is found.")
+        float | None, typer.Option(help="Total privacy budget of all stages; determines the noise.")
     ] = None,
     epsilon_per_iteration: Annotated[
         float | None,
         typer.Option(
-            help="With --method paper, the paper's epsilon_i instead: its noise is taken, the total is found."
+            help="With --method paper: the paper's epsilon_i, which determines noise and total epsilon."
         ),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="The delta of the guarantee (default 1e-5).")] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of the guarantee (default 1e-5).")] = None,
     colluding: Annotated[
         str | None,
-        typer.Option(
-            help="Sites that may side with the aggregator, S_C; 'third' (default) is max(1, ceil(S/3)-1)."
-        ),
+        typer.Option(help="Number of colluding sites, S_C; 'third' (default) is max(1, ceil(S/3)-1)."),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Most iterations, J; by default what suits the method.")
+        int | None, typer.Option(help="Maximum iterations, J; the default depends on the method.")
     ] = None,
     masking: Annotated[
         str | None,
@@ -72,15 +70,15 @@ def plan(
     ] = None,
     predict: Annotated[
         bool,
-        typer.Option("--predict", help="Also predict how good the maps will be, by simulation (seconds)."),
+        typer.Option("--predict", help="Also predict the quality of the maps by simulation (seconds)."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a study will release and what it costs.
+    """Show the releases, noise and cost of a planned study.
 
-    And how noisy it will be, before anything is computed.
-    Give a study.toml; or --epsilon to find its noise; or, with --method paper, --epsilon-per-iteration to
-    find the cost of the paper's noise. With --predict, also how good the maps will be.
+    No data are read.
+    Give a study.toml; or --epsilon to determine the noise; or, with --method paper, --epsilon-per-iteration
+    to determine the cost of the paper's noise. With --predict, the quality of the maps is predicted as well.
     """
     from capedjica.coordinator.planning.plan import plan_paper_noise, plan_study
     from capedjica.coordinator.planning.plan_text import show_plan, show_prediction
@@ -118,7 +116,7 @@ def plan(
 
 
 def _predicted(study: Study) -> Prediction:
-    """Predict the quality of a study, with a progress bar beside the output."""
+    """Predict the quality of a study, with a progress bar on standard error."""
     from capedjica.coordinator.planning.prediction import predict
 
     console = Console(stderr=True)
@@ -143,7 +141,7 @@ def image_size(text: str) -> tuple[int, int]:
         return int(height), int(width)
     except ValueError:
         raise InputError(
-            f"--image-shape must be the height and width of an image, as 30x30; got {text!r}"
+            f"--image-shape must be the height and width of an image, such as 30x30, got {text!r}"
         ) from None
 
 
@@ -163,10 +161,10 @@ def _study_of_flags(flags: dict[str, Any]) -> Study:
 
     epsilon, epsilon_i = flags.get("--epsilon"), flags.get("--epsilon-per-iteration")
     if epsilon_i is not None and flags.get("--method") != "paper":
-        raise InputError("--epsilon-per-iteration is the paper's: it needs --method paper")
+        raise InputError("--epsilon-per-iteration is only for the paper's method; add --method paper")
     if (epsilon is None) == (epsilon_i is None):
-        one = "neither" if epsilon is None else "both"
-        raise InputError(f"give a study.toml, --epsilon, or --epsilon-per-iteration; got {one} of the two")
+        one = "none of them" if epsilon is None else "both options"
+        raise InputError(f"give one of a study.toml, --epsilon and --epsilon-per-iteration; got {one}")
     subjects = flags.get("--subjects", (1024,))
     sites = flags.get("--sites", len(subjects) if len(subjects) > 1 else 4)
     shape = flags.get("--image-shape")
@@ -180,7 +178,7 @@ def _study_of_flags(flags: dict[str, Any]) -> Study:
         scan_length=flags.get("--timepoints", TYPICAL_SCAN),
         image_shape=shape,
     )
-    # Any epsilon will do where the paper's noise is taken.
+    # With the paper's noise, this epsilon is not used.
     privacy: dict[str, Any] = {"epsilon": 1.0 if epsilon is None else epsilon} | {
         key: flags[flag]
         for flag, key in {"--delta": "delta", "--colluding": "n_colluding", "--masking": "masking"}.items()
@@ -194,11 +192,15 @@ def _study_of_file(path: Path, flags: dict[str, Any]) -> Study:
 
     study = Study.load(path)
     if "--epsilon-per-iteration" in flags:
-        raise InputError("--epsilon-per-iteration cannot be given with a study, which has its own epsilon")
+        raise InputError(
+            "--epsilon-per-iteration cannot be combined with a study.toml, which has its own epsilon; give "
+            "one of them"
+        )
     for flag, its_own in _own_values(study).items():
         if flag in flags and flags[flag] not in its_own:
             raise InputError(
-                f"{flag} {_said(flags[flag])} contradicts the study, which has {_said(its_own[0])}"
+                f"{flag} {_said(flags[flag])} contradicts the study, which has {_said(its_own[0])}; leave "
+                f"{flag} out or edit the study"
             )
     return study
 
@@ -210,7 +212,7 @@ def _said(value: Any) -> str:
 
 
 def _own_values(study: Study) -> dict[str, list[Any]]:
-    """Return for every flag the values that say the same as the study does."""
+    """Return for every flag the values that agree with the study."""
     features, privacy, contract = study.content.features, study.content.privacy, study.contract
     networks = study.content.networks
     return {

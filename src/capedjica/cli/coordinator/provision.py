@@ -1,4 +1,4 @@
-"""``capedjica study provision``: kits for sites on machines of their own."""
+"""``capedjica study provision``: kits for sites on their own machines."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from capedjica.errors import InputError
 def provision(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
     host: Annotated[
-        str | None, typer.Option(help="The name by which sites reach the machine of the aggregator.")
+        str | None, typer.Option(help="Host name or address of the aggregator's machine for the sites.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(help="Its port, the only one that sites must reach; by default 8002.")
     ] = None,
     sites: Annotated[
         Path | None,
-        typer.Option(help="The sites' folders, where they are on this machine: each is asked first."),
+        typer.Option(help="Folder of the sites' folders, if on this machine; they are checked first."),
     ] = None,
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="Make new kits for a sealed study: certificates end, or a kit was lost or stolen."
+            "--again", help="New kits for a sealed study, after expiry of certificates, loss or theft."
         ),
     ] = False,
 ) -> None:
-    """Seal a study, and make a kit for every site.
+    """Seal a study and create a kit for every site.
 
-    A sealed study can be changed no more; a kit is what a site connects with. With --sites, those sites are
-    asked whether they could approve it, by their numbers of people and their limits.
-    With --again the study stays the same, and all earlier kits become useless: every site needs its new one.
+    A sealed study can no longer be changed. Each site connects with its kit. With --sites, the command first
+    checks whether those sites could approve the study, given their numbers of participants and limits.
+    With --again, the study is unchanged and all earlier kits stop working: every site needs its new kit.
     """
     need_flare()
     from capedjica.coordinator.flare import provisioning
@@ -48,25 +48,25 @@ def provision(
         check_before_sealing(given, sites)
     if again:
         federation = provisioning.provision_again(given, host, port)
-        typer.echo("All earlier kits are useless now: every site approves its new one.")
+        typer.echo("All earlier kits have stopped working: every site must approve its new kit.")
     elif host is None:
-        raise InputError("--host is missing: the name by which sites reach the machine of the aggregator")
+        raise InputError("--host is missing; give the host name or address of the aggregator's machine")
     else:
         federation = provisioning.provision(given, host, port or provisioning.DEFAULT_PORT)
     host, port = federation.seal.host, federation.seal.port
     typer.echo(
         f"Sealed '{given.content.title}'. Its hash, to be compared with the sites:\n  {given.hash.hex()}"
     )
-    typer.echo("A kit for each site, to be handed over so that nobody else gets it:")
+    typer.echo("Kits of the sites, each to be given to its site only, by a secure channel:")
     for name in given.contract.roster.names:
         typer.echo(f"  {federation.site_kits / f'{name}.zip'}")
     typer.echo(
-        "Your own key, by which sites know your kits, to be compared by voice:\n  "
+        "Fingerprint of your key, which signs the kits; sites compare it by phone or in person:\n  "
         f"{federation.key().fingerprint}"
     )
     typer.echo(
-        f"Keep to yourself: {federation.root_path} and {federation.key_path}. Open to the sites: port {port} "
-        f"of {host}."
+        f"Keep secret: {federation.root_path} and {federation.key_path}. Port {port} of {host} must be open "
+        "to the sites."
     )
     typer.echo("Next, at each site: capedjica site approve NAME.zip; capedjica site start")
     typer.echo(f"Next, here: capedjica run {shlex.quote(str(study))} --engine flare")

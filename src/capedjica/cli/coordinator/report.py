@@ -1,4 +1,4 @@
-"""``capedjica report`` and ``capedjica compare``: what is made of complete runs."""
+"""``capedjica report`` and ``capedjica compare``, for complete runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Console
 
 from capedjica.cli.options import CsfOption, JsonOption, LabelNamesOption, LabelsOption, WhiteMatterOption
 
-_LEGEND = "correlation: of matched maps with {}, on average; worst map: of the one that fits worst."
+_LEGEND = "correlation: mean correlation of matched maps with {}; worst map: lowest of these correlations."
 
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write it; by default report.html in the folder.")
+        Path | None, typer.Option(help="File to write; by default report.html in the folder.")
     ] = None,
     labels: LabelsOption = None,
     label_names: LabelNamesOption = None,
@@ -26,21 +26,21 @@ def report(
     white_matter: WhiteMatterOption = None,
     regions: Annotated[
         Path | None,
-        typer.Option(help="For tables of regions: the image of these, labels (3-D) or maps (4-D)."),
+        typer.Option(help="For tables of regions: image of the regions, labels (3-D) or maps (4-D)."),
     ] = None,
 ) -> None:
-    """Write the report of a complete run, one page.
+    """Write the report of a complete run as one HTML page.
 
-    For a browser, to be read by anybody, without a network.
-    It is made from what the run published; sites are not asked for anything. What maps are compared with is
-    not part of the study, and costs nothing: the result is written to labels.csv in the folder as well.
+    The page is public and loads no external resources.
+    It is computed from published results, without any message to a site. Atlases for labels are not part of
+    the study and have no privacy cost; labels are also written to labels.csv in the folder.
     """
     from capedjica.coordinator.run.labelling import LabelFiles, write_labels
     from capedjica.coordinator.run.report import REPORT, run_findings, run_report
 
     files = LabelFiles(labels, label_names, csf, white_matter)
     if files.given:
-        run_findings(run, regions)  # refuses what is no complete run
+        run_findings(run, regions)  # raises if the run is not complete
         write_labels(run, files, regions)
     path = out or run / REPORT
     run_report(run, regions).save_as_html(path)
@@ -50,17 +50,17 @@ def report(
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
     truth: Annotated[
-        Path | None, typer.Option(help="The true mixing matrix (.npy, features by components), if known.")
+        Path | None, typer.Option(help="True mixing matrix (.npy, features by components), if known.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with all maps, matched.")
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with all matched maps.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put complete runs side by side: quality, cost and time.
+    """Compare the quality, cost and time of complete runs.
 
     With --truth, quality is the gain index (0 is perfect) and the correlation of matched maps with the true
-    ones; without, the correlation with the maps of the first run.
+    maps; without it, the correlation with the maps of the first run.
     """
     from capedjica.coordinator.run.comparison import compare_runs
     from capedjica.privacy.wording import NOT_PRIVATE, round_up
@@ -96,4 +96,4 @@ def compare(
         if row.warning:
             show_paragraph(f"{row.run}: {row.warning}", console)
     show_table(columns, cells, console)
-    show_paragraph(_LEGEND.format("the true ones" if truth else "those of the first run"), console, "dim")
+    show_paragraph(_LEGEND.format("the true maps" if truth else "those of the first run"), console, "dim")

@@ -1,4 +1,4 @@
-"""``capedjica run``, and how a run is followed in the terminal."""
+"""``capedjica run``, and its progress display in the terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Engine(StrEnum):
-    """Who carries the messages."""
+    """Transport of messages between aggregator and sites."""
 
     INPROCESS = "inprocess"
     FLARE = "flare"
@@ -44,39 +44,38 @@ def run(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
     sites: Annotated[
         Path | None,
-        typer.Option(help="Folder of the sites' folders; by default 'sites' beside the study.toml."),
+        typer.Option(help="Folder of the sites' folders; by default 'sites' next to the study.toml."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; by default 'run' beside the study.toml.")
+        Path | None, typer.Option(help="Run folder; by default 'run' next to the study.toml.")
     ] = None,
     engine: Annotated[
         Engine,
         typer.Option(
-            help="inprocess: sites are folders of this machine. flare: they are on machines of their own."
+            help="inprocess: sites are folders on this machine. flare: sites are on their own machines."
         ),
     ] = Engine.INPROCESS,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Only go on with a run that was begun; refuse to begin one.")
+        bool, typer.Option("--resume", help="Only resume an existing run; do not start a new one.")
     ] = False,
     wait: Annotated[
-        float, typer.Option(help="flare: seconds to wait for all sites to connect; then as many as needed.")
+        float, typer.Option(help="flare: seconds to wait for all sites; then the threshold suffices.")
     ] = 600.0,
     silence: Annotated[
-        float, typer.Option(help="flare: seconds without a sign of life until a site is given up.")
+        float, typer.Option(help="flare: seconds of silence after which a site is given up.")
     ] = 60.0,
     insecure_noise_seed: Annotated[
-        int | None, typer.Option(help="Repeatable noise, for a study that says insecure_noise: NOT PRIVATE.")
+        int | None, typer.Option(help="Seed of the noise, for a study with insecure_noise: NOT PRIVATE.")
     ] = None,
     labels: LabelsOption = None,
     label_names: LabelNamesOption = None,
     csf: CsfOption = None,
     white_matter: WhiteMatterOption = None,
 ) -> None:
-    """Run a study, or go on after an interruption.
+    """Run a study, or resume it after an interruption.
 
-    Everything is checked before anything is spent. Exit codes: 0 complete, 2 something given cannot be used,
-    3 a budget does not allow it, 4 too few sites or a broken protocol, 5 a ledger cannot be used,
-    130 interrupted.
+    All input is checked before any budget is spent. Exit codes: 0 complete, 2 invalid input, 3 budget
+    exceeded, 4 too few sites or a protocol error, 5 unusable ledger, 130 interrupted.
     """
     from capedjica.coordinator.run.labelling import LabelFiles, write_labels
     from capedjica.study.study_file import Study
@@ -84,11 +83,11 @@ def run(
     given = Study.load(study)
     label_files = LabelFiles(labels, label_names, csf, white_matter)
     if label_files.given:
-        label_files.placed(given, given.features)  # refuses what cannot be used, before anything is spent
+        label_files.placed(given, given.features)  # raises if unusable, before any budget is spent
     beside = study if study.is_dir() else study.parent
     folder = out or beside / "run"
     if resume and not (folder / "run.json").exists():
-        raise InputError(f"{folder} holds no run to go on with; begin one without --resume")
+        raise InputError(f"{folder} contains no run to resume; start one without --resume")
     console = Console(highlight=False, markup=False)
     done = _complete(given, folder)
     try:
@@ -102,19 +101,19 @@ def run(
                 state = run_study(given, homes, folder, insecure_noise_seed, _watcher(progress, given))
     except KeyboardInterrupt:
         if (folder / "run.json").exists():
-            typer.echo(f"\nWhat was made is in {folder}; the same command goes on from there.")
+            typer.echo(f"\nInterrupted. Releases so far are in {folder}; run the same command to resume.")
         else:
-            typer.echo("\nNothing was begun and nothing was spent.")
+            typer.echo("\nInterrupted before the run started; nothing was spent.")
         raise
     if label_files.given:
         write_labels(folder, label_files)
     if done:
-        console.print("This run is already complete: nothing was computed or spent anew.", style="bold")
+        console.print("This run was already complete: nothing was computed or spent again.", style="bold")
     _show(given, state, folder, console)
 
 
 def _complete(study: Study, folder: Path) -> bool:
-    """Whether a folder holds a complete run of a study."""
+    """Return whether a folder contains a complete run of a study."""
     from capedjica.coordinator.run.run_folder import RunFolder
 
     state = RunFolder(folder).check(study)
@@ -122,7 +121,7 @@ def _complete(study: Study, folder: Path) -> bool:
 
 
 def progress_bars(console: Console) -> Progress:
-    """Return bars for the parts of a run, on a terminal."""
+    """Return progress bars for a run, shown only on a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -148,7 +147,8 @@ def _run_on_flare(
 
     if sites is not None:
         raise InputError(
-            "--sites is for sites on this machine; with --engine flare they connect by themselves"
+            "--sites is for sites on this machine, but with --engine flare sites connect over the network; "
+            "leave --sites out"
         )
     need_flare()
     from capedjica.coordinator.flare.federation import Federation
@@ -169,7 +169,7 @@ def _watcher(progress: Progress, study: Study) -> Watcher:
     total = sum(stage.count for stage in study.contract.stages)
 
     class Bars(Watcher):
-        """Two bars: people whose data were read in this pass, and releases made."""
+        """Two bars: participants whose data were read in this pass, and releases made."""
 
         def __init__(self) -> None:
             self.people = progress.add_task("checking data", total=study.n_subjects, status="")
@@ -207,7 +207,7 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
     cost = RunFolder(folder).read_json("privacy.json", Cost)
     where = whereabouts_of(cost.carriers).short
     times = "once" if state.resumed == 1 else f"{state.resumed} times"
-    again = f", taken up again {times}" if state.resumed else ""
+    again = f", resumed {times}" if state.resumed else ""
     people = study.contract.participants
     what = [step.table.summary(step.setting) for step in study.steps]
     reliability = _reliability(study, folder)
@@ -220,7 +220,7 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
             console.print(f"{summary}.", style="bold")
         what = [f"{len(what)} analyses"]
     console.print(
-        f"{what[0]} from {sum(people.values())} people at {counted(len(people), 'site')} in "
+        f"{what[0]} from {counted(sum(people.values()), 'participant')} at {counted(len(people), 'site')} in "
         f"{state.seconds:.0f} s{again}; {where}.",
         style="bold",
     )
@@ -232,26 +232,26 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
         first = place / "maps.png"
         if not first.exists():
             first = next(iter(sorted(place.glob("*.csv"))), place)
-        # Not wrapped: a path in two pieces cannot be copied.
+        # Printed without wrapping, so that the path can be copied.
         typer.echo(f"{'The maps' if step.table.kind == 'ica' else step.name}: {first}")
-    typer.echo(f"The cost in full: {folder / 'privacy.json'}")
-    typer.echo(f"All of it, to be handed on: {folder / 'results.zip'}")
-    typer.echo(f"As a page to read: capedjica report {shlex.quote(str(folder))}")
+    typer.echo(f"Privacy cost in detail: {folder / 'privacy.json'}")
+    typer.echo(f"All results, for sharing: {folder / 'results.zip'}")
+    typer.echo(f"To write an HTML report: capedjica report {shlex.quote(str(folder))}")
 
 
 def _reliability(study: Study, folder: Path) -> Reliability | None:
-    """Return how far the networks of a run are to be trusted; None where it has none."""
+    """Return the reliability of the networks of a run; None if it has no networks."""
     from capedjica.study.reliability_file import read_reliability
 
     return None if study.networks is None else read_reliability(folder, study, study.networks)
 
 
 def follower(progress: Progress) -> Follower:
-    """Return what shows how a run on other machines goes: a bar, or lines where there is no terminal."""
+    """Return a follower that shows a run across machines: a bar, or lines if there is no terminal."""
     from capedjica.coordinator.flare.remote_run import Follower
 
     class Lines(Follower):
-        """Says what is new, and moves a bar."""
+        """Follower that prints new messages and updates a bar."""
 
         def __init__(self) -> None:
             self._task = progress.add_task("starting", total=None, status="", start=False)
@@ -263,7 +263,7 @@ def follower(progress: Progress) -> Follower:
                 progress.console.print(text)
 
         def server(self, host: str, port: int, confinement: str) -> None:
-            self._say(f"The server is up: sites reach it at {host}:{port}. It is confined by {confinement}.")
+            self._say(f"The server is running; sites reach it at {host}:{port}. Confinement: {confinement}.")
 
         def sites(self, connected: Mapping[str, bool]) -> None:
             for name, there in connected.items():
@@ -277,7 +277,7 @@ def follower(progress: Progress) -> Follower:
 
         def progress(self, latest: RunProgress) -> None:
             for name, reason in latest.lost.items():
-                self._say(f"Site {name} is lost: {reason}.")
+                self._say(f"Site {name} was lost: {reason}.")
             if latest.n_done:
                 progress.start_task(self._task)
             progress.update(
@@ -289,6 +289,6 @@ def follower(progress: Progress) -> Follower:
             )
 
         def died(self, attempt: int, reason: str) -> None:
-            progress.console.print(f"The run was interrupted ({reason}); it goes on where it was.")
+            progress.console.print(f"The run was interrupted ({reason}) and resumes where it stopped.")
 
     return Lines()

@@ -1,4 +1,4 @@
-"""``capedjica status``."""
+"""``capedjica status``: the sites and the progress of a run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def status(
         "."
     ),
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; by default 'run' beside the study.toml.")
+        Path | None, typer.Option(help="Run folder; by default 'run' next to the study.toml.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until the run has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Update the display until the run ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a run goes.
+    """Show the status of a run.
 
-    Who is connected, which stage, and epsilon so far; on several machines or on this one.
-    Exit codes for scripts: 0 complete, 10 not sealed or not begun, 11 running, 12 stopped.
+    Shows connected sites, the current stage and the epsilon spent so far.
+    Exit codes for scripts: 0 complete, 10 not sealed or not started, 11 running, 12 stopped.
     """
     from capedjica.study.study_file import Study
 
@@ -58,7 +58,7 @@ def status(
 
 
 def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
-    """Return what looks at a run: on this machine where one was begun without a server, or none is sealed."""
+    """Return the status function for a run on this machine or, if the study is sealed, on several."""
     from capedjica.coordinator.drafts import sealed_path
     from capedjica.coordinator.run import run_status
 
@@ -72,16 +72,16 @@ def _looker(study: Study, run: Path) -> Callable[[Study, Path], dict[str, Any]]:
 
 
 def sites_table(sites: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one line for each site: its people, whether it is there and has approved, what is in the way."""
+    """Return a table of the sites: participants, connection, approval and problems."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for column in ("site", "people in the study", "connected", "approved", "in the way"):
+    for column in ("site", "participants", "connected", "approved", "problem"):
         table.add_column(column)
     for site in sites:
         table.add_row(
             Text(site["name"]),
             f"{site['enrolled']:,}",
             "yes" if site["connected"] else "no",
-            # Why a site does not answer is its own affair: it may have approved all the same.
+            # A site that does not answer may have approved nevertheless; its reason is private.
             "yes" if site["approved"] else "?",
             Text(site["lost"] or "-"),
         )

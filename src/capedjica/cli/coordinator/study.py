@@ -1,4 +1,4 @@
-"""``capedjica study``: for the coordinator who writes a study, and for all who have to agree to it."""
+"""``capedjica study``: write, show and extend a study.toml."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from capedjica.cli.coordinator.plan import image_size
 from capedjica.cli.options import JsonOption
 from capedjica.errors import InputError
+from capedjica.tools.text import counted
 
 if TYPE_CHECKING:
     from capedjica.data.features import FeatureTable
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from capedjica.study.analyses.ica import IcaTable, MethodName
     from capedjica.study.study_file import SiteTable
 
-# What a template is called beside a study.
+# File name of a template next to a study.
 TEMPLATE: Final = "template.npy"
-app = typer.Typer(help="A study: what all parties agree on, in one study.toml.", no_args_is_help=True)
+app = typer.Typer(help="Write, show, extend and seal a study.toml.", no_args_is_help=True)
 
 
 @app.command()
@@ -32,9 +33,9 @@ def show(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Explain a study in plain words.
+    """Explain a study in plain language.
 
-    Who takes part, what leaves each site, what it costs, and what happens if sites fail.
+    Shows the sites, what leaves each site, the privacy cost, and what happens if sites fail.
     """
     from capedjica.study.approval_text import describe, show_study
     from capedjica.study.study_file import Study
@@ -49,9 +50,9 @@ def show(
 @app.command()
 def new(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.")] = Path("study.toml"),
-    title: Annotated[str | None, typer.Option(help="What the study is about.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the study.")] = None,
     components: Annotated[
-        int | None, typer.Option(help="Networks to find, R; with --template those it has.")
+        int | None, typer.Option(help="Number of networks, R; with --template, that of the template.")
     ] = None,
     method: Annotated[
         str | None, typer.Option(help="subject (the default), template, guided, spatial or paper.")
@@ -60,74 +61,72 @@ def new(
         Path | None,
         typer.Option(
             help="Known networks: maps (4-D image), labels (3-D), an array (.npy) or an earlier results.zip; "
-            "made into template.npy beside the study."
+            "converted to template.npy next to the study."
         ),
     ] = None,
     template_names: Annotated[
-        Path | None, typer.Option(help="A table of their names; by default one beside the template.")
+        Path | None, typer.Option(help="Table of their names; by default the one next to the template.")
     ] = None,
     template_origin: Annotated[
         str | None,
         typer.Option(
-            help="What you vouch for: public (nobody who takes part is in it), earlier-study (private "
-            "results), other-people (results without privacy, of nobody who takes part)."
+            help="Origin that you vouch for: public (includes no participant of this study), earlier-study "
+            "(private results), other-people (results without privacy, from no participant of this study)."
         ),
     ] = None,
     features: Annotated[
-        int | None, typer.Option(help="Numbers in one image, D; not needed with --image-shape.")
+        int | None, typer.Option(help="Number of features, D; not needed with --image-shape.")
     ] = None,
     timepoints: Annotated[int | None, typer.Option(help="Time points of a typical scan.")] = None,
     image_shape: Annotated[
-        str | None, typer.Option(help="Where features are the pixels of an image: 30x30.")
+        str | None, typer.Option(help="Image size if features are pixels, for example 30x30.")
     ] = None,
     atlas: Annotated[
-        Path | None, typer.Option(help="For images: the regions, labels (3-D) or maps (4-D); copied.")
+        Path | None, typer.Option(help="For images: atlas of labels (3-D) or maps (4-D); copied.")
     ] = None,
     regions: Annotated[
         Path | None,
-        typer.Option(help="For tables: the image of the regions that the columns are, in order; copied."),
+        typer.Option(help="For tables: image of the regions in the order of the columns; copied."),
     ] = None,
-    mask: Annotated[Path | None, typer.Option(help="For images: the voxels to use; copied.")] = None,
+    mask: Annotated[Path | None, typer.Option(help="For images: brain mask; copied.")] = None,
     voxel_size: Annotated[
         float | None,
-        typer.Option(help="For images: side of the voxels in mm, of the mask or MNI152's brain."),
+        typer.Option(help="For images: voxel size in mm, of the mask or the MNI152 brain."),
     ] = None,
-    space: Annotated[
-        str | None, typer.Option(help="For BIDS derivatives: the template space that they must be in.")
-    ] = None,
-    smoothing: Annotated[float | None, typer.Option(help="Smooth each volume by so many mm.")] = None,
-    detrend: Annotated[bool, typer.Option("--detrend", help="Take a line out of every scan.")] = False,
+    space: Annotated[str | None, typer.Option(help="For BIDS derivatives: required template space.")] = None,
+    smoothing: Annotated[float | None, typer.Option(help="FWHM of spatial smoothing, in mm.")] = None,
+    detrend: Annotated[
+        bool, typer.Option("--detrend", help="Remove a linear trend from every time series.")
+    ] = False,
     standardize: Annotated[
         bool, typer.Option("--standardize", help="Divide every feature by its standard deviation.")
     ] = False,
-    low_pass: Annotated[float | None, typer.Option(help="Take out faster changes, in Hz.")] = None,
-    high_pass: Annotated[float | None, typer.Option(help="Take out slower changes, in Hz.")] = None,
+    low_pass: Annotated[float | None, typer.Option(help="Cut-off of the low-pass filter, in Hz.")] = None,
+    high_pass: Annotated[float | None, typer.Option(help="Cut-off of the high-pass filter, in Hz.")] = None,
     confounds: Annotated[
         str | None, typer.Option(help="nilearn's strategies for fMRIPrep's confounds: motion,wm_csf.")
     ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="The most that one person's participation may cost.")
-    ] = None,
-    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget per participant.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     site: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SITE",
-            help="A card or its file (CARD:SUBJECTS if it does not say how many); or a site's folder, its "
-            "scans counted. Repeat it.",
+            help="Card or its file (CARD:SUBJECTS if it does not state the number); or a site's folder, "
+            "whose scans are counted. Repeatable.",
         ),
     ] = None,
     sites_folder: Annotated[
-        Path | None, typer.Option("--sites", help="A folder of sites' folders on this machine: all of them.")
+        Path | None, typer.Option("--sites", help="Folder on this machine with the folders of all sites.")
     ] = None,
     site_file: Annotated[
-        Path | None, typer.Option(help="A text file with a site on each line, as for --site.")
+        Path | None, typer.Option(help="Text file with one site per line, as for --site.")
     ] = None,
 ) -> None:
     """Write a study.toml from options.
 
-    What is missing is asked for, if there is somebody to ask.
-    Without sites, or with one, it is a draft: `capedjica study add-site` adds the others.
+    On a terminal, the command prompts for missing options.
+    With fewer than two sites the study is a draft; add more with `capedjica study add-site`.
     """
     from capedjica.coordinator.new_study import (
         as_file,
@@ -143,7 +142,7 @@ def new(
 
     file = out / "study.toml" if out.is_dir() else out
     if file.exists():
-        raise InputError(f"{file} exists already and is not overwritten")
+        raise InputError(f"{file} already exists and is not overwritten; give another file")
     shape = None if image_shape is None else image_size(image_shape)
     sites = read_sites(site or [], "--site", site_of_folder)
     if sites_folder:
@@ -151,7 +150,7 @@ def new(
     if site_file:
         sites += read_site_file(site_file, site_of_folder)
     if atlas is not None and regions is not None:
-        raise InputError("--atlas is for images, --regions for tables: give one of them")
+        raise InputError("--atlas is for images and --regions is for tables; got both, give only one")
     images = {"atlas": atlas or regions, "mask": mask}
     table = _feature_table(
         images,
@@ -197,34 +196,32 @@ def new(
     made = {} if known is None else {TEMPLATE: as_file(known.template.maps)}
     with beside(file.parent, images | {"names": region_names(regions or atlas)}, made):
         write_study(file, content, draft=draft)
-    typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
+    typer.echo(f"Wrote {file}. Review it, and edit it if needed.")
     for name in [*(path.name for path in images.values() if path), *made]:
-        typer.echo(f"It needs {file.parent / name}: hand both on together.")
+        typer.echo(f"It needs {file.parent / name}: share both files together.")
     if draft:
-        typer.echo(f"It is a draft: it has {len(sites)} sites and needs at least 2.")
+        typer.echo(f"It is a draft with {counted(len(sites), 'site')}; a study needs at least 2.")
         typer.echo(f"Next: capedjica study add-site CARD... --study {file}")
         return
-    typer.echo(f"Its hash, to be compared with the others:\n  {Study.load(file).hash.hex()}")
+    typer.echo(f"Its hash, to be compared with the other parties:\n  {Study.load(file).hash.hex()}")
     typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
 
 
 @app.command()
 def add_site(
-    cards: Annotated[
-        list[str], typer.Argument(metavar="CARD...", help="Cards of sites, or the files that hold them.")
-    ],
+    cards: Annotated[list[str], typer.Argument(metavar="CARD...", help="Site cards, or their files.")],
     subjects: Annotated[
-        int | None, typer.Option(help="How many people are enrolled there, where the card does not say.")
+        int | None, typer.Option(help="Number of participants, if the card does not state it.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="The sites' own limit, where it is not the study's.")
+        float | None, typer.Option(help="Budget of these sites, if it differs from the study's.")
     ] = None,
     study: Annotated[Path, typer.Option(help="The study.toml, or its folder.")] = Path("study.toml"),
 ) -> None:
-    """Add sites, by their cards, to a study.toml.
+    """Add sites to a study.toml by their cards.
 
-    The study must not be sealed yet. All of the sites are added or none, and all else in the file stays as it
-    is. A card that `capedjica site enrol` wrote says how many people are enrolled.
+    The study must not be sealed yet. Either all sites are added or none, and the rest of the file is
+    unchanged. A card written by `capedjica site enrol` states the number of participants.
     """
     from capedjica.coordinator import drafts
     from capedjica.coordinator.new_study import site_of_card
@@ -236,9 +233,9 @@ def add_site(
     sites = [site_of_card(card, subjects, epsilon) for card in cards]
     grown = drafts.add_sites(file, sites)
     for site in sites:
-        typer.echo(f"Added site {site.name} with {site.subjects:,} people to {file}.")
+        typer.echo(f"Added site {site.name} with {counted(site.subjects, 'participant')} to {file}.")
         typer.echo(
-            "Its fingerprint; compare it by voice with the site:\n  "
+            "Its fingerprint, to be compared with the site by phone or in person:\n  "
             f"{PublicIdentity.from_card(site.card).fingerprint}"
         )
     typer.echo(f"Sites now: {len(grown.content.sites)}.")
@@ -259,10 +256,10 @@ def _check_template_options(
     wants = method in WITH_TEMPLATE
     if template is None:
         if wants:
-            raise InputError(f"--method {method} needs --template, the networks that are known")
+            raise InputError(f"--method {method} needs --template, a file of known networks")
         for flag, value in (("--template-names", names), ("--template-origin", origin)):
             if value is not None:
-                raise InputError(f"{flag} is given, but no --template")
+                raise InputError(f"{flag} is given, but no --template; give both or neither")
     elif not wants:
         got = f"--method {method}" if method else "no --method"
         raise InputError(f"--template needs --method template or guided; got {got}")
@@ -273,14 +270,16 @@ def _n_networks(components: int | None, known: GivenTemplate | None) -> int | No
         return components
     count = known.template.n_networks
     if components not in (None, count):
-        raise InputError(f"--components is {components}, the template has {count} networks")
+        raise InputError(
+            f"--components is {components}, but the template has {count} networks; leave --components out"
+        )
     return count
 
 
 def _analysis(
     n_components: int, method: str | None, known: GivenTemplate | None, said: str | None
 ) -> IcaTable:
-    """Return the analysis, with what is to be said of its template."""
+    """Return the analysis, with the origin and names of its template."""
     from capedjica.data.templates import ORIGINS
     from capedjica.study.analyses.ica import IcaTable
 
@@ -290,7 +289,7 @@ def _analysis(
     origin = known.origin(said, "--template-origin")
     if origin is None:
         raise InputError(
-            f"--template-origin must say where the template comes from, and you vouch for it: "
+            f"--template-origin is missing; expected the origin of the template, for which you vouch: "
             f"{', '.join(ORIGINS)}"
         )
     return IcaTable(
@@ -305,7 +304,7 @@ def _analysis(
 
 
 def _feature_table(images: dict[str, Path | None], of_tables: bool, **options: Any) -> FeatureTable:
-    """Return what the features are, of the kind that fits what was given."""
+    """Return the table of features, of the kind that matches the given options."""
     from capedjica.data.features import FeatureTable
 
     names: dict[str, Any] = {key: path.name for key, path in images.items() if path is not None}
@@ -318,21 +317,21 @@ def _feature_table(images: dict[str, Path | None], of_tables: bool, **options: A
 
 
 _QUESTIONS: dict[str, tuple[str, type]] = {
-    "--title": ("What is the study about?", str),
-    "--components": ("How many networks are to be found?", int),
-    "--features": ("How many numbers has an image (voxels or regions)?", int),
-    "--timepoints": ("How many time points has a typical scan?", int),
-    "--epsilon": ("What may one person's participation cost at most (epsilon)?", float),
+    "--title": ("Title of the study", str),
+    "--components": ("Number of networks to estimate", int),
+    "--features": ("Number of features (voxels or regions)", int),
+    "--timepoints": ("Number of time points of a typical scan", int),
+    "--epsilon": ("Privacy budget per participant (epsilon)", float),
 }
 
 
 def _complete(given: dict[str, Any], sites: list[SiteTable]) -> dict[str, Any]:
-    """Ask for what is missing, also for sites; if there is nobody to ask, only sites may be missing."""
+    """Prompt for missing options and sites on a terminal; otherwise, only sites may be missing."""
     missing = [flag for flag, value in given.items() if value is None]
     if not sys.stdin.isatty():
         if missing:
-            other = " (of images: --voxel-size, --mask or --atlas instead)" if "--features" in missing else ""
-            raise InputError(f"missing: {', '.join(missing)}{other}")
+            other = " (for images: --voxel-size, --mask or --atlas)" if "--features" in missing else ""
+            raise InputError(f"missing options: {', '.join(missing)}{other}")
         return given
     answers = {flag: typer.prompt(_QUESTIONS[flag][0], type=_QUESTIONS[flag][1]) for flag in missing}
     if len(sites) < 2:
@@ -344,7 +343,7 @@ def _ask_for_sites(sites: list[SiteTable]) -> None:
     from capedjica.coordinator.new_study import SITE_FORMS, read_site
     from capedjica.one_machine.local_run import site_of_folder
 
-    typer.echo(f"Each site as {SITE_FORMS}; an empty line ends the list.")
+    typer.echo(f"Enter each site as {SITE_FORMS}; an empty line ends the list.")
     while True:
         text = typer.prompt(f"Site {len(sites) + 1}", default="", show_default=False)
         if not text.strip():

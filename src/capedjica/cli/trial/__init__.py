@@ -1,1 +1,1 @@
-"""Commands to try everything out: demonstrations and simulated consortia."""
+"""Commands for trials: demonstrations, simulated studies, and all sites on one machine."""

@@ -1,4 +1,4 @@
-"""``capedjica demo``, all in one process, and ``capedjica federated-demo``, with a server and sites."""
+"""``capedjica demo``, in one process, and ``capedjica federated-demo``, with a server and sites."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to put the figures and the result.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the figures and the results.")] = Path(
         "capedjica-demo"
     ),
-    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 2.0,
-    subjects: Annotated[int, typer.Option(help="People in all, at four hospitals.")] = 512,
-    components: Annotated[int, typer.Option(help="Networks to find.")] = 10,
-    seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget per participant.")] = 2.0,
+    subjects: Annotated[int, typer.Option(help="Total participants at four hospitals.")] = 512,
+    components: Annotated[int, typer.Option(help="Number of networks.")] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic data; privacy noise is never seeded.")] = 0,
 ) -> None:
-    """Watch four hospitals find brain networks together.
+    """Run a demonstration with four simulated hospitals.
 
-    Without sharing a scan, on data with known truth.
+    They estimate brain networks without sharing scans, on data with a known ground truth.
     """
     from capedjica.one_machine.demo import WAYS, prepare_folder, run_demo, write_demo
     from capedjica.privacy import validate
@@ -50,7 +50,7 @@ def demo(
             for name, way in WAYS.items()
         }
         progress.start_task(tasks["cape"])
-        progress.update(tasks["cape"], status="making data, finding the subspace")
+        progress.update(tasks["cape"], status="simulating data, estimating the subspace")
 
         def report(name: str, iteration: int, spent: float, gain_index: float) -> None:
             if iteration == 1:
@@ -78,16 +78,16 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
     if demo.reliability.banner:
         console.print(demo.reliability.banner, style="bold yellow")
     console.print(
-        f"[bold]{demo.reliability.headline} from {sum(sizes)} people at {len(sizes)} hospitals[/] "
-        f"({', '.join(map(str, sizes))}); simulated, and {IN_ONE_PROCESS.short}. What each hospital gave "
-        f"were {len(privacy.releases)} sums, masked and noisy."
+        f"[bold]{demo.reliability.headline} from {sum(sizes)} participants at {len(sizes)} hospitals[/] "
+        f"({', '.join(map(str, sizes))}); simulated, and {IN_ONE_PROCESS.short}. Each hospital sent "
+        f"{len(privacy.releases)} sums, with masks and noise."
     )
     console.print(demo.reliability.prediction)
     console.print(
-        f"[bold]How well:[/] gain index {private.gain_index[-1]:.3f} (0 is perfect, below 0.1 is usable: "
-        f"{usable}); the maps correlate {private.map_correlation:.2f} with the true ones."
+        f"[bold]Quality:[/] gain index {private.gain_index[-1]:.3f} (0 is perfect, below 0.1 is usable: "
+        f"{usable}); the maps correlate with the true ones by {private.map_correlation:.2f}."
     )
-    console.print(f"[bold]What it cost:[/] {' '.join(privacy.guarantee.summary)}")
+    console.print(f"[bold]Privacy cost:[/] {' '.join(privacy.guarantee.summary)}")
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
     for index, column in enumerate(("", "gain index", "map correlation", "epsilon")):
         table.add_column(column, justify="left" if index == 0 else "right")
@@ -99,29 +99,27 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
             NOT_PRIVATE if run.name == "none" else round_up(demo.epsilon),
             style="bold" if run is private else "",
         )
-    console.print("\n[bold]What else could have been done:[/]")
+    console.print("\n[bold]Comparison with other analyses:[/]")
     console.print(table)
     console.print(
-        f"\nThe report, for a browser: {out / 'report.html'}. Pictures: {out / 'maps.png'} and "
-        f"{out / 'convergence.png'}; numbers: {out / 'result.json'}."
+        f"\nReport (HTML): {out / 'report.html'}. Figures: {out / 'maps.png'} and "
+        f"{out / 'convergence.png'}. Numbers: {out / 'result.json'}."
     )
 
 
 def federated_demo(
-    out: Annotated[Path, typer.Option(help="A new folder for everything.")] = Path(
-        "capedjica-federated-demo"
-    ),
-    subjects: Annotated[int, typer.Option(help="People in all, at four hospitals.")] = 256,
-    components: Annotated[int, typer.Option(help="Networks to find.")] = 8,
-    epsilon: Annotated[float, typer.Option(help="Total privacy budget of each person.")] = 6.0,
+    out: Annotated[Path, typer.Option(help="New folder for all files.")] = Path("capedjica-federated-demo"),
+    subjects: Annotated[int, typer.Option(help="Total participants at four hospitals.")] = 256,
+    components: Annotated[int, typer.Option(help="Number of networks.")] = 8,
+    epsilon: Annotated[float, typer.Option(help="Total privacy budget per participant.")] = 6.0,
     port: Annotated[int | None, typer.Option(help="Port of the server; by default a free one.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the synthetic data; the private noise is never seeded.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the synthetic data; privacy noise is never seeded.")] = 0,
 ) -> None:
-    """Watch the same with a server, over mutual TLS.
+    """Run the demonstration with a server, over mutual TLS.
 
-    The server and each of four hospitals are processes of their own.
-    Everything that a real consortium does, on this machine, with people who do not exist: simulate, seal the
-    study, approve it, start the sites, run, report. No process is left behind.
+    The server and each of four hospitals run as separate processes.
+    The demonstration performs all steps of a real consortium on this machine, with simulated participants:
+    simulate, seal the study, approve it, start the sites, run, report. All processes are stopped at the end.
     """
     from capedjica.cli.coordinator.run import follower, progress_bars
     from capedjica.cli.options import need_flare
@@ -132,7 +130,7 @@ def federated_demo(
     from capedjica.one_machine.simulation import Simulation
 
     if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} exists and is not empty: give a new folder")
+        raise InputError(f"{out} exists and is not empty; give a new folder")
     simulation = Simulation.usual(
         "npy", subjects=spread_subjects([subjects], 4), n_components=components, epsilon=epsilon, seed=seed
     )
@@ -152,8 +150,8 @@ def federated_demo(
         if words:
             console.print(words, style=style)
     console.print(
-        f"Gain index {result.gain_index:.3f} (0 is perfect, below 0.1 is usable); the maps correlate "
-        f"{result.map_correlation:.2f} with the true ones."
+        f"Gain index {result.gain_index:.3f} (0 is perfect, below 0.1 is usable); the maps correlate with "
+        f"the true ones by {result.map_correlation:.2f}."
     )
-    typer.echo(f"The report, for a browser: {result.report}")
-    typer.echo(f"Everything else: {shlex.quote(str(out))}")
+    typer.echo(f"Report (HTML): {result.report}")
+    typer.echo(f"All other files: {shlex.quote(str(out))}")

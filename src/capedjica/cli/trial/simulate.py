@@ -1,4 +1,4 @@
-"""``capedjica simulate``."""
+"""``capedjica simulate``: a study with simulated participants."""
 
 from __future__ import annotations
 
@@ -17,28 +17,26 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    out: Annotated[Path, typer.Argument(help="Folder to be made.")],
+    out: Annotated[Path, typer.Argument(help="Folder to create.")],
     sites: Annotated[
         int | None, typer.Option(help="Number of sites; by default one per number of subjects, or 4.")
     ] = None,
-    subjects: Annotated[
-        str, typer.Option(help="Subjects in all, or one number per site: 26,175,60.")
-    ] = "256",
+    subjects: Annotated[str, typer.Option(help="Total subjects, or one number per site: 26,175,60.")] = "256",
     components: Annotated[
-        int | None, typer.Option(help="Networks in the data, R; by default 10, 6 for images.")
+        int | None, typer.Option(help="Number of networks, R; by default 10, 6 for images.")
     ] = None,
     timepoints: Annotated[
         str | None,
         typer.Option(
-            help="Time points of a scan, or the shortest and the longest: 150-250. By default 200, "
-            "120-160 for images."
+            help="Time points per scan, or the shortest and longest scan: 150-250. By default 200, 120-160 "
+            "for images."
         ),
     ] = None,
     image_side: Annotated[
-        int | None, typer.Option(help="Pixels along each side of the images in tables; by default 24.")
+        int | None, typer.Option(help="Pixels per side of the images in tables; by default 24.")
     ] = None,
     voxel_size: Annotated[
-        float | None, typer.Option(help="Side of the voxels of nifti and bids, in mm; by default 8.")
+        float | None, typer.Option(help="Voxel size of nifti and bids in mm; by default 8.")
     ] = None,
     noise: Annotated[
         float | None,
@@ -47,27 +45,27 @@ def simulate(
     epsilon: Annotated[
         float | None, typer.Option(help="Total privacy budget of the study; by default 3, 10 for images.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="The delta of the guarantee.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     file_format: Annotated[
         str,
         typer.Option(
             "--format",
-            help="Tables, npy or csv; or images, nifti (4-D, one or two per person) or bids (as fMRIPrep "
-            "writes them, with confounds).",
+            help="Tables: npy or csv; images: nifti (4-D, one or two per participant) or bids (fMRIPrep "
+            "derivatives with confounds).",
         ),
     ] = "npy",
-    seed: Annotated[int, typer.Option(help="Of the scans; the private noise is never seeded.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the scans; privacy noise is never seeded.")] = 0,
     group_difference: Annotated[
         float | None,
         typer.Option(
-            help="Make patients and controls, with two networks whose log standard deviations differ by so "
-            "much, and a study that compares them."
+            help="Difference between patients and controls in the log standard deviations of two networks; "
+            "the study compares the two groups."
         ),
     ] = None,
 ) -> None:
-    """Make a study with simulated participants.
+    """Create a study with simulated participants.
 
-    Its sites and scans are of nobody real and the truth is known, to try everything out on.
+    The ground truth is known. Use it to try out all other commands.
     """
     from capedjica.coordinator.planning.plan import spread_subjects
     from capedjica.one_machine.simulation import Simulation
@@ -101,13 +99,13 @@ def _numbers(name: str, text: str, separator: str) -> list[int]:
     try:
         return [int(part) for part in text.split(separator)]
     except ValueError:
-        raise InputError(f"{name} must be whole numbers with {separator!r} between, got {text!r}") from None
+        raise InputError(f"{name} must be whole numbers separated by {separator!r}, got {text!r}") from None
 
 
 def _shortest_and_longest(text: str) -> tuple[int, int]:
     lengths = _numbers("timepoints", text, "-")
     if len(lengths) > 2:
-        raise InputError(f"timepoints must be one number, or the shortest and the longest, got {text!r}")
+        raise InputError(f"timepoints must be one number or a range such as 150-250, got {text!r}")
     return lengths[0], lengths[-1]
 
 
@@ -116,9 +114,9 @@ def _show(simulation: Simulation, out: Path) -> None:
     lengths = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
     study = shlex.quote(str(out / "study.toml"))
     typer.echo(
-        f"Made {out}: {simulation.n_subjects} simulated people at {len(simulation.subjects)} sites "
+        f"Created {out}: {simulation.n_subjects} simulated participants at {len(simulation.subjects)} sites "
         f"({', '.join(map(str, simulation.subjects))}), {simulation.n_components} networks, scans of "
         f"{lengths} time points and {simulation.data.picture}.\n"
-        f"Nobody real is in them. What is true about them is in {out / 'truth'}; no analysis reads it.\n"
+        f"All data are simulated. The ground truth is in {out / 'truth'}; no analysis reads it.\n"
         f"Next:\n  capedjica plan {study}\n  capedjica run {study}"
     )

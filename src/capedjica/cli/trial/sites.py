@@ -1,4 +1,4 @@
-"""``capedjica sites``: all sites of a study at once, where they are folders of this machine."""
+"""``capedjica sites``: commands for all sites of a study at once, as folders on this machine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.progress import track
 from capedjica.errors import InputError
 from capedjica.tools.text import counted
 
-app = typer.Typer(help="All sites of a folder at once, for trials.", no_args_is_help=True)
-SitesArgument = Annotated[Path, typer.Argument(metavar="SITES", help="The folder of the sites' folders.")]
+app = typer.Typer(help="Manage all sites of a folder at once, for trials.", no_args_is_help=True)
+SitesArgument = Annotated[Path, typer.Argument(metavar="SITES", help="Folder of the sites' folders.")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")]
 
 
@@ -25,28 +25,28 @@ def init(
     data: Annotated[
         Path,
         typer.Option(
-            help="The scans of all sites: a folder with participants.tsv (participant_id, site) and an .npz "
-            "archive; nilearn's copy of ABIDE; or a folder with a folder of scans for each site."
+            help="Scans of all sites: a folder with participants.tsv (participant_id, site) and an .npz "
+            "archive; nilearn's copy of ABIDE; or a folder with one folder of scans per site."
         ),
     ],
-    kind: Annotated[str, typer.Option(help="What the scans are, as for `capedjica site init`.")] = "auto",
+    kind: Annotated[str, typer.Option(help="Kind of scans, as for `capedjica site init`.")] = "auto",
     total_epsilon: Annotated[
-        float, typer.Option(help="The most that all studies together may ever spend on one participant.")
+        float, typer.Option(help="Budget per participant for all studies of a site in total.")
     ] = 20.0,
-    study_epsilon: Annotated[float, typer.Option(help="The most that any one study may spend.")] = 10.0,
-    delta: Annotated[float, typer.Option(help="The delta of both limits.")] = 1e-5,
+    study_epsilon: Annotated[float, typer.Option(help="Budget per participant for any one study.")] = 10.0,
+    delta: Annotated[float, typer.Option(help="Delta of both budgets.")] = 1e-5,
 ) -> None:
-    """Make a site for each that a collection names.
+    """Create all sites of a data collection.
 
-    Each gets a key, limits and a ledger of its own, below SITES. Arrays of an archive are written out, one
-    file for each participant; other scans stay where they are.
+    Each site gets its own key, limits and ledger, in a folder below SITES. Arrays of an archive are written
+    as one file per participant; other scans are not copied.
     """
     from capedjica.one_machine.many_sites import Limits, make_sites
 
     made = make_sites(out, data, Limits(total_epsilon, study_epsilon, delta), kind)
     for name, count in made.items():
-        typer.echo(f"  {name:<24} {count:>6,} people")
-    typer.echo(f"Made {counted(len(made), 'site')} with {sum(made.values()):,} people in {out}.")
+        typer.echo(f"  {name:<24} {count:>6,} participants")
+    typer.echo(f"Created {counted(len(made), 'site')} with {sum(made.values()):,} participants in {out}.")
     typer.echo(f"Next: capedjica sites enrol {shlex.quote(str(out))}")
 
 
@@ -56,7 +56,7 @@ def enrol(
     study: Annotated[Path | None, typer.Option("--study", help="The study.toml, or its folder.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace earlier enrolments.")] = False,
 ) -> None:
-    """Fix who takes part, at every site."""
+    """Enrol the participants of every site."""
     from capedjica.one_machine.local_run import site_files
     from capedjica.site.home import SiteHome
     from capedjica.site.participants.cohort import enrol as fix
@@ -70,8 +70,8 @@ def enrol(
         enrolled += len(enrolment.enrolled)
         for one in enrolment.left_out:
             for reason in one.reasons:
-                typer.echo(f"{home.settings.name}, left out: {reason}")
-    typer.echo(f"Enrolled {enrolled:,} people at {counted(len(homes), 'site')}.")
+                typer.echo(f"{home.settings.name}, excluded: {reason}")
+    typer.echo(f"Enrolled {enrolled:,} participants at {counted(len(homes), 'site')}.")
     typer.echo(f"Next: capedjica study new STUDY.toml --sites {shlex.quote(str(sites))}")
 
 
@@ -80,14 +80,14 @@ def approve(
     study: StudyArgument,
     sites: Annotated[
         Path | None,
-        typer.Argument(metavar="[SITES]", help="Their folder; by default 'sites' beside the study."),
+        typer.Argument(metavar="[SITES]", help="Folder of the sites; by default 'sites' next to the study."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without a prompt.")] = False,
 ) -> None:
-    """Approve a study for every site of it.
+    """Approve a study for all of its sites.
 
-    On a terminal the question is asked first; elsewhere the command is the answer. If one of the sites cannot
-    approve it, none does, and all that is in the way is listed.
+    On a terminal, the command asks for confirmation. If one of the sites cannot approve the study, none does,
+    and all problems are listed.
     """
     from capedjica.one_machine.local_run import find_sites
     from capedjica.one_machine.many_sites import approve_all
@@ -99,7 +99,7 @@ def approve(
     show_study(given, Console(highlight=False))
     typer.echo()
     if not yes and sys.stdin.isatty() and not typer.confirm("Approve for all sites?", default=False):
-        raise InputError("not approved; nothing changed")
+        raise InputError("the study was not approved; nothing was changed")
     approve_all(homes, given)
     typer.echo(f"{counted(len(homes), 'site')} approved '{given.content.title}'.")
     typer.echo(f"Next: capedjica run {shlex.quote(str(study))}")

@@ -1,1 +1,1 @@
-"""The server's end of FLARE: kits for all parties, the server and its jobs, how far a run is."""
+"""Coordinator's side of NVIDIA FLARE: kits for all parties, the server, its jobs and progress."""

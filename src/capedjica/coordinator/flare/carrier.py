@@ -1,8 +1,8 @@
-"""The aggregator's side of its carrier: FLARE's server, confined, and jobs that are replaced when they die.
+"""Carrier of the aggregator: FLARE's server, confined, with jobs that are resubmitted if they end.
 
-The aggregator has the algorithm, the journal, the run's folder and the coordinator's keys, and no connection
-to anybody. What it sends goes through a socket to the relay of a job of FLARE's; when a job or the server
-dies, another job is submitted, and what got lost is asked for again.
+The aggregator has the algorithm, the journal, the run's folder and the coordinator's keys, but no network
+access. Its messages go through a socket to the relay of a FLARE job. If a job or the server ends
+unexpectedly, another job is submitted, and lost messages are sent again.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from capedjica.flare.workspace import point_to
 from capedjica.tools.confinement.carrier import strongest
 
 SERVER: Final = "server"
-# How long the server may take until it can be talked to, and an order of the dispatcher's.
+# Time limits for connecting to the server, and for an order to the dispatcher.
 _SERVER_SECONDS: Final = 90.0
 _ORDER_SECONDS: Final = 90.0
-# How long a job may take from its submission until its relay is connected.
+# Time limit from the submission of a job until its relay is connected.
 _JOB_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 0.25
-# How often jobs are submitted in a row without anything being carried in between.
+# Limit on consecutive jobs that end without carrying any message.
 _MOST_DEATHS: Final = 20
-# After how long it is looked whether a site that is silent has a part in the job, and how often for one site.
+# Silence after which a site is checked for being part of the job, and limit on new jobs for one site.
 _ABSENT_SECONDS: Final = 10.0
 _MOST_RENEWALS: Final = 10
 
@@ -56,14 +56,15 @@ _log = logging.getLogger("capedjica.run")
 
 
 class CarrierLostError(ProtocolError):
-    """The carrier died while it carried something: nobody else is to blame, and another takes its place."""
+    """The carrier ended during a transfer; this is no site's fault, and another job replaces it."""
 
 
 class Carrier:
     """The carrier of one run.
 
-    ``on_death(attempt, reason)`` is called when a job died and another is submitted; ``wait_for_sites``
-    before each submission: it returns when enough sites are connected, or raises.
+    ``on_death(attempt, reason)`` is called when a job ended unexpectedly and another is submitted.
+    ``wait_for_sites`` is called before each submission; it returns when enough sites are connected, or
+    raises.
     """
 
     def __init__(
@@ -83,18 +84,18 @@ class Carrier:
         self._renewals: Counter[str] = Counter()
         self._next_look = 0.0
         self._closed = False
-        # Results are public: where nothing confines the carrier, it is only said.
+        # Results are public, so an unconfined carrier is reported but not refused.
         needed = [federation.server_kit, federation.admin_kit]
         self.confinement = strongest(None, needed, str(federation.path.absolute()))
         self._socket = socket_path(federation.path, SERVER)
 
-    # Who connects
+    # Connections
 
     def _admit(self, greeting: Greeting) -> str:
         if greeting.role not in (RELAY, DISPATCHER):
-            return f"this socket is for the carrier's {RELAY} and {DISPATCHER}"
+            return f"this socket accepts only the carrier's {RELAY} and {DISPATCHER}"
         if self._end(greeting.role) is not None:
-            return f"another {greeting.role} is connected: one at a time"
+            return f"another {greeting.role} is already connected; only one is allowed"
         return ""
 
     def _serve(self, channel: Channel, greeting: Greeting) -> None:
@@ -103,7 +104,7 @@ class Carrier:
             self._changed.notify_all()
 
     def _end(self, role: str) -> Caller | None:
-        """Return the other end of a role, if somebody is there."""
+        """Return the connected process of a role; None if there is none."""
         with self._changed:
             found = self._ends.get(role)
             return None if found is None or found.over.is_set() else found
@@ -111,7 +112,7 @@ class Carrier:
     # Orders to the dispatcher
 
     def order(self, order: Order) -> Report:
-        """Have the dispatcher do something; it is waited for while the server begins, or begins again."""
+        """Send an order to the dispatcher, waiting while the server starts or restarts."""
         until = time.monotonic() + _SERVER_SECONDS
         while True:
             try:
@@ -124,9 +125,9 @@ class Carrier:
             time.sleep(_LOOK_SECONDS)
 
     def _report(self, order: Order, seconds: float) -> Report:
-        """Return the dispatcher's report on an order; LinkError where nothing came of it."""
+        """Return the dispatcher's report on an order; raise LinkError if it failed."""
         if (dispatcher := self._end(DISPATCHER)) is None:
-            raise LinkError("it did not begin in time")
+            raise LinkError("it did not start in time")
         try:
             data = dispatcher.call(msgspec.msgpack.encode(order), seconds)
             report = msgspec.msgpack.decode(data, type=Report)
@@ -139,14 +140,14 @@ class Carrier:
     # Parcels
 
     def send(self, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-        """Carry a parcel to each site and return what they returned in time.
+        """Carry a parcel to each site and return the replies that arrived in time.
 
         Raises
         ------
         CarrierLostError
-            If the job died, or another was submitted: its sites have yet to begin.
+            If the job ended, or another was submitted, whose sites have not joined yet.
         ProtocolError
-            If jobs die again and again, or the server cannot be reached.
+            If jobs end repeatedly, or the server cannot be reached.
         """
         before = self._n_submitted
         relay = self._relay()
@@ -164,9 +165,10 @@ class Carrier:
         return replies
 
     def _leaves_out_a_site(self, absent: Set[str], present: Set[str]) -> bool:
-        """Whether a silent site is connected without a part in the job: FLARE gives it none in one that runs.
+        """Return whether a silent site is connected but not part of the job.
 
-        Its client was started after the job began, or again.
+        This happens if its client was started or restarted after the job: FLARE adds no clients to a running
+        job.
         """
         now = time.monotonic()
         with self._changed:
@@ -183,11 +185,11 @@ class Carrier:
         left_out = {name for name in long.intersection(idle) if self._renewals[name] < _MOST_RENEWALS}
         self._renewals.update(left_out)
         for name in left_out:
-            _log.warning("site %s is back and has no part in the job", name)
+            _log.warning("site %s is connected again but not part of the job", name)
         return bool(left_out)
 
     def _relay(self) -> Caller:
-        """Return the relay of the job that runs; where none does, submit one and wait for it."""
+        """Return the relay of the running job; if there is none, submit a job and wait for its relay."""
         with self._submitting:
             while (relay := self._end(RELAY)) is None:
                 if self._closed:
@@ -203,14 +205,14 @@ class Carrier:
         self._deaths += 1
         if self._deaths > _MOST_DEATHS:
             raise ProtocolError(
-                f"the job died {self._deaths} times in a row; the logs in {self._federation.path} may say "
-                "why. Run the same command to go on"
+                f"the job ended unexpectedly {self._deaths} times in a row; see the logs in "
+                f"{self._federation.path}, then run the same command to resume"
             )
-        _log.warning("the job of the carrier ended; another is submitted")
+        _log.warning("the carrier's job ended unexpectedly; another is submitted")
         self._on_death(self._deaths, "a process of the carrier or of a site ended")
 
     def _submit(self) -> None:
-        """Hand a job to the server, and wait until its relay is connected or it has ended."""
+        """Submit a job to the server, and wait until its relay is connected or the job has ended."""
         report = self.order(Order("submit", seed=self._seed))
         with self._changed:
             self._n_submitted += 1
@@ -230,24 +232,24 @@ class Carrier:
 
     @contextmanager
     def running(self, out: Path) -> Iterator[None]:
-        """Have the carrier's processes for the time of a run, and no longer if this process is killed."""
+        """Run the carrier's processes for the duration of a run; they also end if this process is killed."""
         place, port, sites = self._federation.path, self._federation.seal.port, self._federation.seal.sites
-        # What is there although nobody runs the study is left from a run that was killed.
+        # Processes that still exist are left over from a run that was killed.
         processes.stop(place)
         if not processes.port_is_free("127.0.0.1", port):
             raise InputError(
-                f"port {port} of this machine is in use by another program: stop that, or provision with "
-                "another --port"
+                f"port {port} of this machine is in use by another program; stop that program, or provision "
+                "the study with another --port"
             )
         uid = os.getuid() if self.confinement.uid is None else self.confinement.uid
-        # What all sites return comes in one frame.
+        # The replies of all sites arrive in one frame.
         limit = min(MOST_BYTES, MAX_FRAME * (1 + len(sites)))
         listener = Listener(self._socket, limit, {uid}, self._admit, self._serve, _log.warning)
         try:
             processes.start(place, self._programs(out), owner=processes.mark(os.getpid()))
             yield
         finally:
-            # The job ends, and the sites' relays with it.
+            # This ends the job, and with it the sites' relays.
             self._closed = True
             with suppress(OSError):
                 for end in list(self._ends.values()):
@@ -256,7 +258,7 @@ class Carrier:
             processes.stop(place)
 
     def _programs(self, out: Path) -> list[processes.Program]:
-        """Return the server and the dispatcher, to which the coordinator's keys and the run are closed."""
+        """Return the server and the dispatcher, without access to the coordinator's keys and the run."""
         federation = self._federation
         server, admin = federation.server_kit.absolute(), federation.admin_kit.absolute()
         settle(server)

@@ -1,4 +1,4 @@
-"""What the aggregator and its carrier say to each other; the carrier can load it without the aggregator."""
+"""Messages between the aggregator and its carrier, in a module that does not import the aggregator."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-# As what the carrier's processes connect: the relay of a job, and who hands jobs to the server.
+# Roles of the carrier's processes: the relay of a job, and the dispatcher that submits jobs to the server.
 RELAY: Final = "relay"
 DISPATCHER: Final = "dispatcher"
 
-# Bytes of a frame in which a relay hands back what all sites returned, of however many there are.
+# Largest frame in which a relay returns the replies of all sites, for any number of sites.
 MOST_BYTES: Final = 1 << 31
 
 Name = Annotated[str, Meta(max_length=64)]
 
 
 class Post(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Parcels for sites by name, and how long to wait for what they return."""
+    """Parcels by site, and the time limit for the replies."""
 
     parcels: dict[Name, bytes]
     seconds: float
 
 
 class Order(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is wanted of the dispatcher."""
+    """Order to the dispatcher."""
 
     what: Literal["sites", "submit", "idle", "has ended"]
     job: Annotated[str, Meta(max_length=200)] = ""
@@ -34,22 +34,22 @@ class Order(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Report(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What came of it.
+    """Dispatcher's report on an order.
 
     Attributes
     ----------
     server : str
-        By which one server is told from the next: when it began.
+        Start time of the server, which identifies it.
     heard : dict
-        The sites that are connected, and how many seconds ago each was heard.
+        Connected sites, with the seconds since each was last heard from.
     idle : tuple of str
-        The sites that are connected and run no job.
+        Connected sites that run no job.
     job : str
-        The name of the job that was submitted.
+        Name of the submitted job.
     ended : bool
-        Whether a job has ended.
+        Whether the job has ended.
     error : str
-        Why nothing came of it.
+        Reason for failure; empty on success.
     """
 
     server: Annotated[str, Meta(max_length=100)] = ""
@@ -64,12 +64,12 @@ Replies = dict[Name, bytes]
 
 
 def write_replies(replies: Mapping[str, bytes]) -> bytes:
-    """Return the bytes of what sites returned."""
+    """Encode the replies of sites."""
     return msgspec.msgpack.encode(dict(replies))
 
 
 def read_replies(data: bytes) -> dict[str, bytes]:
-    """Return what sites returned; nothing for other bytes."""
+    """Decode the replies of sites; empty if the bytes are invalid."""
     try:
         return msgspec.msgpack.decode(data, type=Replies)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Who hands jobs to FLARE's server: a relay for each party, as settings only, no code.
+"""Dispatcher that submits jobs to FLARE's server: a relay for each party, as settings without code.
 
-``python -m capedjica.coordinator.flare.dispatcher KIT HOST PORT SOCKET`` is a process of the carrier's, with
-the coordinator's certificate for FLARE: what the server sends to it is unpacked by FLARE, so it has nothing
-else of the coordinator's.
+``python -m capedjica.coordinator.flare.dispatcher KIT HOST PORT SOCKET`` runs as a process of the carrier,
+with the coordinator's certificate for FLARE. FLARE decodes whatever the server sends to it, so it has access
+to nothing else of the coordinator.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from capedjica.flare.link import VERSION, Greeting, answer_calls, connect
 from capedjica.flare.processes import port_is_free
 from capedjica.flare.wire import MAX_FRAME
 
-# How long the server may take until it can be talked to.
+# Time limit for connecting to the server.
 _SERVER_SECONDS: Final = 60.0
 _PAUSE: Final = 0.5
-# In FLARE's words.
+# FLARE's status of a client without jobs.
 _NO_JOBS: Final = "no_jobs"
 
 
 class Dispatcher:
-    """The coordinator's line to the server; found again if the server was started again."""
+    """Coordinator's connection to the server, renewed if the server was restarted."""
 
     def __init__(self, kit: Path, host: str, port: int) -> None:
         self._where = kit, host, port
@@ -45,15 +45,15 @@ class Dispatcher:
         self._server = str(self._api.get_system_info().server_info.start_time)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with suppress(Exception):
             self._api.close()
 
     def obey(self, data: bytes) -> bytes:
-        """Return the report on an order."""
+        """Carry out an encoded order, and return the encoded report."""
         try:
             done = self._do(msgspec.msgpack.decode(data, type=Order))
-            # The server that did it, which may have been found again.
+            # Of the server that carried it out, which may have been restarted.
             report = msgspec.structs.replace(done, server=self._server)
         except (CapedjicaError, ValueError) as error:
             report = Report(error=str(error)[:1000])
@@ -74,7 +74,7 @@ class Dispatcher:
             case "submit":
                 return Report(job=self._submit(order.seed))
             case "has ended":
-                # One that the server does not know has.
+                # A job that the server does not know has ended.
                 return Report(ended=order.job not in self._unfinished())
 
     def _unfinished(self) -> list[str]:
@@ -83,8 +83,8 @@ class Dispatcher:
         return [job["job_id"] for job in jobs if not str(job.get("status", "")).startswith("FINISHED")]
 
     def _submit(self, seed: int | None) -> str:
-        """Hand the server a job in the place of all others; return its name."""
-        # A server that was started again may believe that an earlier job still runs.
+        """Submit a job to the server, replacing all others; return its name."""
+        # A restarted server may still list an earlier job as running.
         for earlier in self._unfinished():
             with suppress(Exception):
                 self._api.abort_job(earlier)
@@ -94,7 +94,7 @@ class Dispatcher:
             return str(self._ask(lambda api: api.submit_job(str(job))))
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:
-        """Return an answer; where there is none, find the server again and ask once more."""
+        """Return the answer to a query; if there is none, reconnect to the server and try once more."""
         try:
             return question(self._api)
         except Exception:
@@ -109,18 +109,18 @@ class Dispatcher:
 
 
 def _connect(kit: Path, host: str, port: int) -> Any:
-    """Return FLARE's own session with the server, as soon as there is one."""
+    """Return a FLARE session with the server, as soon as one can be opened."""
     from nvflare.fuel.flare_api.flare_api import Session
 
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     deadline = time.monotonic() + _SERVER_SECONDS
-    # FLARE leaves a socket open each time that it finds nobody.
+    # FLARE leaks a socket with every failed attempt to connect.
     while port_is_free(host, port) and time.monotonic() < deadline:
         time.sleep(_PAUSE)
     while True:
         opened = Session(COORDINATOR, str(kit))
         try:
-            # FLARE announces every attempt.
+            # FLARE prints a message for every attempt.
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 opened.try_connect(5.0)
             return opened
@@ -133,12 +133,12 @@ def _connect(kit: Path, host: str, port: int) -> Any:
 
 
 def _write_job(folder: Path, insecure_noise_seed: int | None) -> None:
-    """Write a job's settings: which relay runs where."""
+    """Write the settings of a job, which name the relay of each party."""
     seed = {} if insecure_noise_seed is None else {"insecure_noise_seed": insecure_noise_seed}
     config = folder / "app" / "config"
     try:
         config.mkdir(parents=True)
-        # Whether enough sites are there is decided by the protocol, which knows the threshold.
+        # The protocol, which knows the threshold, decides whether enough sites are connected.
         meta = {"name": "capedjica", "resource_spec": {}, "deploy_map": {"app": ["@ALL"]}, "min_clients": 1}
         write_json(folder / "meta.json", meta)
         aggregator = {"id": "aggregator", "path": AGGREGATOR_CLASS, "args": {}}
@@ -150,7 +150,7 @@ def _write_job(folder: Path, insecure_noise_seed: int | None) -> None:
 
 
 def main(kit: str, host: str, port: str, socket: str) -> None:
-    """Obey the aggregator until it hangs up."""
+    """Carry out the aggregator's orders until it closes the connection."""
     try:
         with closing(Dispatcher(Path(kit), host, int(port))) as dispatcher:
             channel = connect(Path(socket), Greeting(VERSION, DISPATCHER), MAX_FRAME)

@@ -1,4 +1,4 @@
-"""How large the messages of a study become, before the first of them is sent."""
+"""Upper bounds on the message sizes of a study, before the run starts."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from capedjica.mechanisms.messages import MAX_SLOTS
 from capedjica.securesum.messages import size_limit
 from capedjica.securesum.parameters import HASH_BYTES, SumParameters
 
-# More than any message holds besides what grows with the contract: a refusal of 1000 characters of 4 bytes.
+# Upper bound on all parts of a message that do not grow with the contract, such as a refusal of 1000
+# characters of 4 bytes.
 _FRAME_BYTES: Final = 1 << 13
-# More than a slot (a stage and a fraction) and the name of a site need in a message.
+# Upper bounds on a slot (a stage and a fraction) and on the name of a site in a message.
 _SLOT_BYTES: Final = 16
 _NAME_BYTES: Final = 68
 
 
 def largest_message(contract: Contract, public: int = 0) -> int:
-    """Return a number of bytes that no message of a study exceeds, in either direction.
+    """Return an upper bound in bytes on all messages of a study, in both directions.
 
-    Under ``mechanism="cape"`` the longest is as a rule the masked input of a block, which holds one release
-    or at most ``BLOCK_WORDS`` numbers of 8 bytes; otherwise the answer to the largest query.
+    With ``mechanism="cape"``, the longest message is usually the masked input of a block, which has one
+    release or at most ``BLOCK_WORDS`` numbers of 8 bytes; otherwise it is the answer to the largest query.
 
     Parameters
     ----------
     contract : Contract
-        What all parties agreed on.
+        The contract of the study.
     public : int
-        Bytes of the largest public state or publication, which the contract does not know.
+        Bytes of the largest public state or publication, which is not in the contract.
     """
     n_sites, n_releases = len(contract.roster.sites), sum(stage.count for stage in contract.stages)
     masked_input = SumParameters(bytes(HASH_BYTES), contract.roster, _longest_vector(contract), 0)
@@ -38,7 +39,7 @@ def largest_message(contract: Contract, public: int = 0) -> int:
 
 
 def _longest_vector(contract: Contract) -> int:
-    """Return the largest number of words that a site sends at once."""
+    """Return the largest number of words in one message of a site."""
     largest = max(stage.query.size for stage in contract.stages)
     if contract.mechanism != "cape":
         return largest

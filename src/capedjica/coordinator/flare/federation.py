@@ -1,4 +1,4 @@
-"""What the coordinator of a sealed study keeps: one folder beside the study.toml."""
+"""Folder of the coordinator of a sealed study, next to its study.toml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONNECTED: Final = "connected.json"
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    """What every version has written down: what was sealed, when, and where its server will be."""
+    """Fields of ``sealed.json`` in all versions: the study, the time of sealing and the server's address."""
 
     schema: int = SCHEMA
     title: str
@@ -37,7 +37,7 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True):
 class Seal(Sealed, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The content of ``sealed.json``."""
 
-    # By which package, for people; the protocol is what counts.
+    # The package version is for information; the protocol version is checked.
     capedjica: str = __version__
     protocol: int = PROTOCOL
 
@@ -51,41 +51,41 @@ class Federation:
 
     @classmethod
     def beside(cls, study: Study) -> Federation:
-        """Return the federation of a study; refuse where there is none, or one of another study."""
+        """Return the federation of a study; refuse a study that is not sealed, or was changed since."""
         path = study.folder / FOLDER
         seal = read_seal(path)
         if seal is None:
             raise InputError(
-                f"'{study.content.title}' is not sealed: {path} does not exist. First: capedjica "
-                f"study provision {study.folder / 'study.toml'}"
+                f"'{study.content.title}' is not sealed: {path} does not exist. Seal it first with: "
+                f"capedjica study provision {study.folder / 'study.toml'}"
             )
         if seal.study != study.hash.hex():
             raise InputError(
                 f"'{study.content.title}' was changed after it was sealed: its hash is "
-                f"{study.hash.hex()[:16]}, sealed was {seal.study[:16]} on {seal.sealed}. A changed study is "
-                "a new study, in a folder of its own"
+                f"{study.hash.hex()[:16]}, expected {seal.study[:16]}, sealed on {seal.sealed}. Undo the "
+                "change, or create a new study in its own folder"
             )
         check_protocol(seal.protocol, f"the seal of '{study.content.title}'")
         return cls(path, seal)
 
     @property
     def server_kit(self) -> Path:
-        """Of the aggregator's server."""
+        """Kit of the aggregator's server."""
         return self.path / "server"
 
     @property
     def admin_kit(self) -> Path:
-        """Of the coordinator, who alone may hand studies to the server."""
+        """Kit of the coordinator, the only party that may submit jobs to the server."""
         return self.path / "coordinator"
 
     @property
     def key_path(self) -> Path:
-        """Of the coordinator's key, which signs what sites are told outside of the contract."""
+        """Coordinator's key, which signs messages to sites that are not part of the contract."""
         return self.path / KEY
 
     @property
     def root_path(self) -> Path:
-        """Of the root's key: who has it can make certificates for this study."""
+        """Folder of the root's key, which can issue certificates for this study."""
         return self.path / "root"
 
     def key(self) -> Identity:
@@ -94,25 +94,25 @@ class Federation:
 
     @property
     def run_lock(self) -> Path:
-        """Held by whoever runs the study, or makes its kits anew."""
+        """Lock held while the study is run or its kits are created again."""
         return self.path / ".run.lock"
 
     @property
     def site_kits(self) -> Path:
-        """Where the kits are that sites are to be given."""
+        """Folder of the kits to be sent to the sites."""
         return self.path / "kits"
 
 
 def read_seal(path: Path) -> Seal | None:
-    """Return the seal in the folder of a federation; None where there is none."""
+    """Return the seal in the folder of a federation; None if there is none."""
     file = path / "sealed.json"
     try:
         data = file.read_bytes()
         schema = msgspec.json.decode(data, type=Sealed).schema
         if schema != SCHEMA:
             raise ValueError(
-                f"schema must be {SCHEMA}, got {schema}. A study that was sealed by an earlier version "
-                "and has not begun is sealed anew by: capedjica study provision --again"
+                f"schema must be {SCHEMA}, got {schema}. If the study was sealed by an earlier version and "
+                "not yet started, seal it again with: capedjica study provision --again"
             )
         return msgspec.json.decode(data, type=Seal)
     except (FileNotFoundError, NotADirectoryError):
@@ -120,11 +120,11 @@ def read_seal(path: Path) -> Seal | None:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} is not the seal of a study: {error}") from None
+        raise InputError(f"{file} is not a valid seal of a study: {error}") from None
 
 
 def sealed_before(study: Study) -> Federation | None:
-    """Return the federation of a study that an earlier version sealed; None where none did."""
+    """Return the federation of a study that was sealed by an earlier version; otherwise None."""
     path = study.folder / FOLDER
     try:
         found = msgspec.json.decode((path / "sealed.json").read_bytes(), type=Sealed)
@@ -134,13 +134,13 @@ def sealed_before(study: Study) -> Federation | None:
 
 
 def note_connected(federation: Federation, connected: Mapping[str, bool]) -> None:
-    """Write down which sites are connected, for whoever asks from another terminal."""
+    """Write which sites are connected, for ``capedjica status``."""
     with suppress(OSError):
         write_json(federation.path / _CONNECTED, dict(connected))
 
 
 def read_connected(federation: Federation) -> dict[str, bool]:
-    """Return which sites were connected when it was last looked at."""
+    """Return which sites were connected at the last check."""
     try:
         return msgspec.json.decode((federation.path / _CONNECTED).read_bytes(), type=dict[str, bool])
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How far a run is, in a small file that another process can read at any time."""
+"""Progress of a run, in a small file that other processes can read at any time."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from capedjica.study.study_file import Study
 from capedjica.tools.atomic_files import write_whole
 
 _NAME: Final = "progress.json"
-# A faster run is not written down more often.
+# Minimum interval between two writes.
 _SECONDS: Final = 0.25
 
 Phase = Literal["joining", "running", "complete", "stopped"]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a run is.
+    """Progress of a run.
 
     Attributes
     ----------
     phase : {"joining", "running", "complete", "stopped"}
-        Whether it waits for sites, goes on, or came to an end.
+        Whether the run waits for sites, is running, or has ended.
     stage, number, count, n_done, n_total : str and int
-        The last mean: its label, the how many-th of how many of its stage, and of all.
+        The last mean: its label, its number within the stage, the number of means of the stage, and the
+        same two numbers over all stages.
     doing : str
-        What the aggregator waits for.
+        Current action of the aggregator.
     present : tuple of str
-        The sites taking part.
+        Participating sites.
     epsilon : str
-        Spent so far, or why none is stated.
+        Epsilon spent so far, or the reason why none is stated.
     lost : dict
-        Sites that were given up, and why.
+        Sites that were given up, with reasons.
     reason, exit_code : str and int
-        Why it stopped.
+        Reason why the run stopped.
     updated : str
-        When this was written.
+        Time of writing.
     """
 
     phase: Phase
@@ -63,7 +64,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_progress(run: Path) -> Progress | None:
-    """Return how far the run in a folder is; None where none was begun on a server."""
+    """Return the progress of the run in a folder; None if no run was started on a server."""
     file = run / _NAME
     try:
         return msgspec.json.decode(file.read_bytes(), type=Progress)
@@ -72,13 +73,13 @@ def read_progress(run: Path) -> Progress | None:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{file} does not tell how far a run is: {error}") from None
+        raise InputError(f"{file} is not a valid progress file of a run: {error}") from None
 
 
 class Reporter(Watcher):
-    """Writes down how a run goes, in its folder.
+    """Watcher that writes the progress of a run into its folder.
 
-    ``lost`` returns the sites that were given up, and ``follow`` is told whenever it is written down.
+    ``lost`` returns the sites that were given up; ``follow`` is called after every write.
     """
 
     def __init__(
@@ -94,12 +95,12 @@ class Reporter(Watcher):
         self._latest = Progress(phase="joining", n_total=total)
 
     def event(self, event: Event) -> None:
-        """Learn what the aggregator is about to do, and with whom."""
+        """Record the next action of the aggregator, and the sites involved."""
         self._latest = msgspec.structs.replace(self._latest, doing=event.doing, present=event.present)
         self._write_now_and_then()
 
     def step(self, step: Step) -> None:
-        """Learn that a mean was made."""
+        """Record that a mean was released."""
         epsilon = round_up(step.privacy.spent_epsilon) if step.privacy.private else NOT_PRIVATE
         self._latest = msgspec.structs.replace(
             self._latest,
@@ -117,15 +118,15 @@ class Reporter(Watcher):
             self.write()
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> str:
-        """Write how it ended, and return it; where it was stopped, also why sites were given up."""
+        """Write and return the reason for the end of a run, with the reasons why sites were given up."""
         lost = "; ".join(f"{name}: {why}" for name, why in sorted(self._lost().items()))
-        words = f"{reason}. Given up were: {lost}" if reason and lost else reason
+        words = f"{reason}. Sites given up: {lost}" if reason and lost else reason
         self._latest = msgspec.structs.replace(self._latest, phase=phase, reason=words, exit_code=exit_code)
         self.write()
         return words
 
     def write(self) -> None:
-        """Write it whole; on a full disk it is lost, and nothing depends on it."""
+        """Write the progress file atomically; errors are ignored, as nothing depends on the file."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         content = msgspec.structs.replace(self._latest, lost=dict(self._lost()), updated=now)
         try:

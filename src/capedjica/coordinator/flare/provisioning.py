@@ -1,7 +1,7 @@
-"""A sealed study: certificates for mutual TLS and a kit for each party, made by FLARE's provisioner.
+"""Sealing of a study: certificates for mutual TLS and a kit for each party, by FLARE's provisioner.
 
-A site's kit has the study, a key and certificates, and says where the server is; nothing in it is run. It is
-signed by the coordinator's key, which a site pins when it approves.
+A site's kit contains the study, a key, certificates and the address of the server, but no code that is run.
+It is signed by the coordinator's key, which a site pins when it approves the study.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from capedjica.tools.locks import locked
 
 DEFAULT_PORT: Final = 8002
 _SITE_PATTERN: Final = r"[A-Za-z0-9_-]{1,63}"
-# What FLARE calls its server, wherever it is.
+# Names reserved by FLARE for its server.
 _SERVER: Final = ("server", "server_parent")
 
 
 def provision(study: Study, host: str, port: int) -> Federation:
-    """Seal a study: make the kits of all its parties, beside its study.toml; all of them or none.
+    """Seal a study: create the kits of all parties next to its study.toml, all of them or none.
 
     Parameters
     ----------
     study : Study
-        What is sealed; it can be changed no more.
+        The study, which can no longer be changed.
     host : str
-        The name by which sites reach the aggregator's machine.
+        Host name or address at which sites reach the aggregator's machine.
     port : int
         Its port, the only one that must be open to the sites.
     """
@@ -64,24 +64,28 @@ def provision(study: Study, host: str, port: int) -> Federation:
     target = study.folder / FOLDER
     earlier = read_seal(target)
     if earlier is not None or target.exists():
-        when = f"on {earlier.sealed}" if earlier is not None else "or begun to be"
-        raise InputError(f"'{study.content.title}' was sealed already, {when}: {target} exists")
+        if earlier is None:
+            raise InputError(f"{target} exists but is not the folder of a sealed study; move it away")
+        raise InputError(
+            f"'{study.content.title}' was already sealed, on {earlier.sealed}: {target} exists; use --again "
+            "to create new kits"
+        )
     with _made(study, host, port, Identity.generate()) as made:
         made.rename(target)
     return Federation.beside(study)
 
 
 def provision_again(study: Study, host: str | None = None, port: int | None = None) -> Federation:
-    """Make all kits of a sealed study anew, under a new root: the earlier ones reach nobody any more.
+    """Create all kits of a sealed study again, under a new root certificate; the earlier kits stop working.
 
-    The study stays the same, to the hash; a run that was begun goes on with the new kits, which are signed by
-    the same key of the coordinator's. Host and port stay unless others are given.
+    The study and its hash are unchanged. A run that was started resumes with the new kits, which are signed
+    by the same coordinator's key. Host and port are unchanged unless given.
     """
     earlier = sealed_before(study) or Federation.beside(study)
     host, port = host or earlier.seal.host, port or earlier.seal.port
     _check(study, host, port)
-    busy = f"'{study.content.title}' is being run: its kits can be made anew when it is not"
-    # A study that was sealed before there was a key gets one now.
+    busy = f"'{study.content.title}' is being run; create new kits when the run has ended or is stopped"
+    # A study that was sealed by a version without coordinator's keys gets one now.
     key = earlier.key() if earlier.key_path.exists() else Identity.generate()
     with locked(earlier.run_lock, busy), _made(study, host, port, key) as made:
         processes.stop(earlier.path)
@@ -91,7 +95,7 @@ def provision_again(study: Study, host: str | None = None, port: int | None = No
 
 
 def _replace(folder: Path, made: Path) -> None:
-    """Put the folder of new kits in the place of the old one, which is removed with all else beside it."""
+    """Replace the old folder of kits by the new one; the old one is moved into the temporary folder."""
     aside = folder.rename(made.parent / "earlier")
     try:
         made.rename(folder)
@@ -102,7 +106,7 @@ def _replace(folder: Path, made: Path) -> None:
 
 @contextmanager
 def _made(study: Study, host: str, port: int, key: Identity) -> Iterator[Path]:
-    """Yield the folder of all kits, to be moved to its place."""
+    """Yield a temporary folder with all kits, to be moved to its final path."""
     try:
         with tempfile.TemporaryDirectory(prefix=".sealing-", dir=study.folder) as scratch:
             yield _make(study, host, port, key, Path(scratch))
@@ -113,39 +117,40 @@ def _made(study: Study, host: str, port: int, key: Identity) -> Iterator[Path]:
 def _check(study: Study, host: str, port: int) -> None:
     if not is_host(host):
         raise InputError(
-            f"--host must be the name or address of the aggregator's machine, of at most {LONGEST_HOST} "
+            f"--host must be the name or address of the aggregator's machine, with at most {LONGEST_HOST} "
             f"characters, got {host[:80]!r}"
         )
     if not 1 <= port <= 65535:
-        raise InputError(f"--port must lie between 1 and 65535, got {port}")
+        raise InputError(f"--port must be between 1 and 65535, got {port}")
     _check_names(study.contract.roster.names, host)
     check_sizes(study)
 
 
 def _check_names(names: tuple[str, ...], host: str) -> None:
-    """Refuse names that FLARE cannot carry, or cannot tell apart."""
-    # Kits are files named after sites, and on some disks capital letters make no difference.
+    """Refuse names that FLARE cannot use, or cannot distinguish."""
+    # Kits are files named after sites, and some file systems ignore case.
     taken = {name.lower(): "the aggregator's machine" for name in (host, *_SERVER)}
     for name in names:
         if not re.fullmatch(_SITE_PATTERN, name):
             raise InputError(
-                f"site {name}: a name that travels holds up to 63 letters, digits, '-' and '_'; let the site "
-                "make an identity under such a name"
+                f"site {name}: for a study across machines, a site name must have 1 to 63 letters, digits, "
+                "'-' and '_'; ask the site to create an identity with such a name"
             )
         if _is_value(name):
             raise InputError(
-                f"site {name}: NVIDIA FLARE would take this name for a number or a yes or no; let the site "
-                "make an identity under another"
+                f"site {name}: NVIDIA FLARE would read this name as a number or a truth value; ask the site "
+                "to create an identity with another name"
             )
         other = taken.setdefault(name.lower(), f"site {name}")
         if other != f"site {name}":
             raise InputError(
-                f"site {name}: {other} goes by that name; let the site make an identity under another"
+                f"site {name}: this name is already used by {other}; ask the site to create an identity with "
+                "another name"
             )
 
 
 def _is_value(name: str) -> bool:
-    """Whether a word on a command line may be taken for a number, or for a yes or no."""
+    """Return whether a command line argument may be read as a number or as a truth value."""
     with suppress(ValueError):
         float(name.replace("_", ""))
         return True
@@ -160,23 +165,23 @@ def _n_components(table: AnalysisTable) -> int:
 
 
 def check_sizes(study: Study) -> None:
-    """Refuse a study with messages too large to be carried, before anything is charged."""
+    """Refuse a study with messages that are too large, before any budget is charged."""
     n_components = max((_n_components(step.table) for step in study.steps), default=0)
-    # What is published is a matrix of features by components, and a square one; or one as large as a mean.
+    # Published are a matrix of features by components and a square matrix, or one as large as a mean.
     public = 8 * (study.steps[0].setting.n_features + n_components) * n_components
     largest_mean = 8 * max(stage.query.size for stage in study.contract.stages)
     size = largest_message(study.contract, max(public, largest_mean))
     if size > MAX_MESSAGE:
         largest = max((stage.query for stage in study.contract.stages), key=lambda query: query.size)
         raise InputError(
-            f"'{largest.label}' has {largest.size:,} numbers, a message of {size / 1e6:.0f} MB; at most "
-            f"{MAX_MESSAGE / 1e6:.0f} MB are carried between machines: analyse fewer features, regions of an "
-            "atlas for example"
+            f"'{largest.label}' has {largest.size:,} numbers, a message of {size / 1e6:.0f} MB; messages "
+            f"between machines are limited to {MAX_MESSAGE / 1e6:.0f} MB. Analyse fewer features, for "
+            "example the regions of an atlas"
         )
 
 
 def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> Path:
-    """Make the folder of all kits."""
+    """Create the folder of all kits."""
     names, title = study.contract.roster.names, project(study.hash.hex())
     kits = flare_folders(title, host, port, names, scratch, admin=COORDINATOR)
     made = scratch / "made"
@@ -192,7 +197,7 @@ def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> P
         own = label.signed(key, startup_files(kits / name))
         write_json(kits / name / "kit.json", msgspec.to_builtins(own))
         _zip(kits / name, made / "kits" / f"{name}.zip")
-    # The root's key: who has it can make kits for this study.
+    # The root's key can issue certificates for this study.
     (scratch / title / "state").rename(made / "root")
     (made / "root").chmod(0o700)
     (made / "root" / "cert.json").chmod(0o600)
@@ -205,15 +210,15 @@ def _make(study: Study, host: str, port: int, key: Identity, scratch: Path) -> P
 
 
 def _settle_server(kit: Path, n_sites: int) -> None:
-    """Let the server run our relay only, make room for all sites, and keep its files in its own folder."""
+    """Configure the server to run only our relay, to admit all sites, and to detect lost ones in time."""
     resources = restrict(kit, AGGREGATOR_CLASS)
-    # A site that comes back is counted beside itself for a while.
+    # A site that reconnects is counted twice for a while.
     resources["servers"][0] |= {"heart_beat_timeout": 60, "max_num_clients": 2 * n_sites}
     write_json(kit / "local" / "resources.json", resources)
 
 
 def settle(kit: Path) -> None:
-    """Let a server keep its files in its own kit, wherever that is now; by default all servers share /tmp."""
+    """Configure a server to keep its files in its own kit; by default all servers share /tmp."""
     path = kit / "local" / "resources.json"
     resources = msgspec.json.decode(path.read_bytes())
     for component in resources["components"]:
@@ -225,7 +230,7 @@ def settle(kit: Path) -> None:
 
 
 def _reduce(kit: Path) -> None:
-    """Leave of what FLARE would give to a site its key and certificates."""
+    """Remove everything from FLARE's kit of a site except its key and certificates."""
     for part in kit.iterdir():
         if part.name != "startup":
             shutil.rmtree(part) if part.is_dir() else part.unlink()

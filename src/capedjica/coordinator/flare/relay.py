@@ -1,4 +1,4 @@
-"""The aggregator's end of FLARE, in the carrier: sends bytes to sites and hands back what came."""
+"""Relay of the aggregator in a FLARE job of the carrier: sends bytes to sites and returns their replies."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from capedjica.coordinator.flare.carrier_messages import MOST_BYTES, RELAY, Post
 from capedjica.flare.link import VERSION, Channel, Greeting, LinkError, answer_calls, connect_carrier
 from capedjica.flare.wire import ANSWERS, LARGE, PARCEL, TICKET, TOPIC
 
-# How long the jobs of the sites may take to begin after this one, and to say that they have.
+# Time limits for the sites' jobs to start after this one, and for each of them to respond.
 _BEGINNING: Final = 15.0
 _PING: Final = 3.0
 _PAUSE: Final = 0.2
 
 
 class AggregatorRelay(Controller):  # type: ignore[misc]
-    """Relays the aggregator's questions to the sites, until the aggregator hangs up or the job is ended."""
+    """Relay of the aggregator's requests to the sites, until the aggregator disconnects or the job ends."""
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Be ready for answers."""
+        """Register the handler of answers."""
         self._desk = _Desk(fl_ctx.get_engine())
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Run until the aggregator hangs up."""
+        """Run until the aggregator disconnects."""
         settings = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
         self._desk.await_sites(abort_signal)
         try:
             greeting = Greeting(VERSION, RELAY)
             channel = connect_carrier(settings, greeting, MOST_BYTES, lambda: abort_signal.triggered)
         except LinkError as error:
-            self.logger.error(f"no aggregator to work for: {error}")
+            self.logger.error(f"the aggregator cannot be reached: {error}")
             return
         over = threading.Event()
         with ThreadPoolExecutor(1) as watching, suppress(LinkError):
@@ -61,7 +61,7 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
 
 
 def _hang_up_with(abort_signal: Signal, over: threading.Event, channel: Channel, desk: _Desk) -> None:
-    """Hang up when FLARE ends the job."""
+    """Disconnect when FLARE ends the job."""
     while not abort_signal.triggered and not over.wait(0.1):
         pass
     channel.close()
@@ -69,42 +69,42 @@ def _hang_up_with(abort_signal: Signal, over: threading.Event, channel: Channel,
 
 
 class _Desk:
-    """Sends parcels to sites and collects what they return.
+    """Sender of parcels to sites and collector of their replies.
 
-    Question and answer are messages without replies, by FLARE's documented timeout of 0: for a message that
-    is replied to, FLARE keeps a thread for a while after, and many a second would be too many. What gets
-    lost is noticed by its absence. What is large goes as a request and its reply, of which FLARE wants
-    progress within the time allowed, and not the end: a site that has a large answer says so, and is asked
-    for it again.
+    Requests and answers are FLARE messages without a reply (documented timeout of 0). FLARE keeps a thread
+    alive for some time for every message with a reply, which would need too many threads. A lost message is
+    detected by its missing answer. Large parcels are sent as a FLARE request with a reply, whose timeout
+    applies to progress and not to completion. A site with a large answer reports this, and the answer is
+    then fetched by such a request.
     """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        # None: the answer is large.
+        # The result is None if the answer is large.
         self._waiting: dict[bytes, Future[bytes | None]] = {}
         engine.register_aux_message_handler(ANSWERS, self._answered)
 
     def _answered(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         ticket, parcel = request.get(TICKET), request.get(PARCEL)
         answer = self._waiting.pop(ticket, None) if isinstance(ticket, bytes) else None
-        # One that nobody waits for any more came late.
+        # Late answers, for which no request is pending, are dropped.
         if answer is not None:
             answer.set_result(parcel if isinstance(parcel, bytes | None) else b"")
         return make_reply(ReturnCode.OK)
 
     def post(self, data: bytes) -> bytes:
-        """Send a parcel to each site and return what came back in time."""
+        """Send a parcel to each site and return the replies that arrived in time."""
         try:
             post = msgspec.msgpack.decode(data, type=Post)
         except (ValueError, RecursionError):
             return write_replies({})
-        # FLARE knows only those that are part of the job.
+        # FLARE knows only the sites that are part of the job.
         members = {client.name for client in self._engine.get_clients()}
         known = {name: parcel for name, parcel in post.parcels.items() if name in members}
         return write_replies(_send(self, known, post.seconds))
 
     def send_small(self, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes | None]:
-        """Send parcels as messages without replies; None for an answer that is large."""
+        """Send parcels as messages without replies; the result is None for a large answer."""
         places = {name: (secrets.token_bytes(16), Future[bytes | None]()) for name in parcels}
         self._waiting.update(places.values())
         try:
@@ -113,24 +113,24 @@ class _Desk:
             wait([answer for _, answer in places.values()], seconds)
             return {name: answer.result() for name, (_, answer) in places.items() if answer.done()}
         finally:
-            # What comes later is dropped.
+            # Later answers are dropped.
             for ticket, _ in places.values():
                 self._waiting.pop(ticket, None)
 
     def fetch(self, name: str, parcel: bytes, seconds: float) -> bytes:
-        """Return the reply to a parcel that is sent as a request; nothing where there is none."""
+        """Return the reply to a parcel that is sent as a request; empty if there is none."""
         reply = self._request([name], {PARCEL: parcel}, seconds).get(name, {})
         answer = reply.get(PARCEL)
         return answer if isinstance(answer, bytes) else b""
 
     def _request(self, names: list[str], content: Mapping[str, bytes], seconds: float) -> dict[str, Any]:
-        """Send a message to sites and return the replies that are sound; there are none within 0 seconds."""
+        """Send a message to sites and return the valid replies; none with a timeout of 0 seconds."""
         request = Shareable()
         request.update(content)
-        # A context of its own for each call: blocks of masks are made in a second thread.
+        # Each call has its own context, as blocks of masks are prepared in a second thread.
         with self._engine.new_context() as fl_ctx:
             replies = self._engine.send_aux_request(names, TOPIC, request, seconds, fl_ctx, optional=True)
-        # FLARE returns nothing at all where it failed.
+        # FLARE returns None if it failed.
         return {
             name: reply
             for name, reply in (replies or {}).items()
@@ -138,13 +138,13 @@ class _Desk:
         }
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """End all pending requests."""
         for ticket in list(self._waiting):
             if (answer := self._waiting.pop(ticket, None)) is not None:
                 answer.set_result(b"")
 
     def await_sites(self, abort_signal: Signal) -> None:
-        """Wait until the jobs of all sites have begun: what is sent to others before would be lost."""
+        """Wait until the jobs of all sites have started, as earlier messages would be lost."""
         missing, until = {one.name for one in self._engine.get_clients()}, time.monotonic() + _BEGINNING
         while missing and time.monotonic() < until and not abort_signal.triggered:
             missing -= self._request(sorted(missing), {}, _PING).keys()
@@ -153,7 +153,7 @@ class _Desk:
 
 
 def _send(desk: _Desk, parcels: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-    """Send a parcel to each site and return what they returned in time."""
+    """Send a parcel to each site and return the replies that arrived in time."""
     small = {name: parcel for name, parcel in parcels.items() if len(parcel) <= LARGE}
     answers = desk.send_small(small, seconds)
     large = [name for name in parcels if name not in small or answers.get(name, b"") is None]

@@ -1,4 +1,4 @@
-"""From a sealed study to results: server started, sites waited for, the study conducted in this process."""
+"""Run a sealed study on its sites' machines: start the server, wait for sites, aggregate in this process."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from capedjica.study.study_file import Study
 from capedjica.tools.locks import locked
 from capedjica.tools.log_files import logged
 
-# How often it is looked which sites are connected.
+# Interval between checks of which sites are connected.
 _LOOK_SECONDS: Final = 0.5
-# A site that was heard of within so many seconds is connected.
+# A site counts as connected if it was heard from within this time.
 _HEARD_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a run across machines is conducted.
+    """Settings of a run across machines.
 
     Parameters
     ----------
     wait : float
-        Seconds to wait for sites to connect before the run begins; it begins at once when all are there.
+        Seconds to wait for sites to connect; the run starts as soon as all are connected.
     patience : Patience
-        How long sites may take and be silent.
+        Time limits for sites.
     insecure_noise_seed : int, optional
-        For a study that says insecure_noise: NOT PRIVATE.
+        Seed for a study with insecure_noise: NOT PRIVATE.
     """
 
     wait: float = 600.0
@@ -53,26 +53,26 @@ class Terms:
 
 
 class Follower:
-    """Told how a run across machines goes; every method does nothing unless overridden."""
+    """Receiver of the progress of a run across machines; methods do nothing unless overridden."""
 
     def server(self, host: str, port: int, confinement: str) -> None:
-        """Learn that the server was started, and what keeps it from the coordinator's files."""
+        """Handle that the server was started, with its confinement."""
 
     def sites(self, connected: Mapping[str, bool]) -> None:
-        """Learn which sites are connected."""
+        """Handle which sites are connected."""
 
     def roll_call(self, sites: Sequence[Mapping[str, Any]]) -> None:
-        """Learn once, as soon as it is known, who has approved with how many people, and who has not."""
+        """Handle, once, which sites have approved the study, and their numbers of participants."""
 
     def progress(self, progress: Progress) -> None:
-        """Learn how far the run is."""
+        """Handle the progress of the run."""
 
     def died(self, attempt: int, reason: str) -> None:
-        """Learn that the job died and is handed over again."""
+        """Handle that the job ended unexpectedly and is submitted again."""
 
 
 def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | None = None) -> RunState:
-    """Run a sealed study on its sites' machines, or go on with it; results are written into ``out``."""
+    """Run a sealed study on its sites' machines, or resume it; results are written into ``out``."""
     follower = follower or Follower()
     check_seed(study, terms.insecure_noise_seed)
     check_sizes(study)
@@ -82,7 +82,7 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
     if state is not None and state.complete and is_whole(folder):
         return state
     check_certificates(federation.server_kit)
-    with locked(federation.run_lock, f"'{study.content.title}' is being run by another process"):
+    with locked(federation.run_lock, f"'{study.content.title}' is already being run by another process"):
         _Run(study, federation, folder, terms, follower).conduct()
     finished = folder.state()
     assert finished is not None
@@ -90,7 +90,7 @@ def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | No
 
 
 class _Run:
-    """One attempt: the aggregator in this process, its carrier in others."""
+    """One attempt: the aggregator in this process, its carrier in other processes."""
 
     def __init__(
         self, study: Study, federation: Federation, folder: RunFolder, terms: Terms, follower: Follower
@@ -103,7 +103,7 @@ class _Run:
         self._courier = Courier(study.contract, self._carrier.send, terms.patience)
 
     def conduct(self) -> None:
-        """Run the study; how it goes is written down in the run's folder."""
+        """Run the study; its progress is recorded in the run's folder."""
         seal = self._federation.seal
         with self._carrier.running(self._folder.path):
             self._follower.server(seal.host, seal.port, self._carrier.confinement.words)
@@ -129,23 +129,23 @@ class _Run:
         reporter.end("complete")
 
     def _follow(self, progress: Progress) -> None:
-        """Pass on how far the run is, and before it who takes part, when all were asked."""
+        """Pass on the progress, and first, once all sites were asked, which of them participate."""
         if not self._called and (progress.present or progress.phase == "stopped"):
             self._called = True
             self._follower.roll_call(roll_call(self._study, self._connected, progress))
         self._follower.progress(progress)
 
     def _over(self) -> bytes:
-        """Return, signed by the coordinator, that the study has ended."""
+        """Return the notice, signed by the coordinator, that the study has ended."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         notice = Notice(VERSION, self._study.hash, "over", when)
         signature = self._federation.key().sign(notice.content)
         return write_notice(Notice(VERSION, self._study.hash, "over", when, signature))
 
     def _wait_for_sites(self) -> None:
-        """Wait until all sites are connected, or as long as agreed and then for as many as are needed."""
+        """Wait until all sites are connected, or until the time limit, and then require the threshold."""
         contract, terms = self._study.contract, self._terms
-        # In the middle of a run the others do not wait for one that may never be back.
+        # During a run, the other sites do not wait long for one that may never return.
         patience = min(terms.wait, terms.patience.joining) if self._has_begun else terms.wait
         until = time.monotonic() + patience
         needed = contract.roster.threshold if contract.mechanism == "cape" else 1
@@ -161,13 +161,13 @@ class _Run:
                 missing = ", ".join(name for name, there in present.items() if not there)
                 if sum(present.values()) >= needed:
                     return
-                spent = "" if self._has_begun else "Nothing was spent by this attempt; "
+                spent = "" if self._has_begun else "This attempt spent nothing; "
                 raise ProtocolError(
                     f"{sum(present.values())} sites are connected, {needed} are needed; missing: {missing}. "
-                    f"{spent}run the same command when they are back"
+                    f"{spent}run the same command when the missing sites are back"
                 )
             time.sleep(_LOOK_SECONDS)
 
 
 class StoppedError(CapedjicaError):
-    """A run on other machines stopped; the text and the exit code say why."""
+    """A run across machines stopped, for the reason given by the text and the exit code."""

@@ -1,4 +1,4 @@
-"""How a study on several machines goes, for the coordinator who asks from another terminal."""
+"""Status of a study on several machines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from capedjica.flare import processes
 from capedjica.flare.certificates import certificate_warning
 from capedjica.study.study_file import Study
 
-_RENEW: Final = "new kits for all: capedjica study provision STUDY --again"
+_RENEW: Final = "create new kits for all parties with: capedjica study provision STUDY --again"
 
 
 def look(study: Study, run: Path) -> dict[str, Any]:
-    """Return who is connected and how far the run is, as plain values."""
+    """Return the connected sites and the progress of the run, as plain values."""
     try:
         federation = Federation.beside(study)
     except InputError as error:
@@ -35,27 +35,27 @@ def look(study: Study, run: Path) -> dict[str, Any]:
 
 
 def federation_warnings(federation: Federation) -> list[str]:
-    """Return which of the coordinator's certificates have ended, or will soon."""
+    """Return warnings about the coordinator's certificates that have expired or will expire soon."""
     own = (federation.server_kit, federation.admin_kit)
     return [f"{words}; {_RENEW}" for words in map(certificate_warning, own) if words]
 
 
 def _present(federation: Federation, progress: Progress | None) -> dict[str, bool]:
-    """Return which sites are connected, as the run has written it down."""
+    """Return which sites are connected, as recorded by the run."""
     taking_part = () if progress is None or progress.phase != "running" else progress.present
     return read_connected(federation) | dict.fromkeys(taking_part, True)
 
 
 def _state(progress: Progress | None, server: bool) -> tuple[str, str]:
-    """Return how a run stands, in one word for programs and in a sentence for people."""
+    """Return the state of a run, as a keyword for programs and as text."""
     if progress is None:
-        return "not begun", "not begun; the server waits for sites to connect" if server else "not begun"
+        return "not begun", "not started; the server waits for sites to connect" if server else "not started"
     if progress.phase == "complete":
         return "complete", f"complete since {progress.updated}"
     if progress.phase == "stopped":
         return "stopped", f"stopped at {progress.updated}: {progress.reason}"
     if not server:
-        return "stopped", f"interrupted; last heard of at {progress.updated}. The same command goes on"
+        return "stopped", f"interrupted; last update at {progress.updated}. Run the same command to resume"
     stage = f"{progress.stage} {progress.number} of {progress.count}; " if progress.n_done else ""
     return "running", f"{stage}now {progress.doing}"
 
@@ -79,10 +79,10 @@ def _facts(
 
 
 def roll_call(study: Study, connected: Mapping[str, bool], progress: Progress | None) -> list[dict[str, Any]]:
-    """Return for every site the number of its people, whether it is connected, and whether it has approved.
+    """Return the number of participants of every site, whether it is connected, and whether it has approved.
 
-    A site answers a greeting only if it has approved exactly this study, with as many people as the contract
-    says. Why one does not take part is its own affair, and is not told.
+    A site answers a greeting only if it has approved exactly this study, with as many participants as in the
+    contract. A site's reason for not participating is private and not included.
     """
     lost: Mapping[str, str] = {} if progress is None else progress.lost
     answered = () if progress is None else progress.present
@@ -100,6 +100,6 @@ def roll_call(study: Study, connected: Mapping[str, bool], progress: Progress | 
 
 
 def _site_words(connected: bool | None, approved: bool, lost: str | None) -> str:
-    known = {True: "connected", False: "not connected", None: "not known: the server does not run or answer"}
+    known = {True: "connected", False: "not connected", None: "not known: no running server answers"}
     words = known[connected] + "; has approved" * approved
-    return words if lost is None else f"{words}; lost to the run: {lost}"
+    return words if lost is None else f"{words}; lost during the run: {lost}"

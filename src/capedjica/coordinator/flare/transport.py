@@ -1,4 +1,4 @@
-"""How the aggregator gets answers from far away: how long to wait for whom, and whom to give up."""
+"""Exchange of messages with remote sites: time limits, retries, and sites that are given up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from capedjica.mechanisms.messages import (
 )
 from capedjica.tools.text import printable
 
-# Between two attempts at a site that cannot be reached.
+# Pause between two attempts to reach a site.
 _PAUSE_SECONDS: Final = 0.5
 
 Send = Callable[[Mapping[str, bytes], float], Mapping[str, bytes]]
@@ -37,16 +37,16 @@ _log = logging.getLogger("capedjica.run")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait, in seconds.
+    """Time limits, in seconds.
 
     Parameters
     ----------
     joining : float
-        For all sites to join when a run begins.
+        For all sites to join when a run starts.
     silence : float
-        Until a site from which nothing is heard is given up.
+        After which a silent site is given up.
     greeting, masks, release : float
-        For the answer of a site that is alive, by what is asked of it.
+        For the answer of a responding site, by kind of request.
     """
 
     joining: float = 120.0
@@ -56,7 +56,7 @@ class Patience:
     release: float = 7200.0
 
     def of(self, question: bytes) -> float:
-        """Return how long the answer to a message of the protocol may take."""
+        """Return the time limit for the answer to a message of the protocol."""
         if is_greeting(question):
             return self.greeting
         return self.release if question[2:5] == b"Ask" else self.masks
@@ -64,22 +64,22 @@ class Patience:
 
 @dataclass
 class Courier:
-    """The aggregator's end: an exchange of messages over a network that loses some, and forges some.
+    """Exchange of messages over a network that may lose or forge some of them.
 
-    What comes in a site's name and is not signed by it, for the question that was put, is as good as nothing:
-    the site is asked again.
+    A reply that is not signed by the site for exactly this request is discarded, and the site is asked again.
 
     Parameters
     ----------
     contract : Contract
-        It has the keys of the sites.
+        Contract with the public keys of the sites.
     send : callable
-        ``send(parcels, seconds)`` carries one parcel to each site and returns what came back in time;
-        CarrierLostError if the carrier itself is lost, which is not a site's fault.
+        ``send(parcels, seconds)`` carries one parcel to each site and returns the replies that arrived in
+        time; it raises CarrierLostError if the carrier itself is lost, which is not a site's fault.
     patience : Patience
-        How long to wait.
+        Time limits.
     lost : dict
-        Why a site was given up, by its name. It is asked for nothing but whether it is back, now and then.
+        Reasons why sites were given up, by name. Such a site is only asked from time to time whether it is
+        back.
     """
 
     contract: Contract
@@ -89,10 +89,12 @@ class Courier:
     _tried: dict[str, float] = field(default_factory=dict)
 
     def exchange(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Put questions to sites and return the answers of those that answered."""
+        """Send requests to sites and return the answers received."""
         for question in questions.values():
             if len(question) > MAX_MESSAGE:
-                raise ProtocolError(f"a message of {len(question):,} bytes is larger than {MAX_MESSAGE:,}")
+                raise ProtocolError(
+                    f"a message has {len(question):,} bytes; at most {MAX_MESSAGE:,} are allowed"
+                )
         trips = {
             name: _Trip(question, self.patience)
             for name, question in questions.items()
@@ -104,7 +106,7 @@ class Courier:
         return answers
 
     def _is_due(self, name: str, question: bytes) -> bool:
-        """Whether to see if a site that was given up is back: each attempt may cost the others a while."""
+        """Return whether to check if a site that was given up is back; each check may delay the others."""
         now = time.monotonic()
         if not is_greeting(question) or now - self._tried.get(name, 0.0) < self.patience.silence:
             return False
@@ -112,7 +114,7 @@ class Courier:
         return True
 
     def _round(self, trips: dict[str, _Trip], answers: dict[str, bytes]) -> None:
-        """Ask all that are left once."""
+        """Send each pending request once."""
         parcels = {name: trip.parcel() for name, trip in trips.items()}
         try:
             replies = self.send(parcels, HOLD_SECONDS + TRANSIT_SECONDS)
@@ -138,7 +140,7 @@ class Courier:
             self._give_up(name, reason)
         else:
             answers[name] = data
-            # A refusal is for whoever asked; one of a site that takes no part is remembered here.
+            # A refusal is passed to the caller; if it answers a greeting, the site does not participate.
             if isinstance(reply, Refusal) and is_greeting(trip.question):
                 self._give_up(name, reply.reason)
             else:
@@ -146,10 +148,10 @@ class Courier:
         del trips[name]
 
     def _read(self, name: str, trip: _Trip, data: bytes) -> Reply | None:
-        """Return what a site said; None for what it did not say, or what cannot be read."""
+        """Return the reply of a site; None if it is forged or cannot be decoded."""
         try:
             if len(data) > MAX_MESSAGE:
-                raise ProtocolError(f"an answer of {len(data):,} bytes is larger than {MAX_MESSAGE:,}")
+                raise ProtocolError(f"an answer has {len(data):,} bytes; at most {MAX_MESSAGE:,} are allowed")
             return read_reply(data, self.contract, name, trip.hash)
         # defence: forged-replies-are-discarded
         except ForgedReplyError as error:
@@ -167,7 +169,7 @@ class Courier:
         self._tried[name] = time.monotonic()
 
     def gather(self, names: Iterable[str]) -> None:
-        """Wait until all sites have joined, or as long as the patience for it lasts."""
+        """Wait until all sites have joined, or until the time limit."""
         missing, until = set(names), time.monotonic() + self.patience.joining
         while missing and time.monotonic() < until:
             hash_ = question_hash(secrets.token_bytes(16))
@@ -192,13 +194,13 @@ class Courier:
         return True
 
     def tell(self, names: Iterable[str], notice: bytes) -> None:
-        """Tell sites something to which there is no reply, as far as they can be reached."""
+        """Send a notice without a reply to all sites that can be reached."""
         with suppress(ProtocolError):
             self.send(dict.fromkeys(sorted(names), notice), TRANSIT_SECONDS)
 
 
 class _Trip:
-    """One question to one site, until it is answered or given up."""
+    """One request to one site, until it is answered or given up."""
 
     def __init__(self, question: bytes, patience: Patience) -> None:
         self.question, self.hash = question, question_hash(question)
@@ -211,20 +213,20 @@ class _Trip:
         return write_parcel(self.question, self.hash if self._delivered else None)
 
     def heard(self, reply: Reply | None) -> None:
-        """Note a sign of life, or that there was none: then the question itself may have got lost."""
+        """Record a reply, or its absence; in that case the request itself may have been lost."""
         self._delivered = isinstance(reply, Busy)
         if reply is not None:
             self._last, self.doubt = time.monotonic(), None
 
     def excuse(self) -> None:
-        """Begin to count anew: nothing could be heard, and its site has to join another job first."""
+        """Restart the time limits: the carrier was lost, and the site must first join another job."""
         now, joining = time.monotonic(), self._patience.joining
         self._last = now + max(0.0, joining - self._patience.silence)
         self._until, self._delivered = now + joining + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
-        """Return why not to wait any longer, if so."""
+        """Return the reason for giving up; None to keep waiting."""
         now = time.monotonic()
         if not self._delivered and (was_lost or now - self._last > self._patience.silence):
-            return self.doubt or "nothing was heard from it"
-        return "it took too long" if now > self._until else None
+            return self.doubt or "no reply"
+        return "time limit exceeded" if now > self._until else None

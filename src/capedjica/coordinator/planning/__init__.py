@@ -1,1 +1,1 @@
-"""What a study will release, cost and find, before anything is computed."""
+"""Planning: releases, noise, cost and predicted quality of a study before it runs."""

@@ -1,4 +1,4 @@
-"""The paper's own accounts of its method, for comparison with the exact one."""
+"""Privacy accounting by the paper's formulas, for comparison with the exact accounting."""
 
 from __future__ import annotations
 
@@ -25,22 +25,24 @@ PAPER_NOISE_DELTA: Final = 1e-2
 def paper_noise(
     method: Analysis[Any], contract: Contract, epsilon_per_iteration: float
 ) -> tuple[PaperMethod, Contract]:
-    r"""Return the method and the contract that have the paper's noise on each statistic.
+    r"""Return the method and the contract with the paper's noise on each statistic.
 
-    It is tau = Delta/epsilon_i sqrt(2 log(1.25/0.01)). The second moments have Delta = spread C/M. The
-    gradients of W and b each have Delta = 2/M in units of their clips and travel in one vector, which one
-    subject moves by 2 sqrt(2)/M; the noise is the same on all its numbers, so it is the paper's on both.
+    The noise is tau = Delta/epsilon_i sqrt(2 log(1.25/0.01)). The second moments have Delta = spread C/M. The
+    gradients of W and b each have Delta = 2/M in units of their clips. They are sent in one vector of
+    sensitivity 2 sqrt(2)/M with the same noise on all its numbers, so both have the paper's noise.
 
-    The contract's own epsilon does not matter: mu is inversely proportional to the noise, so what its
-    releases cost at the paper's noise follows, and the split of the budget with it.
+    The contract's own epsilon does not matter: mu is inversely proportional to the noise, which determines
+    the cost of the releases at the paper's noise, and so the split of the budget.
     """
     if not isinstance(method, PaperMethod):
-        raise InputError("an epsilon per iteration belongs to the paper's method, and the study has another")
+        raise InputError(
+            "an epsilon per iteration is only for the method 'paper', but the study has another method; give "
+            "the method 'paper' or a total epsilon"
+        )
     epsilon_i = validate.positive("epsilon_per_iteration", epsilon_per_iteration)
     if not LEAST_EPSILON <= epsilon_i <= MOST_EPSILON:
         raise InputError(
-            f"epsilon_per_iteration must lie between {LEAST_EPSILON:g} and {MOST_EPSILON:g}, "
-            f"got {epsilon_i:g}"
+            f"epsilon_per_iteration must be between {LEAST_EPSILON:g} and {MOST_EPSILON:g}, got {epsilon_i:g}"
         )
     contract = replace(contract, reserve=0.0)
     parts = _costs(contract, epsilon_i)
@@ -48,8 +50,8 @@ def paper_noise(
     epsilon = gaussian_epsilon(math.sqrt(total), spendable_delta(contract))
     if epsilon == 0:
         raise InputError(
-            f"epsilon_per_iteration {epsilon_i:g} comes to a total epsilon of 0 at delta "
-            f"{contract.delta:g}, for which there is no plan"
+            f"epsilon_per_iteration {epsilon_i:g} gives a total epsilon of 0 at delta {contract.delta:g}, "
+            "which cannot be planned; give a larger epsilon_per_iteration or a smaller delta"
         )
     method = replace(method, pca_share=parts[PCA] / total)
     return method, replace(contract, stages=method.stages(), epsilon=(epsilon,) * len(contract.subjects))
@@ -74,11 +76,11 @@ def _paper_sensitivities(contract: Contract) -> tuple[float, float]:
 
 
 def paper_says(contract: Contract, method: PaperMethod, releases: list[ReleasePlan]) -> dict[str, float]:
-    """Return what the paper's formulas give for the same noise: the gradient descent alone, PCA left out.
+    """Return epsilon by the paper's formulas for the same noise, for gradient descent alone, without PCA.
 
     The paper adds noise tau_W to the mean gradient of W, of sensitivity Delta_W = 2 B_G/M, and tau_b to that
-    of b, Delta_b = 2 B_h/M. Here both travel in units of their clips with the same noise sigma, so that
-    tau_W = B_G sigma, tau_b = B_h sigma, and both ratios tau/Delta are sigma M/2.
+    of b, of sensitivity Delta_b = 2 B_h/M. Here both are sent in units of their clips with the same noise
+    sigma, so tau_W = B_G sigma, tau_b = B_h sigma, and both ratios tau/Delta are sigma M/2.
     """
     s, j, delta = len(contract.subjects), method.max_iter, contract.delta
     rate = method.learning_rate or default_learning_rate(method.n_components)
@@ -98,7 +100,7 @@ def paper_says(contract: Contract, method: PaperMethod, releases: list[ReleasePl
 
 
 def _theorem_1_epsilon(ratio: float, n_sites: int, n_colluding: int, delta: float) -> float:
-    """Return epsilon at which Theorem 1 gives delta, or NaN beyond its ranges of epsilon and S_C.
+    """Return the epsilon at which Theorem 1 gives delta; NaN outside its ranges of epsilon and S_C.
 
     ``ratio`` is tau_pool over the sensitivity of the mean; in the paper's units tau = ratio, N = S.
     """

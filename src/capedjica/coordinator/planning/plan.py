@@ -1,10 +1,10 @@
-r"""What a study will release, how noisy it will be and what it will cost, before anything is computed.
+r"""Plan of a study: its releases, their noise and their privacy cost, before the run starts.
 
-The stages are those of the study's method, and noise and mu of each release are those of the run
-(:mod:`capedjica.study.planned_releases`), down to the grid of the integers that sites exchange.
+The stages are those of the study's method. Noise and mu of each release are exactly those of the run
+(:mod:`capedjica.study.planned_releases`), including the integer grid on which sites exchange numbers.
 
-Sites are weighted by their subjects, so with equal budgets every site pays the same mu. At equal mu the
-variance of a mean, against that of a trusted curator who holds all data (*pooled*), is then
+Sites are weighted by their number of subjects, so with equal budgets every site is charged the same mu. At
+equal mu, the variance of a mean relative to that of a trusted curator who holds all data (*pooled*) is
 
 =============  =============================================
 pooled         1
@@ -48,13 +48,13 @@ from capedjica.tools.toml import listed
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One kind of release: a mean of vectors of ``n_values`` numbers, made ``n_releases`` times at most.
+    """One kind of release: a mean of vectors of ``n_values`` numbers, made at most ``n_releases`` times.
 
-    ``spread`` is how far one subject moves the mean in units of C/M (C is ``clip``). ``share`` is the stage's
-    part of the budget (of mu^2). ``mu`` is exact, per release, for the site that gives most. ``noise`` is the
-    standard deviation of each number of the mean, ``noise_norm`` the typical length of the noise vector,
-    sqrt(n_values) noise, in units of C, which is the longest that a mean of clipped vectors can be: above 1
-    one release has more noise than signal. ``epsilon`` is that of all releases of the stage.
+    ``spread`` is the sensitivity of the mean in units of C/M (C is ``clip``). ``share`` is the stage's
+    fraction of the budget (of mu^2). ``mu`` is exact, per release, for the site with the highest cost.
+    ``noise`` is the standard deviation of the noise on each number of the mean. ``noise_norm`` is the typical
+    norm of the noise vector, sqrt(n_values) noise, in units of C, the largest norm of a mean of clipped
+    vectors; above 1, one release has more noise than signal. ``epsilon`` is the total of the stage.
     """
 
     name: str
@@ -71,9 +71,9 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class SitePlan:
-    """What a protected unit of a site is exposed to: ``budget`` at most, ``epsilon`` by planned releases.
+    """Privacy loss of a protected unit of a site: at most ``budget``, and ``epsilon`` by planned releases.
 
-    The difference is the reserve, and what a site has left where the budgets of others are smaller.
+    The difference is the reserve, and the rest of a site's budget if the budgets of others are smaller.
     """
 
     name: str
@@ -84,13 +84,12 @@ class SitePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study as it will be run: what it releases, what it costs, and how that compares.
+    """Plan of a study: its releases, their cost, and comparisons with other settings.
 
-    ``epsilon`` is the total of the planned releases for the site that gives most, under every accountant;
-    ``epsilon_descent`` and ``paper_says`` are there for the paper's method, to be compared with each other.
-    ``detectable`` are the differences that group comparisons can find, in standard deviations.
-    Questions that make no sense for the mechanism have no answer, and where nobody is protected, every cost
-    is infinite.
+    ``epsilon`` is the total of the planned releases for the site with the highest cost, by accountant.
+    ``epsilon_descent`` and ``paper_says`` exist for the paper's method only, for comparison with each other.
+    ``detectable`` holds the detectable differences of group comparisons, in standard deviations.
+    Fields that do not apply to the mechanism are empty. Without privacy protection, every cost is infinite.
     """
 
     study: Study
@@ -109,21 +108,21 @@ class Plan:
 
     @property
     def budget(self) -> float:
-        """The guarantee: the largest budget of a site, infinite without privacy."""
+        """The guarantee: the largest budget of any site; infinite without privacy."""
         return max(site.budget for site in self.sites)
 
     @property
     def subject_epsilon(self) -> float:
-        """The same for a whole subject, which may hold several protected units."""
+        """The guarantee for a whole subject, which may comprise several protected units."""
         return self.contract.guarantee().person_epsilon
 
     @property
     def curious_site_epsilon(self) -> float | None:
-        """Epsilon against one curious site, where no site is covered; None elsewhere."""
+        """Epsilon against one curious site if no colluding site is covered; otherwise None."""
         return self.contract.guarantee().curious_site_epsilon
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, for JSON; null where one is infinite or does not exist."""
+        """Return all values in a form suitable for JSON, with null for infinite or missing numbers."""
         numbers = {
             field: getattr(self, field)
             for field in self.__dataclass_fields__
@@ -167,18 +166,18 @@ def _setting(study: Study, contract: Contract) -> dict[str, Any]:
     }
 
 
-# A study that is only thought of
+# Hypothetical studies
 
 
 def spread_subjects(subjects: Sequence[int], n_sites: int) -> tuple[int, ...]:
-    """Return subjects per site: one number is divided as evenly as it goes, several are taken as they are."""
+    """Return the subjects per site; a single number is divided as evenly as possible among the sites."""
     validate.count("sites", n_sites, minimum=2)
     if len(subjects) == 1:
         total = validate.count("subjects", subjects[0], minimum=n_sites)
         return tuple(total // n_sites + (site < total % n_sites) for site in range(n_sites))
     if len(subjects) != n_sites:
         raise InputError(
-            f"subjects must be one number or one per site, {n_sites}; got {len(subjects)} numbers"
+            f"subjects must be one number or one per site ({n_sites}), got {len(subjects)} numbers"
         )
     return tuple(subjects)
 
@@ -186,7 +185,7 @@ def spread_subjects(subjects: Sequence[int], n_sites: int) -> tuple[int, ...]:
 def sketch(
     subjects: Sequence[int], analysis: AnalysisTable, features: FeatureTable, privacy: PrivacyTable
 ) -> Study:
-    """Return a study of sites of which only the sizes are known; a plan needs no more."""
+    """Return a study with placeholder sites of the given sizes, which is sufficient for a plan."""
     sites = tuple(
         SiteTable(name=site.name, subjects=size, card=site.card)
         for size, site in zip(subjects, map(nobody, count(1)), strict=False)
@@ -203,14 +202,14 @@ def sketch(
 
 
 def plan_study(study: Study) -> Plan:
-    """Plan a study as it is."""
+    """Return the plan of a study."""
     paper = [step.analysis for step in study.steps if isinstance(step.analysis, PaperMethod)]
     alone = paper[0] if paper and len(study.steps) == 1 else None
     return _plan(study, alone, study.contract)
 
 
 def plan_paper_noise(study: Study, epsilon_per_iteration: float) -> Plan:
-    """Plan a study of the paper's method at the paper's noise instead of at an epsilon, which is found."""
+    """Return the plan of a study by the paper's method, given the paper's noise instead of an epsilon."""
     method, contract = paper_noise(study.analysis, study.contract, epsilon_per_iteration)
     return _plan(study, method, contract)
 
@@ -276,7 +275,7 @@ def _site_plans(contract: Contract, releases: list[ReleasePlan]) -> list[SitePla
 
 
 def _totals(stages: list[StagePlan], delta: float) -> dict[str, float]:
-    """Total epsilon under every accountant."""
+    """Return the total epsilon by each accountant."""
     totals = {}
     for name in ACCOUNTANTS:
         ledger = accountant(name, delta)
@@ -295,14 +294,14 @@ def _warnings(contract: Contract) -> list[str]:
         warnings.append(f"{guarantee.does_not_hold}{advice}")
     if contract.mechanism == "cape" and whom.n_sites == len(contract.subjects) - 1:
         warnings.append(
-            "All sites but one may collude: each site adds as much noise as if it published alone, "
-            "so nothing is gained over the conventional scheme."
+            "All sites but one may collude: each site adds as much noise as if it published its sums alone, "
+            "so there is no gain over the conventional mechanism."
         )
     return warnings
 
 
 def _numbers(study: Study, stages: list[StagePlan]) -> list[str]:
-    """Return what can be told of the number of components, where that is open or nothing can."""
+    """Return notes on how well the number of components can be determined."""
     tables = [step.table for step in study.steps if isinstance(step.table, IcaTable)]
     subspaces = [stage for stage in stages if stage.name.endswith("subspace")]
     if len(tables) != 1 or len(subspaces) != 1 or tables[0].method not in WITH_AUTO:
@@ -311,12 +310,13 @@ def _numbers(study: Study, stages: list[StagePlan]) -> list[str]:
     shared = least_shared(size, tables[0].most_components, subspaces[0].noise)
     if shared >= 1:
         return [
-            "The number of components is not determinable: at this noise no direction of the subspace stands "
-            "out, even one that everybody has. More people or a larger epsilon would change that."
+            "The number of components cannot be determined: at this noise level no direction of the subspace "
+            "can be detected, not even one shared by all participants. More participants or a larger epsilon "
+            "would help."
         ]
     said = (
-        "Number of components: a direction stands out of the noise if, on average, at least "
-        f"{math.ceil(100 * shared)}% of it lies in people's own leading directions."
+        "Number of components: a direction can be distinguished from noise if, on average, at least "
+        f"{math.ceil(100 * shared)}% of it lies in the participants' own leading directions."
     )
     return [said] if tables[0].auto else []
 

@@ -1,4 +1,4 @@
-"""A plan in words and tables, for the terminal."""
+"""Text and tables of a plan, for the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAPER: Final = {
 
 
 def show_plan(plan: Plan, console: Console) -> None:
-    """Print a plan; every number is one of ``plan.as_dict()``."""
+    """Print a plan; every number is also in ``plan.as_dict()``."""
     _show_setting(plan, console)
     _show_stages(plan, console)
     _show_detectable(plan, console)
@@ -81,20 +81,20 @@ def _show_stages(plan: Plan, console: Console) -> None:
         ]
         for stage in plan.stages
     ]
-    show_heading("What is released", console)
+    show_heading("Releases", console)
     show_table(columns, rows, console)
     show_paragraph(
-        "noise: standard deviation on each number. noise/clip: length of all of it together against the "
-        "longest that the mean can be; above 1, one release has more noise than signal. mu: how far one "
-        f"{plan.contract.unit.named()} can move what the adversary sees, in standard deviations. epsilon: "
-        "of the whole stage.",
+        "noise: standard deviation on each number. noise/clip: norm of the noise relative to the largest "
+        "norm of the mean; above 1, one release has more noise than signal. mu: largest shift of the "
+        f"adversary's view due to one {plan.contract.unit.named()}, in standard deviations. epsilon: total "
+        "of the stage.",
         console,
         "dim",
     )
 
 
 def _show_detectable(plan: Plan, console: Console) -> None:
-    """Print which differences group comparisons can find, beforehand."""
+    """Print the detectable differences of group comparisons."""
     if not plan.detectable:
         return
     rows = [
@@ -108,27 +108,27 @@ def _show_detectable(plan: Plan, console: Console) -> None:
         for name, found in plan.detectable.items()
         for one in found
     ]
-    show_heading("Which differences can be found?", console)
-    show_table(["between", "outcomes", "by one test", "among all", "by one, no privacy"], rows, console)
+    show_heading("Detectable differences", console)
+    show_table(["contrast", "outcomes", "one test", "all outcomes", "one, no privacy"], rows, console)
     show_paragraph(
-        f"In standard deviations of an outcome, found with a probability of {POWER:.0%} by a test at 5%, and "
-        "by one that allows for all outcomes (Bonferroni). It counts on centre and scale that are about "
-        "right and, of groups, on one of a third of the people at every site.",
+        f"In standard deviations of an outcome, detected with a power of {POWER:.0%} by one test at 5%, and "
+        "with correction for all outcomes (Bonferroni). Assumes that centre and scale are approximately "
+        "right and that one group has a third of the participants at every site.",
         console,
         "dim",
     )
 
 
 def _show_sites(plan: Plan, console: Console) -> None:
-    """Print what each site may spend and is planned to, where sites differ."""
+    """Print the budget and the planned cost of each site, if sites differ."""
     if len({(site.budget, round_up(site.epsilon)) for site in plan.sites}) == 1:
         return
     rows = [
         [site.name, f"{site.subjects:,}", round_up(site.budget), round_up(site.epsilon)]
         for site in plan.sites
     ]
-    show_heading("What each site spends", console)
-    show_table(["site", "people", "budget (epsilon)", "planned"], rows, console)
+    show_heading("Cost by site", console)
+    show_table(["site", "participants", "budget (epsilon)", "planned"], rows, console)
 
 
 def _show_totals(plan: Plan, console: Console) -> None:
@@ -146,14 +146,15 @@ def _show_totals(plan: Plan, console: Console) -> None:
     show_table(columns, rows, console, strong=0)
     if plan.contract.reserve:
         show_paragraph(
-            f"{plan.contract.reserve:.4g} of the budget (of mu^2) is held back for what must be asked again.",
+            f"{plan.contract.reserve:.4g} of the budget (of mu^2) is reserved for releases that must be "
+            "repeated.",
             console,
             "dim",
         )
     if plan.paper_says:
         show_paragraph(
-            "The paper leaves capePCA out, and its formulas are no guarantee. A dash: it has none for this "
-            "case.",
+            "The paper's accounting omits capePCA, and its formulas are not a guarantee. A dash means that "
+            "the paper has no formula for this case.",
             console,
             "dim",
         )
@@ -164,27 +165,27 @@ def _show_comparison(plan: Plan, console: Console) -> None:
         [name, f"{row['variance_at_equal_epsilon']:.4g}x", round_up(row["epsilon_at_equal_noise"])]
         for name, row in plan.comparison.items()
     ]
-    show_heading("Other ways to the same means", console)
+    show_heading("Comparison of mechanisms", console)
     show_table(["mechanism", "variance at this epsilon", "epsilon at this noise"], rows, console)
     show_paragraph(
         "pooled: a trusted curator holds all data. conventional: each site adds all the noise it needs. "
-        "local: the largest site works alone.",
+        "local: only the largest site is used.",
         console,
         "dim",
     )
 
 
 def _show_questions(plan: Plan, console: Console) -> None:
-    show_heading("How many people, at this noise?", console)
+    show_heading("Participants needed at this noise", console)
     rows = [[f"{row['epsilon']:g}", f"{row['subjects']:,}"] for row in plan.subjects_needed]
-    show_table(["total epsilon", "people"], rows, console)
+    show_table(["total epsilon", "participants"], rows, console)
     if plan.colluding:
         _show_colluding(plan, console)
     if plan.one_more_site:
         more = plan.one_more_site
-        show_heading("What does one more site buy?", console)
+        show_heading("Effect of one more site", console)
         show_paragraph(
-            f"With {more['subjects_added']:,} more people: epsilon "
+            f"With {more['subjects_added']:,} more participants: epsilon "
             f"{round_up(more['epsilon_at_equal_noise'])} at this noise, or "
             f"{more['noise_at_equal_epsilon']:.4g}x the noise at this epsilon.",
             console,
@@ -192,7 +193,7 @@ def _show_questions(plan: Plan, console: Console) -> None:
 
 
 def _show_colluding(plan: Plan, console: Console) -> None:
-    show_heading("How many sites may collude, at this noise?", console)
+    show_heading("Epsilon by number of colluding sites, at this noise", console)
     rows = [
         [
             str(row["n_colluding"]),
@@ -201,16 +202,16 @@ def _show_colluding(plan: Plan, console: Console) -> None:
         ]
         for row in plan.colluding
     ]
-    show_table(["colluding", "epsilon", "sites that must stay to the end, at least"], rows, console)
+    show_table(["colluding", "epsilon", "minimum number of sites that must finish"], rows, console)
 
 
-# Columns of the terminal for a bar.
+# Width of a bar in terminal columns.
 BAR: Final = 28
 NUMBERS: Final = ("gain index", "from", "to", "maps")
 
 
 def show_prediction(prediction: Prediction, console: Console) -> None:
-    """Print a prediction as a chart; every number is one of ``prediction.as_dict()``."""
+    """Print a prediction as a chart; every number is also in ``prediction.as_dict()``."""
     qualities = prediction.qualities
     full, line = "#|" if console.options.ascii_only else "█│"
     largest = max(2 * USABLE, *(quality.gain_index for quality in qualities))
@@ -230,7 +231,7 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
                 f"{quality.map_correlation:.2f}",
             ]
         )
-    show_heading("How good will the maps be? (a prediction)", console)
+    show_heading("Predicted quality of the maps", console)
     strong = qualities.index(prediction.planned)
     show_table(["epsilon", title, *NUMBERS], rows, console, strong)
     show_paragraph(_how(prediction), console, "dim")
@@ -240,18 +241,19 @@ def show_prediction(prediction: Prediction, console: Console) -> None:
 def _how(prediction: Prediction) -> str:
     text = (
         f"Gain index (0 is perfect) and correlation of the maps with the true ones: medians of "
-        f"{prediction.repetitions} simulations, with the least and the greatest gain index, which tells how "
-        f"well networks are told apart; what noise their pictures have shows in the maps alone. Simulated: "
-        f"{prediction.simulated_subjects:,} people with the noise planned for {prediction.subjects:,}"
+        f"{prediction.repetitions} simulations, with the range of the gain index. This index measures how "
+        "well the networks are separated; only the correlation also includes the noise in the maps. "
+        f"Simulated: {prediction.simulated_subjects:,} participants with the noise planned for "
+        f"{prediction.subjects:,}"
     )
     if prediction.simulated_subjects < prediction.subjects:
-        text += ", their larger sampling error taken off the gain index"
+        text += ", with the gain index corrected for their larger sampling error"
     if prediction.subspace_noise_factor != 1:
         text += (
-            f"; images of {prediction.image_side} x {prediction.image_side} pixels, the noise of the "
-            f"subspace times {prediction.subspace_noise_factor:.3g} to make up for their size"
+            f"; images of {prediction.image_side} x {prediction.image_side} pixels, with the subspace noise "
+            f"multiplied by {prediction.subspace_noise_factor:.3g} to correct for their size"
         )
     if prediction.template_correlation is not None:
         known = f"{prediction.template_correlation:g}"
-        text += f"; they begin at a template whose maps correlate with the true ones by {known}"
+        text += f"; estimation starts from a template whose maps correlate with the true ones by {known}"
     return f"{text}."

@@ -1,30 +1,31 @@
-r"""How good the maps of a planned study will be: predicted by simulation, from public quantities alone.
+r"""Prediction of map quality for a planned study, by simulation from public quantities only.
 
-The method's own code analyses simulated subjects (:mod:`capedjica.data.simulated.synthetic`), and the means
-it asks for get Gaussian noise of exactly the standard deviation that each release of the plan will have
-(:mod:`capedjica.study.planned_releases`). No scan is looked at, so a prediction costs no privacy, and it
-follows the method when that changes. Three things make it quick.
+The method's own code analyses simulated subjects (:mod:`capedjica.data.simulated.synthetic`). The means it
+requests get Gaussian noise with exactly the standard deviation of each release of the plan
+(:mod:`capedjica.study.planned_releases`). No scans are read, so a prediction has no privacy cost. Three
+simplifications make it fast.
 
-**Fewer subjects.** The noise of a mean is planned, whatever the number of subjects; what changes with fewer
-of them is the sampling error, :math:`\sqrt{M/m}` times that of the study when m stand for M. An index of
-errors adds independent ones in squares, so with :math:`q_0` that of the same subjects without noise
+**Fewer subjects.** The noise of a mean is given by the plan, for any number of subjects. With m simulated
+subjects in place of M, only the sampling error differs: it is :math:`\sqrt{M/m}` times that of the study.
+Independent errors add in squares, so with the gain index :math:`q_0` of the same subjects without noise
 
 .. math:: \hat q^2 = \max\bigl(q^2 - (1 - m/M)\, q_0^2,\; (m/M)\, q_0^2\bigr)                             (1)
 
-(:math:`q_0` is the median over the repetitions: without noise an analysis may by chance come to rest with two
-networks exchanged in part). The correlation of the maps is left as it is, too low by what few subjects cost.
+(:math:`q_0` is the median over the repetitions: without noise an analysis may by chance converge with two
+networks partly mixed). The correlation of the maps is not corrected, so it is too low if fewer subjects were
+simulated.
 
-**Smaller images.** Maps of networks are compact, so what an image of D pixels adds, beyond a few pixels per
-network, is noise in the first stage. Noise of standard deviation :math:`\sigma` on the svec of a mean
-projector turns the subspace out of its place by :math:`E = V_\perp' N V`, a (K - R, R) matrix of independent
-numbers of variance :math:`\sigma^2/2`. What is lost inside is :math:`1 - E'E/2`, of mean
-:math:`1 - \sigma^2 (K - R)/4`: the same when :math:`\sigma` is multiplied by
-:math:`\sqrt{(K - R)/(K' - R)}` for K' numbers in place of K.
+**Smaller images.** Maps of networks are compact, so beyond a few pixels per network, more pixels only add
+noise in the first stage. Noise of standard deviation :math:`\sigma` on the svec of a mean projector rotates
+the subspace by :math:`E = V_\perp' N V`, a (K - R, R) matrix of independent numbers of variance
+:math:`\sigma^2/2`. The part that remains inside is :math:`1 - E'E/2`, of mean :math:`1 - \sigma^2 (K - R)/4`.
+This is unchanged for K' numbers in place of K if :math:`\sigma` is multiplied by
+:math:`\sqrt{(K - R)/(K' - R)}`.
 
-**Few repetitions**, each with maps and subjects of its own: the median is shown, and the range.
+**Few repetitions**, each with its own maps and subjects: the median and the range are reported.
 
-Methods that begin at a template are given one that is as good as public templates are: the true maps, each
-with so much of other smooth maps that both correlate by `TEMPLATE_CORRELATION`.
+Methods that start from a template are given one of typical public quality: the true maps, each mixed with
+another smooth map so that both correlate by `TEMPLATE_CORRELATION`.
 """
 
 from __future__ import annotations
@@ -55,28 +56,28 @@ from capedjica.study.study_file import Study
 from capedjica.tools.arrays import FloatArray
 
 CAVEAT: Final = (
-    "Predicted on simulated data of compact, independent networks, as the paper's. Real data are harder: on "
-    "ABIDE (1,017 people, 20 components) the gain index against a pooled analysis was about 0.15 at epsilon "
-    "3, 0.11 at 5 and 0.09 at 10. No scan was looked at, so a prediction costs no privacy."
+    "Predicted on simulated data with compact, independent networks, as in the paper. Real data are harder: "
+    "on ABIDE (1,017 participants, 20 components) the gain index against a pooled analysis was about 0.15 at "
+    "epsilon 3, 0.11 at 5 and 0.09 at 10. No scans were read, so a prediction has no privacy cost."
 )
-# Budgets that are predicted, against the planned one.
+# Budgets for which a prediction is made, relative to the planned one.
 FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 REPETITIONS: Final = 3
 # The paper calls an estimate usable up to this gain index.
 USABLE: Final = 0.1
-# Gain index and map correlation at worst.
+# Worst possible gain index and map correlation.
 NOTHING_FOUND: Final = (1.0, 0.0)
 MOST_SUBJECTS: Final = 128
 FEWEST_SUBJECTS: Final = 16
-# Numbers of all simulated scans together, 256 MB in single precision, unless so few subjects are too large.
+# Numbers in all simulated scans (256 MB in single precision), unless FEWEST_SUBJECTS need more.
 MOST_NUMBERS: Final = 2**26
 LARGEST_SIDE: Final = 30
-# Pixels of a side for each network along it: fewer would not show the maps, more would show no more of them.
+# Pixels per network along each side: fewer would not resolve the maps, more would add no detail.
 FEWEST_PIXELS: Final = 2
 FEWEST_PIXELS_IN_BASIS: Final = 3
 ENOUGH_PIXELS: Final = 6
 MOST_COMPONENTS: Final = 100
-# With the true maps; templates from other people of ABIDE correlate with a study's networks by 0.7 to 0.8.
+# With the true maps; templates from other ABIDE participants correlate with a study's networks by 0.7 to 0.8.
 TEMPLATE_CORRELATION: Final = 0.75
 # Statistics whose noise grows with the features.
 _OF_FEATURES: Final = ("subspace", DIFFERENCE)
@@ -85,9 +86,9 @@ LONGEST_SIMULATED: Final = 4096
 
 @dataclass(frozen=True)
 class PredictedQuality:
-    """What is predicted at one budget: medians over the repetitions, and the least and the most of them.
+    """Predicted quality at one budget: medians and ranges over the repetitions.
 
-    ``epsilon`` is the guarantee, the largest budget of a site.
+    ``epsilon`` is the guarantee, the largest budget of any site.
     """
 
     epsilon: float
@@ -100,11 +101,11 @@ class PredictedQuality:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted at some budgets, in rising order; ``epsilon`` is infinite without privacy.
+    """Predicted quality at several budgets, in increasing order; ``epsilon`` is infinite without privacy.
 
-    In each of ``repetitions``, ``simulated_subjects`` stood for the ``subjects`` that take part, images of
-    ``image_side`` x ``image_side`` pixels for the features; ``subspace_noise_factor`` made up for their size.
-    ``template_correlation`` is how good the template was, for methods that begin at one.
+    In each of ``repetitions``, ``simulated_subjects`` represented the ``subjects`` of the study, and images
+    of ``image_side`` x ``image_side`` pixels its features; ``subspace_noise_factor`` corrected for their
+    size. ``template_correlation`` is the quality of the template, for methods that start from one.
     """
 
     qualities: list[PredictedQuality]
@@ -117,18 +118,18 @@ class Prediction:
 
     @property
     def planned(self) -> PredictedQuality:
-        """The planned study."""
+        """Predicted quality of the planned study."""
         return next(quality for quality in self.qualities if quality.planned)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers, for JSON; null for an infinite epsilon."""
+        """Return all values in a form suitable for JSON, with null for an infinite epsilon."""
         result = asdict(self) | {"usable_below": USABLE, "caveat": CAVEAT}
         for quality in result["qualities"]:
             quality["epsilon"] = quality["epsilon"] if math.isfinite(quality["epsilon"]) else None
         return result
 
 
-# What is simulated
+# Simulation
 
 
 Predictable = SubjectMethod | GuidedMethod | TemplateMethod | SpatialMethod
@@ -136,7 +137,7 @@ Predictable = SubjectMethod | GuidedMethod | TemplateMethod | SpatialMethod
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """A study as it is simulated: the method, and the noise of each stage's means."""
+    """A simulated study: the method, and the noise of each stage's means."""
 
     method: Predictable
     noise: tuple[float, ...]
@@ -152,14 +153,14 @@ class Simulated:
         return Simulated(method, (0.0,) * len(method.stages()))
 
     def on(self, data: SyntheticStudy) -> Simulated:
-        """Return the same with a template near the true maps, where the method begins at one."""
+        """Return the same with a template close to the true maps, if the method starts from one."""
         if not isinstance(self.method, GuidedMethod | TemplateMethod):
             return self
         return replace(self, method=replace(self.method, template=near(data.mixing.T)))
 
 
 def near(maps: FloatArray) -> Template:
-    """Return a template of maps (R, side x side), each with so much of a smooth map of public numbers."""
+    """Return a template from maps (R, side x side), each mixed with a smooth random map from a fixed seed."""
     side = math.isqrt(maps.shape[1])
     basis = low_pass((side, side))[1:]
     centred = maps - maps.mean(axis=1, keepdims=True)
@@ -173,7 +174,7 @@ def near(maps: FloatArray) -> Template:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a study is simulated with."""
+    """Sizes of a simulation."""
 
     n_subjects: int
     n_components: int
@@ -183,7 +184,7 @@ class Setup:
 
     @classmethod
     def of(cls, study: Study) -> Setup:
-        """Choose the numbers for a study; refuse one whose simulation would take too long."""
+        """Choose the sizes for a study; refuse one whose simulation would take too long."""
         method = _predictable(study)
         n_components = _size_of(method)[2]
         for key, given, most in (
@@ -191,7 +192,7 @@ class Setup:
             ("scan_length", method.scan_length, LONGEST_SIMULATED),
         ):
             if given > most:
-                raise InputError(f"a prediction is for {key} of at most {most}, got {given}")
+                raise InputError(f"a prediction needs {key} of at most {most}, got {given}")
         side = image_side(method)
         n_planned = sum(study.contract.participants.values())
         affordable = max(FEWEST_SUBJECTS, MOST_NUMBERS // (side**2 * method.scan_length))
@@ -199,11 +200,11 @@ class Setup:
         return cls(n_subjects, n_components, method.scan_length, side, n_planned)
 
     def data(self, seed: int) -> SyntheticStudy:
-        """Make maps and subjects."""
+        """Simulate maps and subjects."""
         return make_synthetic(1, self.n_subjects, self.n_components, self.scan_length, self.image_side, seed)
 
     def simulated(self, study: Study) -> Simulated:
-        """Return a study as it is simulated on images of this size."""
+        """Return the simulated study for images of this size."""
         planned, side = _predictable(study), self.image_side
         method = _of_size(planned, side)
         factor = subspace_noise_factor(planned, method)
@@ -215,13 +216,13 @@ class Setup:
 
 
 def _of_size(planned: Predictable, side: int) -> Predictable:
-    """Return a method for images of ``side`` x ``side`` pixels that asks what the planned one asks."""
+    """Return a method for images of ``side`` x ``side`` pixels with the same queries as the planned one."""
     basis = None if planned.basis is None else low_pass((side, side))
     if isinstance(planned, SubjectMethod):
         return replace(planned, n_features=side**2, max_rotations=planned.n_rotations, basis=basis)
     if isinstance(planned, SpatialMethod):
         return replace(planned, n_features=side**2, basis=basis)
-    # In place of the one that is near the true maps of each simulation.
+    # A placeholder, replaced in each simulation by a template close to its true maps.
     maps = np.eye(side**2) if basis is None else basis
     template = Template.of(maps[: planned.template.n_networks])
     if isinstance(planned, TemplateMethod):
@@ -235,13 +236,13 @@ def _predictable(study: Study) -> Predictable:
         return study.analysis
     kinds = ", ".join(getattr(step.table, "method", step.table.kind) for step in study.steps)
     raise InputError(
-        "only brain networks alone, by method 'subject', 'guided', 'template' or 'spatial', can be "
-        f"predicted; the plan has '{kinds}'"
+        "a prediction needs a study with a single analysis, of brain networks by method 'subject', 'guided', "
+        f"'template' or 'spatial'; the plan has '{kinds}'"
     )
 
 
 def _size_of(method: Predictable) -> tuple[int, int, int]:
-    """Return D, K and R."""
+    """Return the numbers of features (D), of kept basis coefficients (K) and of networks (R)."""
     if isinstance(method, TemplateMethod):
         networks, features = method.template.maps.shape
         return features, features if method.basis is None else len(method.basis), networks
@@ -249,7 +250,7 @@ def _size_of(method: Predictable) -> tuple[int, int, int]:
 
 
 def image_side(method: Predictable) -> int:
-    """Return the side of a square image of about the features, within what is of use and quick."""
+    """Return the side of a square image with about as many pixels as features, within useful limits."""
     n_features, _, n_components = _size_of(method)
     along, in_basis = math.ceil(math.sqrt(n_components)), method.basis is not None
     fewest = along * (FEWEST_PIXELS_IN_BASIS if in_basis else FEWEST_PIXELS)
@@ -258,13 +259,13 @@ def image_side(method: Predictable) -> int:
 
 
 def subspace_noise_factor(planned: Predictable, simulated: Predictable) -> float:
-    """Return by what the noise of statistics of all features makes up for the numbers that are left out."""
+    """Return the noise factor for statistics of all features that compensates for smaller images."""
     (_, kept, r), (_, kept_simulated, _) = _size_of(planned), _size_of(simulated)
     return math.sqrt((kept - r) / (kept_simulated - r))
 
 
 def with_budget(study: Study, factor: float) -> Study:
-    """Return a study whose sites have so many times the budget."""
+    """Return a study with all budgets multiplied by ``factor``."""
 
     def times(epsilon: float | None) -> float | None:
         return None if epsilon is None else factor * epsilon
@@ -279,7 +280,7 @@ def with_budget(study: Study, factor: float) -> Study:
 
 
 def clipped_mean(batches: Iterable[FloatArray], clip: float) -> FloatArray:
-    """Return the mean of rows, each shortened to ``clip``."""
+    """Return the mean of rows, each clipped to norm ``clip``."""
     total, count = np.zeros(1), 0
     for rows in batches:
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -289,19 +290,19 @@ def clipped_mean(batches: Iterable[FloatArray], clip: float) -> FloatArray:
 
 
 class SimulatedSubjects:
-    """Simulated subjects of known truth, analysed as often as wanted."""
+    """Simulated subjects with known ground truth, for any number of analyses."""
 
     def __init__(self, data: SyntheticStudy) -> None:
         self.data = data
         self._subspace: FloatArray | None = None
 
     def means_of(self, method: Predictable) -> Callable[[int, bytes, bytes], FloatArray]:
-        """Return what gives the mean of a stage's vectors, without noise."""
+        """Return a function that computes the mean of a stage's vectors, without noise."""
         site, stages = method.site(self.data.sites[0]), method.stages()
 
         def mean(stage: int, published: bytes, state: bytes) -> FloatArray:
             query = stages[stage].query
-            # The same whatever was published, and for every analysis.
+            # This mean does not depend on published data and is the same for every analysis.
             known = self._subspace if query.label == "subspace" else None
             vectors = cast(Iterable[FloatArray], site(stage, published, state))
             value = clipped_mean(vectors, query.clip) if known is None else known
@@ -313,11 +314,11 @@ class SimulatedSubjects:
 
     @property
     def n_subjects(self) -> int:
-        """How many there are."""
+        """Number of simulated subjects."""
         return len(self.data.sites[0])
 
     def score(self, simulated: Simulated, seed: int) -> tuple[float, float]:
-        """Return gain index and map correlation of one analysis; the worst if noise makes it break down."""
+        """Return gain index and map correlation of one analysis; the worst values if it fails numerically."""
         try:
             with np.errstate(divide="raise", over="raise", invalid="raise"):
                 means = NoisyMeans(self.means_of(simulated.method), simulated.noise, seed, self.n_subjects)
@@ -330,7 +331,7 @@ class SimulatedSubjects:
 
 
 class NoisyMeans:
-    """Means over simulated subjects with the noise of the planned releases; it protects nobody real."""
+    """Means over simulated subjects with the noise of the planned releases, not for real data."""
 
     def __init__(
         self,
@@ -351,7 +352,7 @@ class NoisyMeans:
         return noisy
 
     def publish(self, data: bytes) -> None:
-        """Hand public data to the subjects."""
+        """Make public data available to the subjects."""
         self._published = data
 
 
@@ -359,17 +360,17 @@ class NoisyMeans:
 
 
 def predict(study: Study, progress: Callable[[int], None] | None = None, seed: int = 0) -> Prediction:
-    """Predict the quality of a planned study at its budget and some others around it.
+    """Predict the quality of a planned study at its budget and at several others.
 
     Parameters
     ----------
     study : Study
-        Of method "subject".
+        A study with one analysis of brain networks, by method "subject", "guided", "template" or "spatial".
     progress : callable, optional
-        ``progress(total)`` after each of ``total`` analyses.
+        ``progress(total)`` is called after each of ``total`` analyses.
     seed : int
-        Of maps, subjects and noise; predictions from the same seed differ by rounding, which analyses that
-        are mostly noise magnify.
+        Seed of maps, subjects and noise. Predictions from the same seed differ only by rounding, which is
+        amplified in analyses that are mostly noise.
     """
     setup, budgets = Setup.of(study), _budgets(study)
     simulated = [setup.simulated(other) for other in budgets.values()]
@@ -378,7 +379,7 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
     with one_thread():
         runs = []
         for number in range(seed, seed + REPETITIONS):
-            # The same subjects with the same noise, scaled, for each analysis.
+            # Each analysis uses the same subjects and the same noise, scaled.
             subjects, scores = SimulatedSubjects(setup.data(number)), []
             for analysis in analyses:
                 scores.append(subjects.score(analysis.on(subjects.data), number))
@@ -403,7 +404,7 @@ def predict(study: Study, progress: Callable[[int], None] | None = None, seed: i
 
 
 def _budgets(study: Study) -> dict[float, Study]:
-    """Return the study at every budget at which it can be planned, by the factor to its own."""
+    """Return the study at every budget at which it can be planned, by factor relative to its own."""
     if study.contract.mechanism == "none":
         return {1.0: study}
     others = {factor: with_budget(study, factor) for factor in FACTORS}
@@ -411,7 +412,7 @@ def _budgets(study: Study) -> dict[float, Study]:
 
 
 def as_with_more_subjects(gains: FloatArray, floor: float, setup: Setup) -> FloatArray:
-    """Apply equation (1) to gain indices; ``floor`` is that without noise."""
+    """Apply equation (1) to gain indices; ``floor`` is the gain index without noise."""
     part = setup.n_subjects / setup.n_planned
     if part == 1:
         return gains

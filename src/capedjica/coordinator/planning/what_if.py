@@ -1,8 +1,8 @@
-"""What if: other mechanisms, other numbers of subjects, of colluding sites, of sites.
+"""Comparison of a plan with other mechanisms and other numbers of subjects, colluding sites and sites.
 
-Noise and mu are inversely proportional to each other in every mechanism, so each question is answered by
-planning one release of another contract: how noisy it is at its budgets, and which epsilon it would have at
-the noise of the first.
+Noise and mu are inversely proportional in every mechanism, so each comparison needs the plan of only one
+release under the other contract: its noise at its budgets, and its epsilon at the noise of the first
+contract.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ EPSILONS: Final = (0.5, 1.0, 2.0, 5.0)
 
 
 def nobody(number: int) -> PublicIdentity:
-    """Return a site with a key that nobody has."""
+    """Return a placeholder site with a key to which no private key is known."""
     return PublicIdentity(f"site-{number}", number.to_bytes(32))
 
 
 def _noise_and_mu(contract: Contract) -> tuple[float, float]:
-    """Return the noise of the first stage, and the total mu of the plan for the site that gives most."""
+    """Return the noise of the first stage, and the total mu of the site with the highest cost."""
     parts = fractions(contract)
     plan = plan_release(contract, contract.stages[0].query, parts[0], tuple(contract.participants))
     used = math.fsum(stage.count * part for stage, part in zip(contract.stages, parts, strict=True))
@@ -44,9 +44,9 @@ def _noise_and_mu(contract: Contract) -> tuple[float, float]:
 
 
 def _against(contract: Contract, other: Contract) -> tuple[float, float]:
-    """Return the noise of another contract against this one's, and its epsilon if it had this one's noise.
+    """Return the noise of another contract relative to this one's, and its epsilon at this one's noise.
 
-    NaN where no such release can be made.
+    Both are NaN if the other contract allows no such release.
     """
     noise, _ = _noise_and_mu(contract)
     try:
@@ -57,7 +57,7 @@ def _against(contract: Contract, other: Contract) -> tuple[float, float]:
 
 
 def comparison(contract: Contract) -> dict[str, dict[str, float]]:
-    """Each mechanism at the planned epsilon (how noisy) and at the planned noise (what epsilon)."""
+    """Return the variance of each mechanism at the planned epsilon, and its epsilon at the planned noise."""
     rows = {}
     for name, (mechanism, mask) in _COMPARED.items():
         noise, epsilon = _against(contract, replace(contract, mechanism=mechanism, masking=mask))
@@ -66,7 +66,7 @@ def comparison(contract: Contract) -> dict[str, dict[str, float]]:
 
 
 def subjects_needed(contract: Contract) -> list[dict[str, float]]:
-    """Subjects for other totals of epsilon at the noise of this plan: mu is proportional to 1/M."""
+    """Return the subjects needed for other total epsilons at the planned noise; mu is proportional to 1/M."""
     _, mu = _noise_and_mu(contract)
     n_subjects = sum(contract.participants.values())
     return [
@@ -79,7 +79,7 @@ def subjects_needed(contract: Contract) -> list[dict[str, float]]:
 
 
 def colluding(contract: Contract) -> list[dict[str, Any]]:
-    """Epsilon at the planned noise for other numbers of colluding sites."""
+    """Return epsilon at the planned noise for other numbers of colluding sites."""
     s = len(contract.subjects)
     others = {1, 2, validate.colluding("third", s), s // 2, s - 2, s - 1} & set(range(1, s))
     rows = []
@@ -101,7 +101,7 @@ def _roster(sites: tuple[PublicIdentity, ...], n_colluding: int) -> Roster:
 
 
 def _with_factors(stage: Stage, site: str) -> Stage:
-    """Return a stage in which another site has the largest of the fixed factors, if there are any."""
+    """Return a stage with another site, which has the largest of the fixed factors, if there are any."""
     cross = stage.query.cross
     if cross is None or not cross.fixed:
         return stage
@@ -110,7 +110,7 @@ def _with_factors(stage: Stage, site: str) -> Stage:
 
 
 def one_more_site(contract: Contract) -> dict[str, float]:
-    """One more site of average size, S_C unchanged: noise at equal epsilon, epsilon at equal noise."""
+    """Return the effect of one more site of average size (S_C unchanged) on noise and on epsilon."""
     sites, sizes = contract.roster.sites, contract.subjects
     size = round(sum(sizes) / len(sizes))
     stranger = next(site for site in map(nobody, count(len(sites) + 1)) if site.name not in contract.enrolled)

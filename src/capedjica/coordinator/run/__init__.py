@@ -1,1 +1,1 @@
-"""One run of a study: driven, written down as it goes, resumed, reported and compared."""
+"""Runs of a study: aggregation, journal, resumption, results, reports and comparison."""

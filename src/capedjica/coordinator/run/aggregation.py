@@ -1,4 +1,4 @@
-"""The aggregator's side of a run: from the sites' answers to the results, written down as it goes."""
+"""Aggregator of a run: from the sites' answers to the results, with a journal of all releases."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ _log = logging.getLogger("capedjica.run")
 
 
 def check_seed(study: Study, seed: int | None) -> None:
-    """Refuse a seed for a study that does not say insecure_noise, and none for one that does."""
+    """Require a seed if and only if the study sets insecure_noise."""
     if study.contract.insecure_noise and seed is None:
-        raise InputError("the study says insecure_noise: give --insecure-noise-seed, or take it out")
+        raise InputError(
+            "study.toml sets insecure_noise = true, but no seed is given; give --insecure-noise-seed or "
+            "remove insecure_noise"
+        )
     if not study.contract.insecure_noise and seed is not None:
         raise InputError(
-            "--insecure-noise-seed makes a run that protects nobody, so the study itself must say "
-            "insecure_noise = true under [privacy]; it does not"
+            "--insecure-noise-seed is given, but study.toml does not set insecure_noise = true under "
+            "[privacy]; a run with seeded noise protects no one, so the study itself must state it"
         )
 
 
@@ -42,9 +45,10 @@ def conduct(
     *,
     ahead: bool = False,
 ) -> None:
-    """Make the means that the journal of a claimed folder does not have, and the results from all of them.
+    """Release the means that are missing in the journal of a claimed folder, and compute the results.
 
-    ``exchange`` carries messages to sites and their answers back; with ``ahead`` from two threads at once.
+    ``exchange`` carries messages to sites and their answers back; with ``ahead``, it is called from two
+    threads.
     """
     contract = study.contract
     with Journal.open(folder.journal_path, contract) as journal:
@@ -85,7 +89,7 @@ def _estimate(
     try:
         found = study.analysis.estimate(JournaledMeans(journal, aggregator, report))
     except BudgetExceededError as error:
-        raise BudgetExceededError(f"{error}. The releases that were made are in {folder.path}") from None
+        raise BudgetExceededError(f"{error}. The releases made so far are in {folder.path}") from None
     spent = privacy_statement(contract, aggregator.releases, aggregator.charged())
     privacy = replace(spent, not_covered=study.not_covered)
     sites = SiteFacts(_left_out(aggregator, privacy), aggregator.standing.carriers)
@@ -95,7 +99,7 @@ def _estimate(
 
 
 def _left_out(aggregator: Aggregator, privacy: PrivacyStatement) -> dict[str, str]:
-    """Return why each site that was lost on the way was, and what each that lied said."""
+    """Return the reason for each lost or dishonest site."""
     standing = aggregator.standing
     reasons = {**aggregator.refusals, **standing.reasons}
     names = {*privacy.lost, *standing.liars}

@@ -1,4 +1,4 @@
-"""Runs side by side: how good the maps are, what they cost, how long it took."""
+"""Comparison of runs: quality of the maps, privacy cost and duration."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class ComparedRun:
     Attributes
     ----------
     run, title, method, mechanism : str
-        Its folder and what it did.
+        Its folder, title, method and mechanism.
     epsilon : float or None
         The guarantee; None without privacy.
     private : bool
-        Whether the guarantee is one (no seed, some noise).
+        Whether the guarantee is valid (noise was added, and not from a seed).
     gain_index : float or None
-        Against the truth, if it is known: 0 is perfect.
+        Gain index against the ground truth, if this is known; 0 is perfect.
     map_correlation : float
         Mean correlation of matched maps with the reference.
     worst_map : float
-        That of the map that fits worst.
+        Lowest of these correlations.
     n_iter, seconds : int, float
-        What it took.
+        Number of iterations and duration.
     reliable_maps : int or None
-        How many maps are reliable; None where that is not known.
+        Number of reliable maps; None if it is not known.
     warning : str
-        What is to be said of the maps before they are shown; mostly empty.
+        Warning about the maps, shown first; usually empty.
     """
 
     run: str
@@ -62,7 +62,7 @@ class ComparedRun:
 
 
 class _Privacy(msgspec.Struct):
-    """What is compared of a ``privacy.json``."""
+    """Fields of a ``privacy.json`` used in the comparison."""
 
     mechanism: str
     epsilon: float | None
@@ -71,7 +71,7 @@ class _Privacy(msgspec.Struct):
 
 @dataclass(frozen=True, eq=False)
 class RunNetworks:
-    """The networks of a complete run: where they are, and by which method they were found."""
+    """The networks of a complete run: their location, method and reliability."""
 
     folder: RunFolder
     place: str
@@ -80,22 +80,24 @@ class RunNetworks:
 
     @classmethod
     def of(cls, run: Path) -> RunNetworks:
-        """Return those of a run; refuse one without."""
+        """Return the networks of a run; refuse a run without networks."""
         study = Study.load(run)
         step, table = study.networks, study.content.networks
         if step is None or table is None:
-            raise InputError(f"{run} has no brain networks: its analyses are of other kinds")
+            raise InputError(
+                f"{run} has no brain networks to compare: its analyses are of other kinds; leave it out"
+            )
         reliability = read_reliability(run, study, step)
         return cls(RunFolder(run), study.results_folder(step), table.method, reliability)
 
     @property
     def mixing(self) -> FloatArray:
-        """The maps as columns."""
+        """Maps as columns of the mixing matrix."""
         return self.folder.read_array(str(Path(self.place) / "mixing.npy"))
 
 
 def compare_runs(runs: Sequence[Path], truth: Path | None = None) -> list[ComparedRun]:
-    """Compare complete runs with the true mixing matrix, or with the first run where no truth is known."""
+    """Compare complete runs with the true mixing matrix, or with the first run if it is not given."""
     problems = [problem for run in runs for problem in _problems(run)]
     if problems:
         raise InputError(listed("the runs cannot be compared", problems))
@@ -107,8 +109,8 @@ def compare_runs(runs: Sequence[Path], truth: Path | None = None) -> list[Compar
         if shape != reference.shape:
             other = found[0].folder.path if truth is None else truth
             raise InputError(
-                f"{one.folder.path} has {shape[1]} maps of {shape[0]} features, {other} has "
-                f"{reference.shape[1]} of {reference.shape[0]}: they cannot be compared"
+                f"{one.folder.path} has {shape[1]} maps of {shape[0]} features, but {other} has "
+                f"{reference.shape[1]} maps of {reference.shape[0]} features; compare runs of the same shape"
             )
     return [_compared(one, reference, truth_mixing) for one in found]
 
@@ -119,9 +121,9 @@ def _problems(run: Path) -> list[str]:
     except InputError as error:
         return [str(error)]
     if state is None:
-        return [f"{run} holds no run"]
+        return [f"{run} contains no run"]
     if not state.complete:
-        return [f"{run} is not complete: capedjica run goes on with it"]
+        return [f"{run} is not complete; resume it with capedjica run"]
     return []
 
 

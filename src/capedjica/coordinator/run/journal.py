@@ -1,8 +1,8 @@
-"""The means of a run as they were made, on disk, so that a run that was interrupted goes on where it was.
+"""Append-only journal of the means of a run, from which an interrupted run resumes.
 
-An algorithm is a function of its means. Running it again with the means of the journal leads to the state in
-which it was interrupted, without asking a site for anything; from there on means are made and written down.
-All that the journal holds was published.
+An algorithm is a function of its means. Replaying the means of the journal restores the state in which the
+run was interrupted, without any message to a site; from there on, means are released and appended. The
+journal contains only published data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHECK_BYTES: Final = 4
 
 
 class MeanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """One mean: the stage, its numbers, and the releases that it took, those given up included."""
+    """One mean: its stage, its numbers, and the releases needed for it, including aborted ones."""
 
     stage: int
     value: bytes
@@ -39,23 +39,23 @@ class MeanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
 
 
 class Journal:
-    """The records of one run; one that was cut off by a crash is dropped, the others are sound or refused."""
+    """Records of one run; an incomplete last record is dropped, any other invalid record is an error."""
 
     def __init__(self, path: Path, file: FileIO, records: list[MeanRecord], contract: Contract) -> None:
         self._path, self._file, self.records, self._contract = path, file, records, contract
 
     @classmethod
     def open(cls, path: Path, contract: Contract) -> Self:
-        """Open the journal of a run of this contract, or begin it."""
+        """Open the journal of a run of this contract, or create it."""
         header = _MAGIC + contract.hash
         with writing(path):
             content = path.read_bytes() if path.exists() else b""
-        # A file shorter than its header was cut off by its very first write.
+        # A file shorter than its header was interrupted during its first write.
         if not content.startswith(header) and not header.startswith(content):
-            raise InputError(f"{path} is not the journal of this study")
+            raise InputError(f"{path} is not the journal of this study; give the folder of its own run")
         records, end = _read(content, len(header), path)
         with writing(path):
-            # Without a buffer, what could not be written is not tried again when the file is closed.
+            # Unbuffered, so that a failed write is not repeated when the file is closed.
             file = open(path, "r+b" if content else "wb", buffering=0)  # noqa: SIM115 (closed by close)
             _write_at(file, 0, header)
             file.truncate(end)
@@ -64,7 +64,7 @@ class Journal:
         return cls(path, file, records, contract)
 
     def append(self, record: MeanRecord) -> None:
-        """Write a record and wait until it is on disk."""
+        """Append a record and sync it to disk."""
         payload = msgspec.msgpack.encode(record)
         frame = len(payload).to_bytes(_LENGTH_BYTES) + zlib.crc32(payload).to_bytes(_CHECK_BYTES) + payload
         with writing(self._path):
@@ -83,30 +83,30 @@ class Journal:
 
     @property
     def releases(self) -> list[ReleaseRecord]:
-        """All releases in order."""
+        """All releases, in order."""
         return [release for record in self.records for release in record.releases]
 
     @property
     def released(self) -> list[ReleasedMean]:
-        """All means in order, each with the noise of the release that made it."""
+        """All means, in order, each with the noise of its release."""
         return _released(self.records, self._contract)
 
     def n_done(self, n_stages: int) -> list[int]:
-        """Return how many means of each stage were completed."""
+        """Return the number of completed means of each stage."""
         return [sum(record.stage == stage for record in self.records) for stage in range(n_stages)]
 
 
 class JournaledMeans:
-    """Means from the journal as long as it has them, then from the aggregator, into the journal.
+    """Means replayed from the journal, then requested from the aggregator and appended to the journal.
 
     Parameters
     ----------
     journal : Journal
-        What was made before, and where to write the rest.
+        Earlier means; new ones are appended.
     aggregator : Aggregator
-        Made with the journal's releases as done.
+        Aggregator created with the journal's releases as done.
     report : callable
-        ``report(stage)`` after each mean, whether it was made before or now.
+        ``report(stage)`` is called after each mean, replayed or new.
     """
 
     def __init__(self, journal: Journal, aggregator: Aggregator, report: Callable[[int], None]) -> None:
@@ -116,12 +116,12 @@ class JournaledMeans:
 
     @property
     def released(self) -> list[ReleasedMean]:
-        """The means that were asked for so far."""
+        """Means requested so far."""
         made = self._journal.released
         return made[: len(made) - len(self._earlier)]
 
     def publish(self, data: bytes) -> None:
-        """Hand public data to all sites, once there is something to ask them."""
+        """Send public data to all sites, together with the next request."""
         self._unpublished = data
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
@@ -134,7 +134,10 @@ class JournaledMeans:
         record = self._earlier.pop(0)
         size = self._aggregator.contract.stages[stage].query.size
         if record.stage != stage or len(record.value) != 8 * size:
-            raise InputError("the journal of this run does not fit the analysis: it cannot be resumed")
+            raise InputError(
+                "the journal of this run does not match the analysis, so the run cannot be resumed; start a "
+                "new study"
+            )
         return np.frombuffer(record.value, dtype="<f8").astype(np.float64)
 
     def _make(self, stage: int, state: bytes) -> FloatArray:
@@ -149,19 +152,19 @@ class JournaledMeans:
 
 
 def read_journal(path: Path, contract: Contract) -> list[ReleasedMean]:
-    """Return the means of a journal of this contract, which stays as it is."""
+    """Return the means of a journal of this contract, without changing the file."""
     return _released(read_records(path, contract), contract)
 
 
 def read_records(path: Path, contract: Contract) -> list[MeanRecord]:
-    """Return the records of a journal of this contract, which stays as it is."""
+    """Return the records of a journal of this contract, without changing the file."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     header = _MAGIC + contract.hash
     if not content.startswith(header):
-        raise InputError(f"{path} is not the journal of this study")
+        raise InputError(f"{path} is not the journal of this study; give the folder of its own run")
     return _read(content, len(header), path)[0]
 
 
@@ -186,12 +189,12 @@ def _write_at(file: FileIO, place: int, data: bytes) -> None:
 
 
 def _read(content: bytes, start: int, path: Path) -> tuple[list[MeanRecord], int]:
-    """Return the records and where they end; what follows was cut off while it was written."""
+    """Return the records and the position of their end; anything after it is an incomplete write."""
     records: list[MeanRecord] = []
     while True:
         body = start + _LENGTH_BYTES + _CHECK_BYTES
         end = body + int.from_bytes(content[start : start + _LENGTH_BYTES])
-        # A crash may also leave the length of a file without its content: zeros.
+        # A crash may also leave zeros at the end of a file.
         if body > len(content) or end > len(content) or not any(content[start:]):
             return records, start
         payload = content[body:end]

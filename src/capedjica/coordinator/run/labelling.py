@@ -1,4 +1,4 @@
-"""Labels of the maps of a run, from public images that are no part of its study."""
+"""Labels for the maps of a run, from public images that are not part of its study."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _TABLE: Final = "labels.csv"
 
 @dataclass(frozen=True)
 class LabelFiles:
-    """What somebody gave to label maps by.
+    """Files given to label maps.
 
     Attributes
     ----------
     labels : str, optional
         An image, a ``.npy`` file or the name of one of nilearn's atlases.
     names : Path, optional
-        A table of its names.
+        Table of the names of its labels or maps.
     csf, white_matter : Path, optional
-        Masks of tissues.
+        Tissue masks.
     """
 
     labels: str | None = None
@@ -47,31 +47,36 @@ class LabelFiles:
 
     @property
     def given(self) -> bool:
-        """Whether there is anything to label by."""
+        """Whether any file is given."""
         return any(value is not None for value in (self.labels, self.names, self.csf, self.white_matter))
 
     def placed(self, study: Study, features: Features) -> PlacedSources:
-        """Return the images where the maps of a study are; refuse what cannot be used, before any run."""
+        """Resample the images to the grid of a study's maps; refuse unusable ones before the run starts."""
         if study.networks is None:
-            raise InputError("labels are for brain networks, and the study has no analysis of these")
+            raise InputError(
+                "labels are for brain networks, but the study has no such analysis; leave the labels out"
+            )
         sources = LabelSources.read(self.labels, self.names, self.csf, self.white_matter)
-        # Whatever is found has values at these places.
+        # Every map has values at these voxels.
         everywhere = features.image(np.ones((1, features.n_features)))
         return sources.placed(everywhere, features.n_features, features.basis is not None)
 
 
 def placed_features(study: Study, regions: Path | None) -> Features:
-    """Return the features of a study; its columns with places, if the image of their regions is given."""
+    """Return the features of a study; columns of tables get coordinates if an image of regions is given."""
     if regions is None:
         return study.features
     plain = study.features
     if not isinstance(plain, Columns):
-        raise InputError("an image of regions is for studies of tables; this one has places of its own")
+        raise InputError(
+            "an image of regions is only for studies of tables, but the features of this study already have "
+            "coordinates; leave the image out"
+        )
     return with_regions(plain, read_public(regions, "regions"))
 
 
 def write_labels(run: Path, files: LabelFiles, regions: Path | None = None) -> None:
-    """Label the maps of a complete run, and write the labels beside them and into the bundle."""
+    """Label the maps of a complete run, and write the labels next to them and into the bundle."""
     folder, study = RunFolder(run), Study.load(run)
     features = placed_features(study, regions)
     placed, step = files.placed(study, features), study.networks
@@ -90,13 +95,13 @@ def write_labels(run: Path, files: LabelFiles, regions: Path | None = None) -> N
 
 
 def read_labels(folder: RunFolder, study: Study, step: StudyStep) -> MapLabels | None:
-    """Return the labels that were written for the maps of a run; None where there are none."""
+    """Return the labels written for the maps of a run; None if there are none."""
     name = str(_place(study, step) / _CONTENT)
     return folder.read_json(name, MapLabels) if folder.holds([name]) else None
 
 
 def template_names(step: StudyStep, n_maps: int) -> tuple[str, ...]:
-    """Return what the template calls the networks of a study; empty where there is none."""
+    """Return the template's names of the networks; empty without a template."""
     if getattr(step.table, "template", None) is None:
         return ()
     own: tuple[str, ...] = getattr(step.table, "template_names", ())

@@ -1,4 +1,4 @@
-"""What the folder of a run holds, gathered for a report; nothing else is looked at."""
+"""Build reports from the folder of a run, and from nothing else."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ class PrivacyFile(msgspec.Struct):
     sites: dict[str, _SiteCost]
     releases: list[_ReleaseCost]
     lost: list[str] = []
-    # Files from before there was another neighbour do not name it.
+    # Older files do not name the neighbour relation, as there was only one.
     neighbour: Neighbour = "subject"
     units_per_subject: int = 1
     not_covered: list[str] = []
     carriers: dict[str, str] = {}
 
     def statement(self, contract: Contract) -> PrivacyStatement:
-        """Return what was written, with infinity again where there is no number.
+        """Return the privacy statement, with infinity for null.
 
-        The contract of the study says whether noise was seeded, and which site worked alone.
+        The contract determines whether noise was seeded, and which site was used alone.
         """
         return PrivacyStatement(
             nominal_epsilon=_known(self.epsilon),
@@ -118,10 +118,10 @@ class PrivacyFile(msgspec.Struct):
         )
 
 
-# What keeps the program that has the network from a site's files.
+# Confinement of the program with network access, which separates it from a site's files.
 BOUNDARIES: Final = {
     "embedded": "none needed: all in one process, without a network",
-    "user": "a user of its own",
+    "user": "separate user account",
     "landlock": "Landlock",
     "none": "NONE: unconfined",
 }
@@ -130,23 +130,26 @@ BOUNDARIES: Final = {
 def run_report(run: Path, regions: Path | None = None) -> HtmlReport:
     """Return the report of a complete run, from its folder alone.
 
-    ``regions`` is an image of what the columns of tables are, where the study does not say it.
+    ``regions`` is an image of the regions of the tables' columns, if the study does not have one.
     """
     return HtmlReport(group_page(run_findings(run, regions)))
 
 
 def run_findings(run: Path, regions: Path | None = None) -> Findings:
-    """Return what a complete run published."""
+    """Return the published results of a complete run."""
     folder = RunFolder(run)
     if not folder.holds(["study.toml", "privacy.json", "provenance.json"]):
         inside = f" such as {run / 'run'}," if RunFolder(run / "run").holds(["privacy.json"]) else ""
         raise InputError(
-            f"{run} holds no complete run: give the folder of one,{inside} or its unpacked results.zip"
+            f"{run} is not the folder of a complete run; give such a folder,{inside} or an unpacked "
+            "results.zip"
         )
     study = Study.load(run)
     missing = [name for step in study.steps if not folder.holds([name := _first_file(study, step)])]
     if missing:
-        raise InputError(f"{run} holds no complete run: there is no {missing[0]}")
+        raise InputError(
+            f"{run} is not the folder of a complete run: {missing[0]} is missing; run the study again"
+        )
     provenance = folder.read_json("provenance.json", Provenance)
     cost = folder.read_json("privacy.json", PrivacyFile)
     networks, table = study.networks, study.content.networks
@@ -164,7 +167,7 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
         privacy=cost.statement(study.contract),
         where=whereabouts_of(cost.carriers),
         unconfined=tuple(name for name, kind in cost.carriers.items() if kind == "none"),
-        # Of several analyses they would be added up, which says nothing.
+        # For several analyses this would be a meaningless sum.
         n_iter=provenance.n_iter if len(study.steps) == 1 else 0,
         released=_released(folder, study),
         preparation=feature_words(study.content.features),
@@ -183,7 +186,7 @@ def _denoised(folder: RunFolder, study: Study) -> str:
 
 
 def _first_file(study: Study, step: StudyStep) -> str:
-    """Return a file without which there is nothing to tell of an analysis."""
+    """Return a file that every complete analysis has."""
     maps = step.table.kind in ("ica", "pca") and study.content.features.kind != "table"
     name = "maps.npy" if maps else "tables.json"
     return str(Path(study.results_folder(step)) / name)
@@ -204,7 +207,7 @@ def _section(folder: RunFolder, study: Study, step: StudyStep) -> Section:
 
 
 def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupComparisonTable) -> Comparison:
-    """Return what a group comparison found, from the arrays that it left."""
+    """Return the results of a group comparison from its tables."""
     (effects,) = _tables(folder, study, step)
     found = {
         name: np.array([row[effects.columns.index(column)] for row in effects.rows], dtype=np.float64)
@@ -230,7 +233,7 @@ def _comparison(folder: RunFolder, study: Study, step: StudyStep, table: GroupCo
 def _on_maps(
     folder: RunFolder, study: Study, table: GroupComparisonTable, effects: FloatArray
 ) -> MapSet | None:
-    """Return the effects on single networks where these are; None where outcomes are not of networks."""
+    """Return effects on single networks as a map; None if outcomes are not of single networks."""
     networks = next((step for step in study.steps if step.name == table.networks), None)
     if networks is None:
         return None
@@ -270,12 +273,16 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None
     expected = (n_maps(step.table, len(values)), step.setting.n_features)
     if values.shape != expected:
         raise InputError(
-            f"{folder.path / name} has shape {values.shape}, that of its study would be {expected}"
+            f"{folder.path / name} has shape {values.shape}, expected {expected} from its study; restore the "
+            "file or run the study again"
         )
     image = picture(placed_features(study, regions), values)
     labels = read_labels(folder, study, step)
     if labels is not None and len(labels.maps) != len(values):
-        raise InputError(f"{folder.path / place / 'labels.json'} is not of the {len(values)} maps beside it")
+        raise InputError(
+            f"{folder.path / place / 'labels.json'} has {len(labels.maps)} labels, expected one for each of "
+            f"{len(values)} maps; remove it and label the maps again"
+        )
     return MapSet(
         values,
         reliability.stability,
@@ -290,7 +297,7 @@ def _maps(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None
 
 
 def _peaks_of(table: Path, image: Nifti1Image | None, labels: MapLabels | None) -> Sequence[Peak]:
-    """Return where maps are high, with the names of the study's regions, or else of the labels."""
+    """Return the peaks of maps, with the study's region names, or else those of the labels."""
     own = _peaks(table)
     if image is None or any(peak.region for peak in own):
         return own
@@ -298,12 +305,12 @@ def _peaks_of(table: Path, image: Nifti1Image | None, labels: MapLabels | None) 
 
 
 def _released(folder: RunFolder, study: Study) -> list[ReleasedMean]:
-    """Return the means; none in an unpacked results.zip, which does not have them."""
+    """Return the released means; empty for an unpacked results.zip, which does not contain them."""
     return read_journal(folder.journal_path, study.contract) if folder.journal_path.exists() else []
 
 
 def _peaks(path: Path) -> list[Peak]:
-    """Read a table of peaks; none where there is none."""
+    """Read a table of peaks; empty if the file does not exist."""
     if not path.exists():
         return []
     kinds = {"component": int, "cluster_voxels": int, "region": str}
@@ -314,15 +321,17 @@ def _peaks(path: Path) -> list[Peak]:
                 for row in csv.DictReader(file)
             ]
     except (OSError, KeyError, TypeError, ValueError, csv.Error):
-        raise InputError(f"{path} is not a table of peaks as a run left it") from None
+        raise InputError(
+            f"{path} is not a valid table of peaks; restore the file or run the study again"
+        ) from None
 
 
 def _prepared(features: FeatureTable) -> str:
-    """Return what was done to scans as an article says it."""
+    """Return a sentence on the preprocessing of scans, for an article."""
     done = {
         "smoothing_fwhm": "smoothed ({:g} mm full width at half maximum)",
         "detrend": "linearly detrended",
-        "confounds": "cleaned of fMRIPrep's confounds ({})",
+        "confounds": "corrected by regression of fMRIPrep confounds ({})",
         "high_pass": "high-pass filtered at {:g} Hz",
         "low_pass": "low-pass filtered at {:g} Hz",
         "standardize": "standardised feature by feature",
@@ -334,15 +343,16 @@ def _prepared(features: FeatureTable) -> str:
         "voxels": f"reduced to the {n_features:,} voxels of a brain mask",
     }
     if features.kind == "table":
-        return f"Each participant entered with {len(features.columns)} numbers of a table."
+        return f"Each participant contributed {len(features.columns)} numbers from a table."
     table = msgspec.to_builtins(features) | {"confounds": ", ".join(features.confounds)}
     steps = [words.format(table[key]) for key, words in done.items() if table[key]]
     space = f" in {features.space} space" if features.space else ""
-    return f"Scans{space} were {', '.join([*steps, made[features.kind]])}, each by itself."
+    done_to_each = ", ".join([*steps, made[features.kind]])
+    return f"Scans{space} were {done_to_each}; each scan was processed separately."
 
 
 def _paper_says(study: Study) -> dict[str, float]:
-    """Return what the paper says of its own method, where it is the one that was used."""
+    """Return epsilon by the paper's formulas, if the paper's method was used."""
     if not isinstance(study.analysis, PaperMethod) or study.contract.mechanism != "cape":
         return {}
     said = paper_says(study.contract, study.analysis, planned_releases(study.contract))
@@ -356,7 +366,7 @@ def _origin(study: Study, provenance: Provenance, carriers: Mapping[str, str]) -
         "study": study.hash.hex(),
         "contract": provenance.contract,
         "started": provenance.started,
-        "taken up again": f"{provenance.resumed} times",
+        "resumed": f"{provenance.resumed} times",
         "capedjica": provenance.capedjica,
         "Python": provenance.python,
         **boundaries,
@@ -369,7 +379,7 @@ def _origin(study: Study, provenance: Provenance, carriers: Mapping[str, str]) -
 
 
 def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlReport:
-    """Return complete runs side by side, compared with the true mixing matrix or with the first of them."""
+    """Return a report comparing complete runs with the true mixing matrix or with the first run."""
     compared = compare_runs(runs, truth)
     found = [run_findings(run) for run in runs]
     true_maps = None if truth is None else np.ascontiguousarray(read_matrix(truth).T)
@@ -384,7 +394,9 @@ def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlRe
 
 def _networks(findings: Findings, run: Path) -> MapSet:
     if findings.maps is None:
-        raise InputError(f"{run} has no brain networks: its analyses are of other kinds")
+        raise InputError(
+            f"{run} has no brain networks to compare: its analyses are of other kinds; leave it out"
+        )
     return findings.maps
 
 
@@ -412,5 +424,5 @@ def _entry(one: ComparedRun, maps: MapSet, reference: FloatArray, run: Path) -> 
 
 
 def _placed(values: FloatArray, like: MapSet, study: Study) -> MapSet:
-    """Return other maps in the same places."""
+    """Return other values as maps of the same features."""
     return MapSet(values, image=picture(study.features, values), image_shape=like.image_shape)

@@ -1,4 +1,4 @@
-"""What a run leaves: matrices for programs, pictures and tables for people, the cost, the origin."""
+"""Result files of a run: arrays, pictures, tables, privacy cost and provenance."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BUNDLE: Final = "results.zip"
 
 
 class Cost(msgspec.Struct):
-    """What is told of a ``privacy.json``."""
+    """Fields of a ``privacy.json`` shown in the terminal."""
 
     statement: str
     carriers: dict[str, str] = {}
@@ -51,26 +51,26 @@ class Cost(msgspec.Struct):
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What there is to say of sites besides what they spent.
+    """Facts about sites other than their cost.
 
     Attributes
     ----------
     left_out : dict
-        Why sites were left out.
+        Reasons why sites were excluded.
     carriers : dict
-        What keeps the program with the network from each site's files.
+        Confinement of each site's carrier, which separates it from the site's files.
     """
 
     left_out: Mapping[str, str]
     carriers: Mapping[str, str]
 
     def json(self) -> dict[str, Any]:
-        """Return it for ``privacy.json``."""
+        """Return the facts for ``privacy.json``."""
         return {"left_out": dict(self.left_out), "carriers": dict(self.carriers)}
 
 
 class Provenance(msgspec.Struct):
-    """What is told of a ``provenance.json``: where everything comes from."""
+    """Fields of a ``provenance.json`` shown in the report."""
 
     capedjica: str
     python: str
@@ -83,7 +83,7 @@ class Provenance(msgspec.Struct):
 
 
 class TableFile(msgspec.Struct):
-    """One table of a ``tables.json``, as :class:`capedjica.algorithms.analysis.ResultTable` has it."""
+    """One table of a ``tables.json``, see :class:`capedjica.algorithms.analysis.ResultTable`."""
 
     name: str
     caption: str
@@ -93,7 +93,7 @@ class TableFile(msgspec.Struct):
 
 
 def is_whole(folder: RunFolder) -> bool:
-    """Whether all that a complete run left is still there."""
+    """Return whether all files of a complete run still exist."""
     if not folder.holds(["privacy.json", "provenance.json", BUNDLE]):
         return False
     return folder.holds(folder.read_json("provenance.json", Provenance).files)
@@ -107,9 +107,9 @@ def write_results(
     state: RunState,
     sites: SiteFacts,
 ) -> None:
-    """Write what was found, privacy, provenance, and a bundle of it all.
+    """Write results, privacy cost, provenance, and a bundle of all files.
 
-    Several analyses have a folder each, named as they are; one alone leaves its files on top.
+    If there are several analyses, each has its own folder with its name; a single analysis has none.
     """
     results = found.by_name if isinstance(found, Results) else {study.steps[0].name: found}
     title = study.content.title if privacy.private else f"{study.content.title} ({NOT_PRIVATE})"
@@ -138,13 +138,13 @@ def write_results(
 
 
 def scale(study: Study) -> str:
-    """Return in which order and scale the maps of a study are."""
+    """Return the order and scale of the maps of a study, as text."""
     table = study.content.networks
     return SCALE if table is None or table.template is None else TEMPLATE_SCALE
 
 
 def _write_result(folder: RunFolder, study: Study, place: str, found: Result, title: str) -> list[str]:
-    """Write what one analysis found; return the names of the files."""
+    """Write the results of one analysis; return the names of the files."""
     where = f"{place}/" if place else ""
     names = [f"{where}{name}.npy" for name in found.arrays()]
     for name, array in found.arrays().items():
@@ -157,7 +157,7 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
             folder.write(f"{where}{one.name}.tsv", csv_text(one.columns, one.rows, "\t").encode())
             names.append(f"{where}{one.name}.tsv")
     if tables:
-        # A number that could not be estimated is null.
+        # Numbers that could not be estimated are null.
         shown = [replace(one, rows=[list(map(_finite, row)) for row in one.rows]) for one in tables]
         folder.write_json(f"{where}tables.json", [msgspec.to_builtins(one) for one in shown])
         names.append(f"{where}tables.json")
@@ -172,7 +172,7 @@ def _write_result(folder: RunFolder, study: Study, place: str, found: Result, ti
 
 
 def _names(found: Result) -> list[str]:
-    """Return what the maps are called; nothing where they have no names."""
+    """Return the names of the maps; empty if they have none."""
     template = found.template if isinstance(found, Networks) else None
     return [] if template is None else list(template.own_names)
 
@@ -184,7 +184,7 @@ def _reliability(study: Study, found: Result) -> Reliability:
 
 
 def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, title: str) -> list[str]:
-    """Write the maps as images, where features have places; return the names of the files."""
+    """Write the maps as images, if features have coordinates; return the names of the files."""
     maps, reliability = found.maps, _reliability(study, found)
     assert maps is not None
     shape, image = study.content.features.image_shape, picture(study.features, maps)
@@ -210,13 +210,13 @@ def _write_pictures(folder: RunFolder, study: Study, where: str, found: Result, 
 
 
 def picture(features: Features, maps: FloatArray) -> Nifti1Image | None:
-    """Return maps (R, D) as an image, each with 1 as its largest absolute value; None without places."""
+    """Return maps (R, D) as an image, each scaled to a largest absolute value of 1; None if not possible."""
     image = features.image(maps)
     return None if image is None else scaled_to_peak(image)
 
 
 def _regions(study: Study) -> RegionsAt | None:
-    """Return the regions of an atlas of labels, with their names if a table of them is beside the image."""
+    """Return the regions of a label atlas, with their names if there is a table next to the image."""
     name = study.content.features.atlas
     if name is None:
         return None
@@ -229,14 +229,14 @@ def _regions(study: Study) -> RegionsAt | None:
 
 
 def _write_bundle(file: IO[bytes], folder: RunFolder, study: Study, files: Sequence[str]) -> None:
-    """Write one file with all that is to be handed on: the results and the study, public files included."""
+    """Write an archive of all files to be shared: the results and the study with its public files."""
     public = file_names(study.content.with_files)
     names = [*files, "privacy.json", "provenance.json", "study.toml", *public]
     write_archive(file, ((name, (folder.path / name).read_bytes()) for name in names))
 
 
 def write_archive(file: IO[bytes], contents: Iterable[tuple[str, bytes]]) -> None:
-    """Write files into one archive; without a date, so that the same files make the same archive."""
+    """Write files into a reproducible archive, without dates."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in contents:
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
@@ -249,12 +249,12 @@ def _write_table(
 
 
 def _finite(value: Any) -> Any:
-    """Return a value as JSON can have it: null for a number that is not finite."""
+    """Return a value for JSON, with null for a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def privacy_json(privacy: PrivacyStatement) -> dict[str, Any]:
-    """Return a statement as plain values; what is infinite, as all is where nobody is protected, is null."""
+    """Return a statement as plain values, with null for infinite costs (all of them without protection)."""
     whom, cost = privacy.adversary, _finite
     return {
         "statement": str(privacy),

@@ -1,4 +1,4 @@
-"""The folder of one run: what it was asked to do, how far it is, and what came out."""
+"""Folder of one run: its study, its state and its results."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _Content = TypeVar("_Content")
 
 
 class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The content of ``run.json``: whose run this is and how far it came."""
+    """The content of ``run.json``: the study of the run, and its progress."""
 
     schema: int = SCHEMA
-    # By which package, for people; the protocol is what counts, and runs from before it was noted had 1.
+    # The package version is for information. The protocol version is checked; the default is for old files.
     capedjica: str = __version__
     protocol: int = 1
     title: str
@@ -40,34 +40,34 @@ class RunState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     contract: str
     started: str
     complete: bool = False
-    # Time spent in all attempts, and how often the run was taken up again.
+    # Total time of all attempts, and how often the run was resumed.
     seconds: float = 0.0
     resumed: int = 0
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run keeps everything; :meth:`claim` it before writing."""
+    """Folder with all files of a run; call :meth:`claim` before writing."""
 
     path: Path
 
     @property
     def journal_path(self) -> Path:
-        """The releases made so far."""
+        """Journal of the releases made so far."""
         return self.path / "releases.bin"
 
     @property
     def log_path(self) -> Path:
-        """What happened, line by line."""
+        """Log file."""
         return self.path / "log.txt"
 
     @property
     def lock_path(self) -> Path:
-        """Held by the process that runs it."""
+        """Lock held by the process that runs the study."""
         return self.path / ".lock"
 
     def state(self) -> RunState | None:
-        """Return the run that is here; None where there is none."""
+        """Return the state of the run in this folder; None if there is no run."""
         file = self.path / "run.json"
         try:
             state = msgspec.json.decode(file.read_bytes(), type=RunState)
@@ -76,22 +76,22 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror}") from None
         except msgspec.MsgspecError as error:
-            raise InputError(f"{file} is not the state of a run: {error}") from None
+            raise InputError(f"{file} is not a valid state of a run: {error}") from None
         if state.schema != SCHEMA:
             raise InputError(f"{file}: schema must be {SCHEMA}, got {state.schema}")
         return state
 
     def check(self, study: Study) -> RunState | None:
-        """Return the state of an earlier attempt at the same study; refuse a folder of anything else."""
+        """Return the state of an earlier attempt at the same study; refuse a folder with other content."""
         state = self.state()
         if state is None:
             self._check_empty()
             return None
         if state.contract != study.contract.hash.hex():
             raise InputError(
-                f"{self.path} holds the run of another study, '{printable(state.title)}' "
+                f"{self.path} contains a run of another study, '{printable(state.title)}' "
                 f"({state.study[:16]}); this one is '{study.content.title}' ({study.hash.hex()[:16]})"
-                f"{self._difference(study)}: give another folder"
+                f"{self._difference(study)}; give another folder"
             )
         # defence: version-of-a-run
         if state.protocol != PROTOCOL and not state.complete:
@@ -108,10 +108,10 @@ class RunFolder:
                 return
         except OSError as error:
             raise InputError(f"{self.path} cannot be used: {error.strerror}") from None
-        raise InputError(f"{self.path} exists and holds no run: give a new or an empty folder")
+        raise InputError(f"{self.path} exists and is not the folder of a run; give a new or an empty folder")
 
     def _difference(self, study: Study) -> str:
-        """Return in words what was changed about the study of this folder, if that can be told."""
+        """Return the differences between a study and that of this folder, as text; empty if not known."""
         try:
             earlier = read_study_file(self.path / "study.toml")
         except InputError:
@@ -120,18 +120,18 @@ class RunFolder:
 
     @contextmanager
     def claim(self, study: Study) -> Iterator[RunState]:
-        """Begin or take up the run, alone; add the time it took when it ends, however it ends."""
+        """Start or resume the run under an exclusive lock; add its duration however it ends."""
         with locked(self.lock_path, f"{self.path} is in use by another process"):
             state, started = self._begin(study), time.monotonic()
             try:
                 yield state
             finally:
-                # On a full disk, the reason why the run ended matters and its time does not.
+                # On a full disk, the error that ended the run is more important than its duration.
                 with suppress(InputError):
                     self._add_time(state, time.monotonic() - started)
 
     def _add_time(self, state: RunState, seconds: float) -> None:
-        """Add to the time of all attempts; that of an attempt that was killed is not known."""
+        """Add to the total time of all attempts, which does not include attempts that were killed."""
         latest = self.state() or state
         self.write(
             "run.json", _json(msgspec.structs.replace(latest, seconds=round(latest.seconds + seconds, 3)))
@@ -149,7 +149,7 @@ class RunFolder:
                 contract=study.contract.hash.hex(),
                 started=datetime.now(UTC).isoformat(timespec="seconds"),
             )
-        # First of all, so that a folder with anything in it is known as that of this run.
+        # Written first, so that a folder with any other file is recognised as that of this run.
         self.write("run.json", _json(state))
         copy_files(study.content.with_files, study.folder, self.path)
         if not (self.path / "study.toml").exists():
@@ -157,19 +157,19 @@ class RunFolder:
         return state
 
     def holds(self, names: Iterable[str]) -> bool:
-        """Whether all these files are there."""
+        """Return whether all of these files exist."""
         return all((self.path / name).exists() for name in names)
 
     def finish(self, state: RunState) -> None:
-        """Mark the run as complete, after everything else was written."""
+        """Mark the run as complete, after all other files were written."""
         self.write("run.json", _json(msgspec.structs.replace(state, complete=True)))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         self.produce(name, lambda file: file.write(content))
 
     def produce(self, name: str, make: Callable[[IO[bytes]], object]) -> None:
-        """Let ``make(file)`` write a file; it gets its name when it is complete and on disk."""
+        """Write a file atomically by calling ``make(file)``."""
         target = self.path / name
         with writing(target):
             if target.parent != self.path:
@@ -186,21 +186,21 @@ class RunFolder:
         self.write(name, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False).encode() + b"\n")
 
     def read_array(self, name: str) -> FloatArray:
-        """Return a matrix of the results."""
+        """Read a matrix of the results."""
         return read_matrix(self.path / name)
 
     def read_json(self, name: str, kind: type[_Content]) -> _Content:
-        """Return what is wanted of a JSON file of the results."""
+        """Read a JSON file of the results as ``kind``."""
         file = self.path / name
         try:
             return msgspec.json.decode(file.read_bytes(), type=kind)
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise InputError(f"{file} is not as a run left it: {error}") from None
+            raise InputError(f"{file} is not a valid file of a run: {error}") from None
 
     def hash_of(self, name: str) -> str:
-        """SHA-256 of a file."""
+        """Return the SHA-256 hash of a file."""
         return hash_of(self.path / name)
 
 

@@ -1,4 +1,4 @@
-"""How a run on one machine stands, for whoever asks from another terminal; nothing of it is changed."""
+"""Read-only status of a run on one machine."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from capedjica.study.study_file import Study
 from capedjica.tools.locks import is_held
 
 _NOT_BEGUN: Final = (
-    "not begun, and not sealed. On this machine: capedjica run; for sites on machines of their own: "
-    "capedjica study provision"
+    "not started and not sealed. To run it on this machine: capedjica run; to run it at sites on other "
+    "machines: capedjica study provision"
 )
 
 
 def look(study: Study, run: Path) -> dict[str, Any]:
-    """Return how far a run is, as plain values, in the form that a run on several machines has."""
+    """Return the progress of a run as plain values, in the same form as for a run on several machines."""
     folder = RunFolder(run)
     state = folder.state()
     if state is None:
-        return _facts(study, "not sealed", _NOT_BEGUN, "not known before it runs")
+        return _facts(study, "not sealed", _NOT_BEGUN, "not known before the run starts")
     folder.check(study)
-    here = "a folder of this machine"
+    here = "a folder on this machine"
     if state.complete:
         phase, words = "complete", f"complete; it took {state.seconds:.0f} s"
     elif is_held(folder.lock_path):
         phase, words = "running", f"running since {state.started}"
     else:
-        phase, words = "stopped", "interrupted; the same command goes on"
+        phase, words = "stopped", "interrupted; run the same command to resume"
     return _facts(study, phase, words, here) | _made(study, folder)
 
 
 def _made(study: Study, folder: RunFolder) -> dict[str, Any]:
-    """Return which releases the journal holds, and what they cost."""
+    """Return the releases in the journal, and their cost."""
     contract = study.contract
     if not folder.journal_path.exists():
         return {}

@@ -1,4 +1,4 @@
-"""What a run remembers of its sites, in its folder: who lied stays left out when it is taken up again."""
+"""Record of the standing of sites in a run's folder: dishonest sites stay excluded when the run resumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("capedjica.run")
 class _Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """The content of ``standing.json``.
 
-    How often a site was lost is not in it: who was away in an earlier attempt may be back in the next.
+    It does not record how often a site was lost: a site missing in one attempt may be back in the next.
     """
 
     schema: int
@@ -36,14 +36,14 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
 
 
 def open_standing(folder: RunFolder, contract: Contract) -> Standing:
-    """Return what the run of a folder remembers of its sites; every change of it is on disk before it counts.
+    """Open the record of the sites of a run; every change is written to disk before it takes effect.
 
     Parameters
     ----------
     folder : RunFolder
-        Of the run, claimed.
+        Folder of the run, claimed.
     contract : Contract
-        Whose sites these are.
+        Contract of the study, whose roster names the sites.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def open_standing(folder: RunFolder, contract: Contract) -> Standing:
     def save(standing: Standing) -> None:
         folder.write(STANDING, _encode(standing))
         for name in sorted(standing.liars - told):
-            _log.warning("site %s is left out for good: %s", name, standing.reasons[name])
+            _log.warning("site %s is permanently excluded: %s", name, standing.reasons[name])
         told.update(standing.liars)
 
     return Standing(
@@ -78,13 +78,13 @@ def _read(file: Path, contract: Contract) -> _Content:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not what a run remembers of its sites: {error}") from None
+        raise InputError(f"{file} is not a valid record of the sites of a run: {error}") from None
     if content.schema != _SCHEMA:
         raise InputError(f"{file}: schema must be {_SCHEMA}, got {content.schema}")
     told = {*content.asked, *content.liars, *content.reasons, *content.carriers}
     if strangers := told - set(contract.roster.names):
         named = ", ".join(repr(name[:80]) for name in sorted(strangers))
-        raise InputError(f"{file} speaks of {named}, not in the roster of this study")
+        raise InputError(f"{file} names {named}, which the roster of this study does not contain")
     return content
 
 

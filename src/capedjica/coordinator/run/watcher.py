@@ -1,4 +1,4 @@
-"""How a run goes, for those who want to watch."""
+"""Callbacks that report the progress of a run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from capedjica.privacy.statement import PrivacyStatement
 
 @dataclass(frozen=True)
 class Step:
-    """How far a run is: the mean that was just made.
+    """Progress of a run: the mean that was just released.
 
     Attributes
     ----------
     label : str
-        Of its stage.
+        Label of its stage.
     number, count : int
-        The how many-th of how many of its stage.
+        Number of the mean within its stage, and the number of means of the stage.
     n_done : int
-        Means made so far, of all stages.
+        Means released so far, over all stages.
     privacy : PrivacyStatement
-        What was spent so far.
+        Budget spent so far.
     """
 
     label: str
@@ -32,16 +32,16 @@ class Step:
 
 
 class Watcher:
-    """Told how a run goes; every method does nothing unless overridden."""
+    """Receiver of the progress of a run; methods do nothing unless overridden."""
 
     def checking(self, n_subjects: int) -> None:
-        """Learn that all scans are about to be looked at, once."""
+        """Handle the start of the check of all scans."""
 
     def reading(self, site: str) -> None:
-        """Learn that a scan was read, at this site."""
+        """Handle that a scan was read at a site."""
 
     def event(self, event: Event) -> None:
-        """Learn what the aggregator is about to do, and with whom."""
+        """Handle the next action of the aggregator, and the sites involved."""
 
     def step(self, step: Step) -> None:
-        """Learn that a mean was made."""
+        """Handle that a mean was released."""

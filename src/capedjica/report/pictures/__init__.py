@@ -1,1 +1,1 @@
-"""Pictures of a report: charts, slices of a brain, the viewer."""
+"""Figures of a report: charts, brain slices and the brain viewer."""

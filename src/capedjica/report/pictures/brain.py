@@ -1,4 +1,4 @@
-"""Where maps of the brain peak, as a table."""
+"""Peaks of brain maps, as a table."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 
-# A cluster is what is at least this high, the largest absolute value of a map being 1.
+# Threshold for clusters, for maps with a largest absolute value of 1.
 CLUSTER_HEIGHT: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Peak:
-    """A place where a map is high: one cluster of neighbouring voxels.
+    """The peak of one cluster of neighbouring voxels of a map.
 
     Attributes
     ----------
     component : int
         Number of the map, from 1.
     x, y, z : float
-        The peak in mm, in the space of the image.
+        Coordinates of the peak in mm, in the space of the image.
     value : float
-        Of the map at its peak.
+        Value of the map at the peak.
     cluster_voxels, cluster_mm3 : int, float
         Size of the cluster.
     region : str
-        Of the atlas at the peak, if there is one.
+        Atlas region at the peak; empty if there is none.
     """
 
     component: int
@@ -53,7 +53,7 @@ class Peak:
 
 
 def find_peaks(image: Nifti1Image, regions: RegionsAt | None = None) -> list[Peak]:
-    """Return the peaks of every map of a 4-D image, the highest of a map first."""
+    """Return the peaks of every map of a 4-D image, by map and then by height."""
     affine: FloatArray = np.asarray(image.affine, dtype=np.float64)
     maps = np.moveaxis(np.asarray(image.dataobj, dtype=np.float64), -1, 0)
     found = [
@@ -74,7 +74,7 @@ def _peaks(
             places = np.argwhere(clusters == cluster)
             heights = values[tuple(places.T)]
             highest = places[np.abs(heights) == np.abs(heights).max()]
-            # A region of an atlas is flat: of several places, the one that is closest to their mean.
+            # Values within an atlas region are equal: of several highest voxels, take the most central.
             distance = np.linalg.norm(highest - highest.mean(axis=0), axis=1)
             centre = affine[:3] @ [*highest[distance.argmin()], 1.0]
             x, y, z = (float(mm) for mm in np.round(centre, 1))
@@ -84,14 +84,14 @@ def _peaks(
 
 
 class RegionsAt:
-    """The regions of an atlas of labels by place.
+    """Lookup of atlas regions by coordinates.
 
     Parameters
     ----------
     atlas : Nifti1Image
-        Labels, 3-D.
+        3-D image of labels.
     names : mapping of int to str
-        What labels are called; others are shown as numbers.
+        Names of labels; labels without a name are shown as numbers.
     """
 
     def __init__(self, atlas: Nifti1Image, names: Mapping[int, str]) -> None:
@@ -99,7 +99,7 @@ class RegionsAt:
         self._to_voxel, self._names = np.linalg.inv(np.asarray(atlas.affine)), names
 
     def at(self, x: float, y: float, z: float) -> str:
-        """Return the region at a place in mm; empty outside of all."""
+        """Return the region at coordinates in mm; empty outside all regions."""
         place = np.round(self._to_voxel[:3] @ [x, y, z, 1.0]).astype(int)
         if (place < 0).any() or (place >= self._labels.shape).any():
             return ""
@@ -108,7 +108,7 @@ class RegionsAt:
 
 
 def read_region_names(path: Path) -> dict[int, str]:
-    """Read a table of regions, in their order where it has no numbers; nothing if it cannot be read."""
+    """Read a table of region names, numbered from 1 if it has no numbers; empty if it is unreadable."""
     try:
         table = read_names(path)
     except InputError:
@@ -117,7 +117,7 @@ def read_region_names(path: Path) -> dict[int, str]:
 
 
 def peaks_csv(peaks: Sequence[Peak]) -> bytes:
-    """Return peaks as a table."""
+    """Return peaks as a CSV table."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow([field.name for field in fields(Peak)])

@@ -1,4 +1,4 @@
-"""Charts as drawings that take the colours of the page around them, light or dark, and print sharply."""
+"""SVG charts in the colours of the page, light or dark."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from capedjica.report.pictures.figures import COLOURS
 from capedjica.report.pictures.slices import SIGNED
 from capedjica.tools.arrays import FloatArray
 
-# Stand for colours that the page decides on.
+# Placeholders for colours defined by the page.
 _INK: Final = "#010203"
 _ACCENT: Final = "#010204"
 _FAINT: Final = "#010205"
 _THEME: Final = {_INK: "currentColor", _ACCENT: "var(--accent)", _FAINT: "var(--faint)"}
 _DASHES: Final = ("-", "--", ":", "-.")
-# Longer names of rows and columns are cut; the numbers beside a matrix have them whole.
+# Longer names of rows and columns are truncated; the downloadable numbers have the full names.
 _LONGEST_NAME: Final = 24
 
 
 def bars(
     labels: Sequence[str], values: Sequence[float], axis_label: str, threshold: float | None = None
 ) -> str:
-    """Draw values from 0 to 1 as bars; those below the threshold are hollow, so that colour is not needed."""
+    """Draw values from 0 to 1 as bars; those below the threshold are hollow."""
 
     def plot(axis: Axes) -> None:
         low = [threshold is not None and value < threshold for value in values]
@@ -47,7 +47,7 @@ def bars(
 
 
 def signed_bars(labels: Sequence[str], values: Sequence[float], axis_label: str) -> str:
-    """Draw values of either sign as bars; long labels, and many, are written upright."""
+    """Draw values of either sign as bars; labels are vertical if they are long or numerous."""
     longest = max(map(len, labels))
     upright = len(labels) * longest > 80
 
@@ -61,7 +61,7 @@ def signed_bars(labels: Sequence[str], values: Sequence[float], axis_label: str)
 
 
 def lines(x: Sequence[int], curves: Mapping[str, Sequence[float]], x_label: str, y_label: str) -> str:
-    """Draw curves that differ in colour and in their dashes; by powers of ten where they span several."""
+    """Draw curves that differ in colour and line style, on a logarithmic axis if values vary widely."""
     values = [value for curve in curves.values() for value in curve]
     steep = min(values) > 0 and max(values) > 30 * min(values)
 
@@ -87,7 +87,7 @@ def forest(
     found: Sequence[bool],
     x_label: str,
 ) -> str:
-    """Draw effects with their intervals (d, 2), one below the other; those that were found are filled."""
+    """Draw a forest plot of effects with their intervals (d, 2); points of ``found`` effects are filled."""
 
     def plot(axis: Axes) -> None:
         for place, (effect, (low, high), is_found) in enumerate(zip(effects, intervals, found, strict=True)):
@@ -102,7 +102,7 @@ def forest(
 
 
 def profile(values: FloatArray, x_label: str, y_label: str, faded: bool = False) -> str:
-    """Draw one number per feature, as steps from zero."""
+    """Draw one value per feature as a step plot."""
 
     def plot(axis: Axes) -> None:
         places = np.arange(1, len(values) + 1)
@@ -116,7 +116,7 @@ def profile(values: FloatArray, x_label: str, y_label: str, faded: bool = False)
 def spread(
     x: FloatArray, low: FloatArray, middle: FloatArray, high: FloatArray, labels: tuple[str, str]
 ) -> str:
-    """Draw a curve within a band."""
+    """Draw a curve with a band from ``low`` to ``high``."""
 
     def plot(axis: Axes) -> None:
         axis.fill_between(x, low, high, color=_FAINT, linewidth=0)
@@ -133,10 +133,9 @@ def matrix(
     limit: float | None = None,
     found: NDArray[np.bool_] | None = None,
 ) -> str:
-    """Draw a matrix with the names of its rows and columns, and a bar of its colours from -limit to limit.
+    """Draw a matrix with the names of its rows and columns, and a colour bar from -limit to limit.
 
-    The limit is the largest value unless given. What is NaN stays empty; entries that were ``found`` have a
-    dot.
+    The default limit is the largest absolute value. NaN entries are empty; ``found`` entries have a dot.
     """
     written = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names]
     limit = limit or float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
@@ -146,12 +145,12 @@ def matrix(
 
     def plot(axis: Axes) -> None:
         edges, places = np.arange(len(values) + 1) - 0.5, range(len(values))
-        # A mesh is a drawing; a picture inside one would be blurred when printed.
+        # A mesh is a vector drawing; an embedded raster image would be blurred in print.
         mesh = axis.pcolormesh(edges, edges, values, cmap=SIGNED, vmin=-limit, vmax=limit)
         if found is not None:
             rows, columns = np.nonzero(found)
             axis.plot(columns, rows, "o", color="black", markeredgecolor="white", markersize=size / 2)
-        # Others' words: a dollar is a dollar, not the beginning of a formula.
+        # Names come from other parties: a dollar sign must not start a formula.
         axis.set_xticks(places, written, rotation=90, fontsize=size, parse_math=False)
         axis.set_yticks(places, written, fontsize=size, parse_math=False)
         axis.tick_params(length=0)
@@ -185,11 +184,11 @@ def _draw(plot: Callable[[Axes], None], size: tuple[float, float]) -> str:
 
 
 def _inline(svg: str) -> str:
-    """Return a drawing as part of a page: no header, no numbered groups, colours of the page."""
+    """Return an SVG for embedding in a page: without header and group ids, in the colours of the page."""
     drawing = svg[svg.index("<svg") :]
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)
-    # Its size is that of the page; the view box keeps the proportions.
+    # The page determines the size; the view box preserves the aspect ratio.
     drawing = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", drawing, count=1)
     drawing = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", drawing, count=1)
     drawing = drawing.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)

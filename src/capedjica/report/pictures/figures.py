@@ -1,4 +1,4 @@
-"""Figures of maps and of convergence. Colours are safe for colour-blind readers."""
+"""Figures of maps and of convergence, in colours safe for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def maps_figure(
     reliability: Reliability | None = None,
     names: Sequence[str] = (),
 ) -> Figure:
-    """Show maps (R, height, width) as images, one row of them for every title in ``rows``.
+    """Show maps (R, height, width) as images, with one row of images per key of ``rows``.
 
-    What is known of the reliability and the name of each map stands above, and maps that are not reliable
-    are faded.
+    The name and reliability of each map, if known, are shown above it. Unreliable maps are faded.
     """
     n_maps = len(next(iter(rows.values())))
     figure = Figure(figsize=(1.0 + 0.95 * n_maps, 0.9 + 1.05 * len(rows)), layout="constrained")
@@ -59,9 +58,9 @@ def maps_figure(
 def slices_figure(
     image: Nifti1Image, title: str, reliability: Reliability | None = None, names: Sequence[str] = ()
 ) -> Figure:
-    """Show axial slices of every map of a 4-D image, one row per map, over the template.
+    """Show axial slices of every map of a 4-D image over the brain template, one row per map.
 
-    The left of the brain is on the left. Maps that are not reliable are faded.
+    The left of the brain is on the left. Unreliable maps are faded.
     """
     rows = axial(image)
     figure = Figure(figsize=(1.05 * len(SLICES), 0.9 + 1.22 * len(rows)), layout="constrained")
@@ -90,7 +89,7 @@ def slices_figure(
 def profiles_figure(
     maps: FloatArray, title: str, reliability: Reliability | None = None, names: Sequence[str] = ()
 ) -> Figure:
-    """Show maps (R, D) as one number for each feature, one row per map; those not reliable are faded."""
+    """Show maps (R, D) as feature profiles, one row per map; unreliable maps are faded."""
     figure = Figure(figsize=(7.5, 0.9 + 1.0 * len(maps)), layout="constrained")
     figure.suptitle(title, fontsize=12, color=_INK)
     axes = figure.subplots(len(maps), squeeze=False, sharex=True)[:, 0]
@@ -114,7 +113,7 @@ def profiles_figure(
 def convergence_figure(
     curves: Mapping[str, Sequence[float]], spent: Sequence[float], usable: float = 0.1
 ) -> Figure:
-    """Show the gain index of several runs over their iterations, and the epsilon spent by the first."""
+    """Show the gain index of several runs by iteration, and the epsilon spent by the first run."""
     figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     axis = figure.subplots()
     for colour, (label, values) in zip(COLOURS, curves.items(), strict=False):
@@ -122,7 +121,7 @@ def convergence_figure(
     axis.axhline(usable, color="#888888", linewidth=0.8, linestyle="--")
     longest = max(map(len, curves.values()))
     axis.annotate(
-        "usable below",
+        "usable below this line",
         (longest, usable),
         textcoords="offset points",
         xytext=(0, -10),
@@ -134,7 +133,7 @@ def convergence_figure(
     axis.set(xlabel="iteration", ylabel="gain index (0 is perfect)", yscale="log")
     second = axis.twinx()
     second.plot(np.arange(1, len(spent) + 1), spent, color=_INK, linestyle=":", linewidth=1.2)
-    second.set_ylabel("epsilon spent by then (dotted)", color=_INK)
+    second.set_ylabel("cumulative epsilon spent (dotted)", color=_INK)
     second.set_ylim(bottom=0)
     axis.legend(frameon=False, fontsize=9)
     axis.spines["top"].set_visible(False)
@@ -143,12 +142,12 @@ def convergence_figure(
 
 
 def draw(figure: Figure, file: IO[bytes]) -> None:
-    """Draw a figure as PNG."""
+    """Write a figure as PNG to an open file."""
     FigureCanvasAgg(figure)
     figure.savefig(file, format="png", dpi=150)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, whole or not at all."""
+    """Write a figure as a PNG file, atomically."""
     with whole_file(path) as file:
         draw(figure, file)

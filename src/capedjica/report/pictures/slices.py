@@ -1,7 +1,7 @@
-"""Maps as pixels, wherever they are shown: slices over the template of a brain, squares, matrices.
+"""Maps as pixels: slices over the brain template, pixel images and matrices.
 
-One scale of colours for all: white is zero, red is above and blue below, darker the further from it.
-Colour-blind readers can tell the two sides apart.
+All use one diverging colour scale: white is zero, red is positive, blue is negative, and darker colours are
+further from zero. Colour-blind readers can distinguish the two signs.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
-# The box of the MNI152 template, in mm: left to right, back to front, bottom to top.
+# Bounding box of the MNI152 template, in mm: left to right, back to front, bottom to top.
 BOX: Final = ((-80.0, 80.0), (-112.0, 78.0), (-70.0, 84.0))
 # Axial slices, mm above the anterior commissure.
 SLICES: Final = (-45, -30, -15, 0, 15, 30, 45, 60)
-# Lower values of a map let the brain be seen.
+# Below this value a map is transparent.
 SHOWN_FROM: Final = 0.25
-# The template from its darkest to its brightest.
+# Grey levels of the darkest and the brightest voxel of the template.
 GREYS: Final = (25, 200)
-# Colours of numbers of either sign, wherever they are shown.
+# Colour scale for values of either sign.
 SIGNED: Final = colormaps["RdBu_r"]
-# How much of its colour a map keeps that is not reliable.
+# Opacity of unreliable maps.
 FADED: Final = 0.35
 _PIXEL: Final = 1.5
 
 
 def along(axis: int, step: float) -> FloatArray:
-    """Return places along one side of the box, in mm."""
+    """Return equally spaced coordinates along one axis of the box, in mm."""
     low, high = BOX[axis]
     return np.arange(low, high + step / 2, step)
 
 
 def sample(image: Nifti1Image, x: FloatArray, y: FloatArray, z: FloatArray) -> FloatArray:
-    """Return the volumes of an image (n, len(x), len(y), len(z)) at places in mm, linearly interpolated."""
+    """Interpolate the volumes of an image linearly at coordinates in mm; (n, len(x), len(y), len(z))."""
     values, to_voxel = np.asarray(image.dataobj, dtype=np.float64), np.linalg.inv(np.asarray(image.affine))
     volumes = np.moveaxis(values[..., np.newaxis] if values.ndim == 3 else values, -1, 0)
     grid = np.stack([*np.meshgrid(x, y, z, indexing="ij"), np.ones((len(x), len(y), len(z)))])
@@ -52,7 +52,7 @@ def sample(image: Nifti1Image, x: FloatArray, y: FloatArray, z: FloatArray) -> F
 
 
 def axial(image: Nifti1Image) -> list[FloatArray]:
-    """Return each volume as axial slices side by side: left is left, the front is at the top."""
+    """Return the axial slices of each volume side by side, with left on the left and the front at the top."""
     volumes = sample(image, along(0, _PIXEL), along(1, _PIXEL), np.array(SLICES, dtype=float))
     return [
         np.concatenate([volume[:, ::-1, height].T for height in range(len(SLICES))], axis=1)
@@ -62,7 +62,7 @@ def axial(image: Nifti1Image) -> list[FloatArray]:
 
 @cache
 def template() -> Nifti1Image:
-    """Return the MNI152 template that comes with nilearn, values from 0 to 1."""
+    """Return the MNI152 template included in nilearn, with values from 0 to 1."""
     from nilearn.datasets import load_mni152_template
 
     brain: Nifti1Image = load_mni152_template(resolution=1)
@@ -77,7 +77,7 @@ def _brain() -> FloatArray:
 
 
 def over_brain(values: FloatArray, faded: bool) -> Pixels:
-    """Return axial slices of a map over the template; what is outside the brain is transparent."""
+    """Return axial slices of a map over the template; pixels outside the brain are transparent."""
     grey, (darkest, brightest) = _brain(), GREYS
     pixels = np.empty((*grey.shape, 4))
     pixels[..., :3] = (darkest + (brightest - darkest) * grey)[..., np.newaxis]
@@ -89,7 +89,7 @@ def over_brain(values: FloatArray, faded: bool) -> Pixels:
 
 
 def square(values: FloatArray, faded: bool = False, limit: float | None = None) -> Pixels:
-    """Return a matrix as pixels; the strongest colour is that of ``limit``, or of the largest value."""
+    """Return a matrix as pixels, with the strongest colour at ``limit`` or at the largest value."""
     pixels = coloured(values / (limit or float(np.abs(values).max()) or 1.0))
     if faded:
         pixels[..., 3] = round(255 * FADED)

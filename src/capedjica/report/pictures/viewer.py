@@ -1,4 +1,4 @@
-"""The brain to look through: a template and maps as volumes that a script in the page cuts and colours."""
+"""Data for the interactive brain viewer: the template and the maps as compressed volumes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 _TEMPLATE_STEP: Final = 2.0
 _MAP_STEP: Final = 3.0
-# Values of maps in steps of 1/100; lower than this they are nothing.
+# Map values are stored in steps of 1/100; smaller absolute values than _LEAST are set to zero.
 _LEVELS: Final = 100
 _LEAST: Final = 0.1
 
 
 def volumes(image: Nifti1Image, names: Sequence[str], faded: Sequence[bool]) -> dict[str, Any]:
-    """Return what the viewer needs, for JSON: bytes of volumes, x fastest, compressed.
+    """Return the viewer's data for JSON, with volumes as compressed bytes in Fortran order (x fastest).
 
-    Values of maps are rounded to 0.01 and left out below 0.1. Maps that are not reliable are as faint as in
-    the slices.
+    Map values are rounded to 0.01, and to zero below 0.1. Unreliable maps are as faded as in the slices.
     """
     places = [along(axis, _MAP_STEP) for axis in range(3)]
     maps = sample(image, *places)
@@ -62,7 +61,7 @@ def _cut(values: FloatArray) -> FloatArray:
 
 
 def _peak(values: FloatArray, places: Sequence[FloatArray]) -> list[float]:
-    """Return where a map is highest, in mm."""
+    """Return the coordinates of the largest absolute value of a map, in mm."""
     found = np.unravel_index(np.abs(values).argmax(), values.shape)
     return [float(side[index]) for side, index in zip(places, found, strict=True)]
 

@@ -1,4 +1,4 @@
-// Copying, and print: what is folded away on the screen is on paper.
+// Copy buttons, and printing: folded details are opened for print.
 document.documentElement.classList.add("scripted");
 document.querySelectorAll("[data-copy]").forEach((button) => {
   const source = document.getElementById(button.dataset.copy);

@@ -1,4 +1,4 @@
-// The brain viewer: three cuts through the template and one map, moved by clicks, sliders and keys.
+// Brain viewer: three slices through the template and one map, moved by clicks, sliders and keys.
 (() => {
   const root = document.getElementById("viewer");
   if (!root) return;
@@ -6,7 +6,7 @@
   const find = (name) => root.querySelector(`[data-role="${name}"]`);
   const canvases = [...root.querySelectorAll("canvas")];
   const sliders = ["x", "y", "z"].map(find);
-  const cuts = [[1, 2], [0, 2], [0, 1]]; // across and up, by the axis that is cut
+  const cuts = [[1, 2], [0, 2], [0, 1]]; // horizontal and vertical axis of each slice, by the axis it is normal to
   const unpacked = new Map();
   let brain, map, opacity, wanted;
 
@@ -22,7 +22,7 @@
     Math.max(0, Math.min(shape[axis] - 1, Math.round((mm - data.box[axis][0]) / step)));
   const at = (volume, shape, i) => volume[i[0] + shape[0] * (i[1] + shape[1] * i[2])];
 
-  // One cut as a picture with a pixel per voxel; paint(value) gives red, green, blue, alpha.
+  // One slice as a picture with one pixel per voxel; paint(value) returns red, green, blue, alpha.
   function cut(volume, shape, step, axis, mm, paint) {
     const [across, up] = cuts[axis], index = [0, 0, 0];
     const picture = new ImageData(shape[across], shape[up]);
@@ -53,7 +53,7 @@
       const pictures = [[cut(brain, data.brain.shape, data.brain.step, axis, here[axis], grey), data.brain.step],
                         [cut(map, data.shape, data.step, axis, here[axis], tint), data.step]];
       for (const [picture, step] of pictures) {
-        // A voxel reaches half a step to each side of its place.
+        // A voxel extends half a step to each side of its centre.
         const width = data.box[across][1] - data.box[across][0], height = data.box[up][1] - data.box[up][0];
         const scale = canvas.width / width;
         const top = height - (picture.height - 0.5) * step;
@@ -100,7 +100,7 @@
   async function choose(number, move) {
     wanted = number;
     if (!unpacked.has(number)) unpacked.set(number, await unpack(data.maps[number].data, true));
-    if (wanted !== number) return; // another was chosen meanwhile
+    if (wanted !== number) return; // another map was chosen in the meantime
     map = unpacked.get(number);
     opacity = data.maps[number].opacity;
     if (move) data.maps[number].start.forEach((mm, axis) => (sliders[axis].value = mm));
