@@ -83,7 +83,7 @@ def test_without_colluding_sites_none_is_said_to_be_covered(findings):
     )
     assert "every other site" not in page
     assert f"hold against {privacy.adversary.not_against}" in html.unescape(page)
-    assert f"Against one curious site it is epsilon {round_up(privacy.curious_site_epsilon)}." in page
+    assert f"Against one curious site, epsilon is {round_up(privacy.curious_site_epsilon)}." in page
     assert privacy.curious_site_epsilon > privacy.epsilon
     assert "No site sides with the aggregator" in page
 
@@ -102,7 +102,7 @@ def test_a_page_names_the_unit_and_what_is_not_covered(findings):
     assert "What the guarantee does not cover" in page
     assert "<li>Lengths are <public>.</li>" in page
     assert "What the guarantee does not cover" not in group_page(findings)
-    assert "Each person (all their data) is protected" in group_page(findings)
+    assert "Each participant (all of their data) is protected" in group_page(findings)
 
 
 @pytest.mark.parametrize("run", ["none", "seeded"])

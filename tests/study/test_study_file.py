@@ -363,7 +363,7 @@ def problems(**changes):
         ({"privacy": {"delta": 1e-300}}, "delta 1e-300 is too small"),
         (
             {"privacy": {"epsilon": 1e9}, "subjects": (10**9,) * 3},
-            "the noise asked for is too small for exact integer arithmetic",
+            "the noise is too small for exact integer arithmetic",
         ),
         ({"subjects": (5,)}, "sites must be at least 2, got 1"),
         ({"subjects": ()}, "sites must be at least 2, got 0"),
