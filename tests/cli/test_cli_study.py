@@ -406,7 +406,7 @@ def test_all_bad_sites_are_listed(tmp_path, run):
     assert "--site: 2 problems" in result.stderr
     (tmp_path / "sites.txt").write_bytes(b"\xff")
     result = run("study", "new", *NUMBERS, "--site-file", "sites.txt")
-    assert "sites.txt is not a UTF-8 text file" in result.stderr
+    assert "sites.txt is not a text file" in result.stderr
 
 
 def test_on_a_terminal_what_is_missing_is_asked_for(tmp_path):

@@ -531,7 +531,7 @@ def test_a_folder_of_sockets_that_others_write_to_is_refused(tmp_path, monkeypat
         socket_path(tmp_path, "owner")
     monkeypatch.setenv("CAPEDJICA_SOCKETS", str(tmp_path / "file" / "sockets"))
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="for sockets, .* cannot be created: Not a directory"):
+    with pytest.raises(InputError, match=r"for sockets, .* cannot be created: Not a directory"):
         socket_path(tmp_path, "owner")
 
 
