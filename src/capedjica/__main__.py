@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; an interruption during import does not print a traceback either."""
+    """Run the command line; exit without a traceback if interrupted during import."""
     try:
         from capedjica.cli import main as run
     except KeyboardInterrupt:

@@ -156,7 +156,7 @@ def test_all_releases_together_cost_at_most_epsilon(mechanism, mask):
 def test_too_few_participants_and_impossible_precision_are_refused():
     contract = Contract(**BASE)
     with pytest.raises(
-        InputError, match="needs more than 1 participating sites, the number that may collude; got 1"
+        InputError, match="needs at least 2 participating sites, because 1 may collude; got 1"
     ):
         plan_release(contract, contract.stages[0].query, 1.0, ("s0",))
     with pytest.raises(InputError, match="s3 made no masks and cannot take part"):

@@ -159,14 +159,14 @@ def test_one_of_a_thing_is_told_as_one():
     rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
     plan = " ".join(shown(plan_study(Study(rows)), show=show_plan).split())
     assert "1 principal component of 3 features (capePCA)." in plan
-    assert "4 sites, 100 people; 1 release planned." in plan
+    assert "4 sites, 100 participants; 1 release planned." in plan
 
 
 def test_where_one_site_works_alone_its_people_are_those_who_count():
     study = Study(draft(privacy={"mechanism": "local"}))
     assert study.contract.participants == {"site-2": 30}
     assert Study(draft()).contract.participants == study.contract.enrolled
-    assert "1 site, 30 people; " in " ".join(shown(plan_study(study), show=show_plan).split())
+    assert "1 site, 30 participants; " in " ".join(shown(plan_study(study), show=show_plan).split())
 
 
 def test_limits_of_their_own_are_shown_at_the_sites():

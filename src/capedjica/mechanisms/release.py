@@ -171,8 +171,8 @@ def _check_participants(contract: Contract, participants: tuple[str, ...], invit
         raise InputError(f"{', '.join(sorted(strangers))} made no masks and cannot take part in this release")
     if contract.mechanism == "cape" and len(participants) <= contract.roster.n_colluding:
         raise InputError(
-            f"a release needs more than {contract.roster.n_colluding} participating sites, the number that "
-            f"may collude; got {len(participants)}"
+            f"a release needs at least {contract.roster.n_colluding + 1} participating sites, because "
+            f"{contract.roster.n_colluding} may collude; got {len(participants)}"
         )
 
 

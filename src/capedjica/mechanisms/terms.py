@@ -102,7 +102,7 @@ class Terms:
         return tuple(validate.positive(f"epsilon of site {name}", epsilon[name]) for name in names)
 
     def mean_noise(self, subjects: Sequence[int], share: float = 1.0) -> float:
-        """Return the noise on each value of a mean of vectors of norm at most 1 that uses a whole share.
+        """Return the noise on each value of a mean of vectors of norm at most 1, released with ``share``.
 
         It is public and known before there is a contract, so stages may depend on it. 0 without privacy.
         """
@@ -117,7 +117,7 @@ class Terms:
 def mean_noise(
     mu: float, subjects: Sequence[int], n_colluding: int, mechanism: MechanismName, mask: MaskName
 ) -> float:
-    r"""Return the noise on each value of a mean of vectors of norm at most 1 that uses the whole ``mu``.
+    r"""Return the noise on each value of a mean of vectors of norm at most 1, released with ``mu``.
 
     Replacing one of M subjects changes the mean by 2/M, so a trusted curator adds noise of 2/(M mu). Its
     variance is multiplied by S/S_H for cape with uniform masks, by S/(S+1) (1 + S/S_H) with the paper's

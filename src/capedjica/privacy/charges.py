@@ -53,7 +53,7 @@ def epsilon_of(mu2: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    r"""The largest (epsilon, delta) that may be spent; ``mu2`` is the same cap in the ledger's unit.
+    r"""The largest (epsilon, delta) that may be spent; ``mu2`` is the same cap as a sum of charges.
 
     Parameters
     ----------

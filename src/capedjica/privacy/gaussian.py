@@ -34,7 +34,7 @@ from capedjica.privacy import validate
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 _SMALL_MU = 0.5
-# Phi(-40) is far below the smallest positive double and 1 - Phi(-40) above the largest below 1.
+# Phi(-40) is far below the smallest positive double, and 1 - Phi(-40) rounds to 1.
 _FAR = 40.0
 
 

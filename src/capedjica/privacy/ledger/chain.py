@@ -124,7 +124,7 @@ class Chain:
         if head.ledger == name and self._log.hash_at(head.seq) is None:
             raise RestoredError(
                 f"the ledger {self.path} predates the current key, but its head {self.head_path} was signed "
-                f"at entry {head.seq}: an older copy was restored; restore the latest copy"
+                f"at entry {head.seq}: an older copy was restored; replace it with the latest copy"
             )
 
     def close(self) -> None:
@@ -182,7 +182,9 @@ class Chain:
                 )
         for entry in linked(entries, self._tip.seq, self._tip.hash):
             if entry.kind == "key" and entry.seq > self._keys.present.first:
-                raise WrongKeyError(f"the key of the ledger {self.path} was changed while in use")
+                raise WrongKeyError(
+                    f"the key of the ledger {self.path} was changed while in use; open it with the new key"
+                )
             self.books.apply(entry)
             self._tip = Head(self._tip.ledger, entry.seq, entry.hash)
 
@@ -263,7 +265,7 @@ class Chain:
         if head.seq > self._tip.seq:
             raise RestoredError(
                 f"the ledger {self.path} has {self._tip.seq} entries, but {source} was signed at entry "
-                f"{head.seq}: an older copy was restored; restore the latest copy"
+                f"{head.seq}: an older copy was restored; replace it with the latest copy"
             )
         if self._log.hash_at(head.seq) != head.hash:
             raise TamperedError(f"entry {head.seq} of the ledger is not the one that {source} was signed for")
