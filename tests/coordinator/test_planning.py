@@ -327,7 +327,7 @@ def test_plans_that_protect_nobody_say_so():
     assert [stage.noise for stage in plan.stages] == [0.0] * len(plan.stages)
     assert plan.comparison == plan.one_more_site == {}
     assert plan.as_dict()["budget"] is None
-    assert "is trusted" in plan_study(sketched(mechanism="pooled")).warnings[0]
+    assert "trusted curator" in plan_study(sketched(mechanism="pooled")).warnings[0]
     seeded = plan_study(sketched(insecure_noise=True))
     assert "comes from a seed" in seeded.warnings[0]
     costs = [seeded.budget, seeded.subject_epsilon, *seeded.epsilon.values()]
