@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: the command line must not wait for compilers and arrays that it does not need.
+    # Imported on first use: the command line should not wait for numba and numpy when it does not need them.
     if name in __all__:
         from capedjica import estimators
 

@@ -1,10 +1,10 @@
-"""The command line: ``capedjica`` or ``python -m capedjica``."""
+"""Entry point of the command line: ``capedjica`` or ``python -m capedjica``."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line; an interruption while it is still being loaded is no traceback either."""
+    """Run the command line; exit without a traceback if interrupted during import."""
     try:
         from capedjica.cli import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""How a kernel becomes machine code."""
+"""Compilation of numerical kernels with numba."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 
 
 def compiled(function: _Kernel, **options: Any) -> _Kernel:
-    """Compile a kernel that runs without the interpreter lock, with numba's ``options``.
+    """Compile a kernel that releases the interpreter lock, with numba's ``options``.
 
-    The machine code is kept on disk where some cache directory can be written.
+    The machine code is cached on disk if a cache directory is writable.
     """
     try:
         return cast(_Kernel, numba.njit(cache=True, nogil=True, **options)(function))
-    except RuntimeError:  # what numba raises when no cache directory is writable
+    except RuntimeError:  # raised by numba when no cache directory is writable
         return cast(_Kernel, numba.njit(nogil=True, **options)(function))

@@ -261,8 +261,8 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     for fact in (
         "Nobody's data leave their site.",
         "rotation 6 3",
-        "This study may cost each person (all their data) here at most epsilon 10. All together would then",
-        "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
+        "This study may cost each participant (all of their data) here at most epsilon 10.",
+        "the mu of these sites add up: at two sites, epsilon is 24.39 and not 10.",
         "Nothing was spent by looking.",
         "with the data of that time. They have not changed since.",
         "Site s2 is ready for 'A small study'.",
@@ -301,14 +301,14 @@ def test_approving_shows_what_is_approved(trial, cli):
         "s1 (this site): 6 people",
         "3 brain networks",
         "rotation 6 3",
-        "Each person (all their data) is protected with epsilon 10 at delta 1e-5, for everything together.",
-        "It does NOT hold against an aggregator together with more than 1 other site, or",
+        "Each participant (all of their data) is protected with epsilon 10 at delta 1e-5, for all releases",
+        "It does NOT hold against an aggregator that colludes with more than 1 other site,",
         "a factor of more than 22,027",
         "This site allows epsilon 20 to any one study and 50 to all together",
         "All together would then be epsilon 10 at most. Later studies could then cost epsilon",
         "3 of the 4 sites must stay to the end",
         study.hash.hex(),
-        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-5 for each person",
+        "Site s1 approved 'A small study' for epsilon 10 at delta 1e-5 for each",
     ):
         assert fact in words, fact
 

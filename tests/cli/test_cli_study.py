@@ -199,7 +199,7 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
         "(motion, wm_csf), freed of what changes more slowly than 0.01 Hz, freed of what changes faster than "
         "0.1 Hz, divided by its standard deviation, feature by feature: each by itself, never with others.",
         f"'regions.nii.gz' has the SHA-256 {table.atlas_sha256}",
-        "The same person at several has the mu of each of them",
+        "the mu of these sites add up: at two sites",
     ):
         assert fact in shown, fact
     assert json.loads(run("study", "show", "deep", "--json").stdout)["features"]["atlas"] == "regions.nii.gz"

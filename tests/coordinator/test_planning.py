@@ -322,12 +322,12 @@ def test_a_plan_without_colluding_sites_is_warned_of_curious_ones():
 
 def test_plans_that_protect_nobody_say_so():
     plan = plan_study(sketched(mechanism="none", epsilon=None))
-    assert plan.warnings == ["NOT PRIVATE: no noise is added, so nobody is protected."]
+    assert plan.warnings == ["NOT PRIVATE: no noise is added, so no participant is protected."]
     assert plan.budget == math.inf
     assert [stage.noise for stage in plan.stages] == [0.0] * len(plan.stages)
     assert plan.comparison == plan.one_more_site == {}
     assert plan.as_dict()["budget"] is None
-    assert "is trusted" in plan_study(sketched(mechanism="pooled")).warnings[0]
+    assert "trusted curator" in plan_study(sketched(mechanism="pooled")).warnings[0]
     seeded = plan_study(sketched(insecure_noise=True))
     assert "comes from a seed" in seeded.warnings[0]
     costs = [seeded.budget, seeded.subject_epsilon, *seeded.epsilon.values()]
@@ -347,7 +347,8 @@ def test_a_plan_names_what_is_protected():
     out = io.StringIO()
     show_plan(plan, Console(file=out, width=200, color_system=None))
     assert "Each single time point is protected with epsilon 2 " in out.getvalue()
-    shown = re.search(r"a whole person, up to 100 time points, only with epsilon (\d+)", out.getvalue())[1]
+    words = r"a participant with up to 100 time points is protected only with epsilon (\d+)"
+    shown = re.search(words, out.getvalue())[1]
     assert plan.subject_epsilon <= float(shown)
     assert plan.as_dict()["setting"]["neighbour"] == "sample"
 

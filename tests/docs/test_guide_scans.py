@@ -53,7 +53,7 @@ def test_group_maps_match_the_truth(walked):
     folder, said = walked
     truth = folder / "brains" / "truth"
     assert correlations(folder / "pilot" / "run-none", truth).min() > 0.9
-    assert "Each person (all their data) is protected with epsilon 20" in said
+    assert "Each participant (all of their data) is protected with epsilon 20" in said
 
 
 def test_the_maps_are_worth_looking_at(walked):

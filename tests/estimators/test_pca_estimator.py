@@ -64,7 +64,7 @@ def test_a_sample_is_a_unit_of_its_own():
     assert subject.releases[0].noise / sample.releases[0].noise == pytest.approx(8, rel=1e-6)
     assert (subject.neighbour, subject.units_per_subject) == ("subject", 1)
     assert (sample.neighbour, sample.units_per_subject) == ("sample", 8)
-    assert str(subject).startswith("Each person (all their data)")
+    assert str(subject).startswith("Each participant (all of their data)")
     assert str(sample).startswith("Each single time point")
     assert subject.subject_epsilon == subject.epsilon == sample.epsilon == 1.0
 
@@ -75,7 +75,7 @@ def test_a_subject_of_many_samples_is_not_told_the_epsilon_of_one():
     privacy = CapePCA(K, 1.0, neighbour="sample").fit(sites).privacy_
     assert privacy.units_per_subject == 200
     assert privacy.subject_epsilon == pytest.approx(1664.7, abs=0.1)
-    assert "a whole person, up to 200 time points, only with epsilon 1665" in str(privacy)
+    assert "a participant with up to 200 time points is protected only with epsilon 1665" in str(privacy)
 
 
 @pytest.mark.parametrize("neighbour", ["subject", "sample"])

@@ -45,7 +45,7 @@ def test_any_number_of_colluders_but_all(n_colluding):
     result = private_mean(DATA, 1.0, 1.0, n_colluding=n_colluding)
     assert result.privacy.adversary.n_sites == n_colluding
     assert result.privacy.adversary.against in str(result.privacy)
-    assert ("Against one curious site it is epsilon " in str(result.privacy)) == (n_colluding == 0)
+    assert ("Against one curious site, epsilon is " in str(result.privacy)) == (n_colluding == 0)
     alone = private_mean(DATA, 1.0, 1.0, mechanism="conventional").noise
     assert result.noise == pytest.approx(alone / math.sqrt(3 - n_colluding), rel=1e-4)
     four = {**DATA, "s3": DATA["s0"]}

@@ -385,7 +385,7 @@ def test_results_are_applied_to_people_with_numbers_only(X, message):
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run_and_say_what_they_cost(example, capsys):
     runpy.run_path(str(example), run_name="__main__")
-    assert "Each person (all their data) is protected with epsilon " in capsys.readouterr().out
+    assert "Each participant (all of their data) is protected with epsilon " in capsys.readouterr().out
 
 
 def test_there_is_an_example_of_each():

@@ -124,7 +124,7 @@ def test_a_ledger_of_a_newer_program(site):
     connection = sqlite3.connect(site.path)
     connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(InputError, match="schema 2, written by a newer program"):
+    with pytest.raises(InputError, match="schema 2, written by a newer version of capedjica"):
         site.open()
 
 
@@ -320,7 +320,7 @@ def test_a_forked_child_cannot_use_its_parents_masks(tmp_path):
         [sys.executable, "-c", FORK, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     refusal, count = result.stdout.splitlines()
-    assert refusal.startswith("StorageError a ledger does not survive a fork")
+    assert refusal.startswith("StorageError a ledger cannot be used after a fork")
     assert count == "1"
 
 

@@ -128,7 +128,7 @@ def test_a_budget_eaten_up_by_lost_releases_is_refused_rather_than_exceeded():
         return [letter.data]
 
     study.engine.carrier = carrier
-    with pytest.raises(BudgetExceededError, match="others were given up when sites were lost"):
+    with pytest.raises(BudgetExceededError, match="others were aborted when sites were lost"):
         study.mean(0)
     for name, site in study.sites.items():
         assert site._ledger.spent(study.contract.hash) <= study.contract.total_mu[name] ** 2

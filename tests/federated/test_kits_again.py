@@ -275,7 +275,7 @@ def ending(kit, days):
     (kit / "startup" / "rootCA.pem").write_bytes(certificate(days_from_now(days)))
 
 
-@pytest.mark.parametrize(("days", "words"), [(20.5, "in 20 days"), (-1, "ended on")])
+@pytest.mark.parametrize(("days", "words"), [(20.5, "in 20 days"), (-1, "expired on")])
 def test_a_site_is_warned(home, study, monkeypatch, capsys, days, words):
     approve(home, study, monkeypatch, capsys)
     command = ["site", "check", str(home.folder), "--study", str(study.folder)]

@@ -156,7 +156,7 @@ def test_what_flare_cannot_make_is_refused_in_its_words(tmp_path, monkeypatch):
 
     monkeypatch.setattr(CertBuilder, "build", fail)
     words = refused(study_in(tmp_path))
-    assert words.startswith("FLARE's folders could not be made: ")
+    assert words.startswith("FLARE's folders could not be created: ")
     assert "no certificate today" in words
 
 

@@ -123,7 +123,7 @@ def test_doors_are_tried_after_the_confinement_and_before_the_program(place, mon
 def test_orders_that_cannot_be_read_are_refused_in_one_line(orders):
     done = launched(orders)
     assert (done.returncode, done.stdout) == (FINAL_CODE, "")
-    assert done.stderr == "the launcher of a carrier was given no orders that it can read\n"
+    assert done.stderr == "the launcher of a carrier received invalid instructions\n"
 
 
 def test_a_program_that_cannot_be_run_is_refused_in_one_line(place):
@@ -184,7 +184,7 @@ def test_a_carrier_is_started_by_flares_own_command(place, monkeypatch):
     assert (os.path.basename(shell), once) == ("bash", "--once")
     assert script == str(place / "carrier" / "startup" / "sub_start.sh")
     monkeypatch.setattr(launch.shutil, "which", lambda name: None)
-    with pytest.raises(InputError, match="script of bash, which is not installed"):
+    with pytest.raises(InputError, match="bash script, but bash is not installed"):
         start_command(place / "carrier")
 
 

@@ -47,7 +47,7 @@ BASE = {
         ({"delta": 0.0}, "delta must lie strictly between 0 and 1"),
         ({"mechanism": "none"}, "gives no privacy, so epsilon must not be given"),
         ({"neighbour": "site"}, "neighbour must be 'subject' or 'sample', got 'site'"),
-        ({"units_per_subject": 200}, "units_per_subject must be 1 where the neighbour is a subject, got 200"),
+        ({"units_per_subject": 200}, "units_per_subject must be 1 if neighbour is 'subject', got 200"),
         ({"reserve": 1.0}, "reserve must be at least 0 and below 1, got 1.0"),
     ],
 )
@@ -156,7 +156,7 @@ def test_all_releases_together_cost_at_most_epsilon(mechanism, mask):
 def test_too_few_participants_and_impossible_precision_are_refused():
     contract = Contract(**BASE)
     with pytest.raises(
-        InputError, match="1 participants cannot hide behind each other when 1 sites may collude"
+        InputError, match="needs at least 2 participating sites, because 1 may collude; got 1"
     ):
         plan_release(contract, contract.stages[0].query, 1.0, ("s0",))
     with pytest.raises(InputError, match="s3 made no masks and cannot take part"):

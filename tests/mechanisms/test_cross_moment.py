@@ -164,8 +164,11 @@ def test_contracts_are_bound_to_the_cross_moment():
         (lambda: CrossMoment(-1.0), "score must be at least 0"),
         (lambda: CrossMoment(math.inf), "must be finite"),
         (lambda: CrossMoment(1.0, (("north", 0.0),)), "fixed factor of site north"),
-        (lambda: plan_for(CrossMoment(1.0, (("east", 1.0),))), "has factors of east, not a site"),
-        (lambda: plan_for(CrossMoment(1.0, (("north", 1.0),) * 2)), "factors of a site twice"),
+        (
+            lambda: plan_for(CrossMoment(1.0, (("east", 1.0),))),
+            "has factors of east, which is not in the roster",
+        ),
+        (lambda: plan_for(CrossMoment(1.0, (("north", 1.0),) * 2)), "factors of the same site twice"),
         (lambda: plan_for(CrossMoment(0.0, (("north", 1.0),))), "no factors of site south"),
     ],
 )

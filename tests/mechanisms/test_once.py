@@ -61,7 +61,7 @@ def test_a_restarted_site_repeats_stored_bytes_and_burns_the_rest(consortium):
     unused = msgspec.structs.replace(msgspec.msgpack.decode(ask, type=Ask), slot=1)
     refused = reply(consortium.sites["s0"].handle(encode(unused)))
     assert isinstance(refused, Refusal)
-    assert "burnt" in refused.reason
+    assert "is used up" in refused.reason
     assert consortium.spent("s0") == before
     # the study goes on in a new block
     for _ in range(4):
@@ -402,7 +402,7 @@ def test_a_block_that_would_not_fit_into_memory_is_refused(consortium):
     ledger.register_study(contract.hash, "huge", contract.cap("s0"))
     site = Site(contract, "s0", consortium.identities["s0"], ledger, None, NoiseSource())
     begin = Begin(VERSION, contract.hash, 0, list(DATA), [SlotPlan(0, 0.1)] * 3)
-    assert "must not need more than 16777216 numbers" in reply(site.handle(encode(begin))).reason
+    assert "must not need more than 16777216 words" in reply(site.handle(encode(begin))).reason
     assert ledger.last_block(contract.hash) == -1
 
 

@@ -36,7 +36,7 @@ def test_demo_writes_what_it_promises(tmp_path):
         "all in one process",
         "Reliability: ",
         "Quality:",
-        "Privacy cost: Each person (all their data) is protected with",
+        "Privacy cost: Each participant (all of their data) is protected with",
         "epsilon 20",
         "one site alone",
         "not private",

@@ -89,7 +89,7 @@ def test_a_refused_release_changes_nothing(name):
     ledger = accountant(name, 1e-5, max_epsilon=2.0)
     ledger.compose(Release(0.05))
     before = ledger.epsilon, ledger.releases
-    with pytest.raises(BudgetExceededError, match=r"above the cap of 2 \(.* is spent\): refused"):
+    with pytest.raises(BudgetExceededError, match=r"above the cap of 2 \(.* already spent\); they were"):
         ledger.compose(Release(0.001), Release(1.0))
     assert (ledger.epsilon, ledger.releases) == before
     assert ledger.epsilon_with(Release(1.0)) > 2.0

@@ -75,7 +75,7 @@ def test_without_colluders_no_other_site_is_covered():
     none, one = adversary("cape", 4, 0), adversary("cape", 4, 1)
     assert (none.aggregator, none.n_sites) == (True, 0)
     assert "any other site" in none.not_against
-    assert "site" not in none.against.replace("no site sides", "")
+    assert "site" not in none.against.replace("no site", "")
     assert (one.aggregator, one.n_sites) == (True, 1)
     assert "any 1 of the 3 other sites" in one.against
 
@@ -106,7 +106,7 @@ def test_all_others_of_cape_are_all_other_sites():
 def test_the_others(mechanism, secure, aggregator, n_sites):
     whom = adversary(mechanism, 4, 1, "north", secure)
     assert (whom.aggregator, whom.n_sites) == (aggregator, n_sites)
-    assert (whom.against == "nobody") == (not secure or mechanism == "none")
+    assert (whom.against == "no one") == (not secure or mechanism == "none")
     assert ("aggregator" in whom.not_against) == (mechanism == "pooled")
     assert ("site north" in whom.against) == (mechanism == "local")
 

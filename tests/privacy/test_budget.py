@@ -36,7 +36,7 @@ def test_a_new_budget_is_whole():
     assert (budget.epsilon, budget.delta) == (2.0, 1e-5)
     assert budget.mu == pytest.approx(cost(2.0), rel=1e-12)
     assert (budget.spent_mu, budget.spent_epsilon, budget.left_epsilon) == (0.0, 0.0, 2.0)
-    assert str(budget) == "epsilon 0 of 2 spent at delta 1e-5, by 0 calls; one more may ask for 2"
+    assert str(budget) == "epsilon 0 of 2 spent at delta 1e-5 by 0 calls; one more call may use up to 2"
 
 
 def test_a_call_may_take_all_of_it_and_then_nothing_is_left():
@@ -154,7 +154,7 @@ def test_every_call_is_charged_its_whole_cap_whatever_it_spent(name):
     ("options", "words"),
     [
         ({"mechanism": "none"}, "mechanism 'none' adds no noise"),
-        ({"epsilon": 1.0, "insecure_noise_seed": 3}, "seeded noise protects nobody"),
+        ({"epsilon": 1.0, "insecure_noise_seed": 3}, "seeded noise gives no privacy"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"epsilon": 1.0, "n_colluding": 9}, "n_colluding"),
         ({"epsilon": 1e30}, "too small for exact integer arithmetic"),
@@ -276,7 +276,7 @@ def test_a_pickled_estimator_leaves_its_budget_behind(protocol):
     assert (restored.components_ == fitted.components_).all()
     assert fitted.budget is budget
     for refused in (restored, clone(restored)):
-        with pytest.raises(InputError, match="its budget stayed behind"):
+        with pytest.raises(InputError, match="pickled without its budget"):
             refused.fit(SCANS)
     assert budget.spent_mu == spent
     restored.set_params(budget=budget).fit(SCANS)
@@ -291,7 +291,7 @@ def test_a_pickled_estimator_leaves_its_budget_behind(protocol):
 def test_no_pickled_estimator_is_fitted_without_its_budget(estimator):
     estimator = clone(estimator).set_params(budget=PrivacyBudget(1.0))
     restored = pickle.loads(pickle.dumps(estimator))
-    with pytest.raises(InputError, match="its budget stayed behind"):
+    with pytest.raises(InputError, match="pickled without its budget"):
         restored.fit(SCANS if isinstance(estimator, CapeDJICA) else {"a": [0.5] * 9, "b": [0.5] * 9})
 
 

@@ -193,7 +193,7 @@ def test_third_is_never_less_than_one():
             ([1.0, 2.0, 3.0], 1.0, [0.5, 0.5], 1),
             r"mask_var must hold one value, or one for each of the 2 sites; got 3",
         ),
-        (("wide", 1.0, [0.5, 0.5], 1), r"mask_var must be numbers, got 'wide'"),
+        (("wide", 1.0, [0.5, 0.5], 1), r"mask_var must be a number or an array of numbers, got 'wide'"),
     ],
 )
 def test_bad_input_is_named(arguments, message):
@@ -207,7 +207,7 @@ def test_bad_input_is_named(arguments, message):
         ({"mu": 0}, "mu must be finite and above 0, got 0.0 for site 0"),
         ({"mu": [1, math.nan]}, "mu must be at least 0, got nan for site 1"),
         ({"sensitivities": [1, 0]}, "sensitivities must be finite and above 0, got 0.0 for site 1"),
-        ({"weights": [1, 0]}, "got 0 for site 1: leave that site out"),
+        ({"weights": [1, 0]}, "got 0 for site 1; exclude that site"),
         ({"mask": "wide"}, "mask must be 'uniform', 'paper' or 'none', got 'wide'"),
     ],
 )

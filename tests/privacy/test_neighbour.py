@@ -35,7 +35,7 @@ def test_more_units_than_delta_has_room_for_are_not_bounded():
         (("person",), "neighbour must be 'subject' or 'sample', got 'person'"),
         ((None,), "neighbour must be 'subject' or 'sample', got None"),
         (("sample", 0), "units_per_subject must be a whole number of at least 1, got 0"),
-        (("subject", 2), "units_per_subject must be 1 where the neighbour is a subject, got 2"),
+        (("subject", 2), "units_per_subject must be 1 if neighbour is 'subject', got 2"),
     ],
 )
 def test_what_is_no_unit(unit, message):

@@ -43,8 +43,8 @@ def test_a_site_that_was_not_in_the_last_release_is_named_as_lost():
         STATEMENT, nominal_releases=(*STATEMENT.releases, Charge("gradient", {"north": 0.1}, noise=0.5))
     )
     assert without.lost == ("south",)
-    assert "Sites lost on the way: south" in str(without)
-    assert "lost on the way" not in str(STATEMENT)
+    assert "Sites lost during the run: south" in str(without)
+    assert "lost during the run" not in str(STATEMENT)
     assert replace(without, mechanism="local").lost == ()
 
 
@@ -64,24 +64,27 @@ def test_what_was_spent_is_that_of_the_site_that_gave_most_aborted_releases_incl
     assert STATEMENT.spent_epsilon == pytest.approx(gaussian_epsilon(STATEMENT.spent_mu, 1e-5))
     assert STATEMENT.epsilon_of("mean") == pytest.approx(gaussian_epsilon(math.hypot(0.02, 0.2), 1e-5))
     assert STATEMENT.releases[1].mu == 0.2
-    assert "1 x mean (given up when a site was lost; charged)" in str(STATEMENT)
+    assert "1 x mean (aborted when a site was lost; still charged)" in str(STATEMENT)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"n_sites": 3}, "an aggregator that sees every message, together with any 1 of the 2 other sites"),
-        ({}, "together with all other sites"),
-        ({"mechanism": "conventional"}, "together with all other sites"),
+        (
+            {"n_sites": 3},
+            "an aggregator that sees every message and colludes with any 1 of the 2 other sites",
+        ),
+        ({}, "colludes with all other sites"),
+        ({"mechanism": "conventional"}, "colludes with all other sites"),
         ({"mechanism": "pooled"}, "It does NOT hold against the aggregator"),
         ({"mechanism": "local", "alone": "north"}, "anyone who sees what site north sends"),
         (
             {"mechanism": "none", "nominal_epsilon": math.inf},
-            "NOT PRIVATE: no noise is added, so nobody",
+            "NOT PRIVATE: no noise is added, so no participant",
         ),
         (
             {"secure": False},
-            "NOT PRIVATE: the noise comes from a seed and can be taken off, so nobody",
+            "NOT PRIVATE: the noise comes from a seed and can be removed, so no participant",
         ),
     ],
 )
@@ -120,7 +123,7 @@ def test_where_nobody_is_protected_every_cost_is_infinite(changes, neighbour):
     assert not void.private
     assert len(numbers(void)) == len(numbers(private))
     assert all(number == math.inf for number in numbers(void))
-    assert void.adversary.against == "nobody"
+    assert void.adversary.against == "no one"
     assert void.nominal_epsilon == EPSILON
     assert void.nominal_spent_epsilon == private.spent_epsilon
     assert not re.search(r"(epsilon|mu)( =)? \d", str(void))
@@ -140,10 +143,10 @@ def test_a_whole_subject_costs_as_many_times_the_mu_as_it_holds_time_points():
     assert sample.subject_epsilon == pytest.approx(gaussian_epsilon(sample.subject_mu, delta), rel=1e-5)
     text = str(sample)
     assert text.startswith("Each single time point is protected with epsilon 1 at")
-    shown = re.search(r"a whole person, up to 200 time points, only with epsilon (\d+)", text)[1]
+    shown = re.search(r"participant with up to 200 time points is protected only with epsilon (\d+)", text)[1]
     assert sample.subject_epsilon <= float(shown) <= 1.001 * sample.subject_epsilon
     subject = replace(sample, neighbour="subject", units_per_subject=1)
-    assert str(subject).startswith("Each person (all their data) is protected with epsilon 1 at")
+    assert str(subject).startswith("Each participant (all of their data) is protected with epsilon 1 at")
     assert "time point" not in str(subject)
     assert subject.subject_epsilon == subject.epsilon
 

@@ -54,7 +54,7 @@ def test_the_factor_in_words_is_not_below_the_true_one(epsilon):
     factor = float(re.search(r"factor of more than ([\d.,]+) \(e to", said)[1].replace(",", ""))
     assert math.exp(epsilon) <= factor <= 1.02 * math.exp(epsilon) + 1
     assert "1 in 100,000" in said
-    assert "next to nobody" not in said
+    assert "practically no protection" not in said
 
 
 @pytest.mark.parametrize("epsilon", [13.9, 14.0, 30.0, 100.0])
@@ -62,7 +62,7 @@ def test_the_factor_of_a_large_epsilon_is_not_below_the_true_one_either(epsilon)
     said = replace(GUARANTEE, nominal_epsilon=epsilon).odds
     factor = 10.0 ** int(re.search(r"by a factor of more than 10\^(\d+) \(e to", said)[1])
     assert 1e6 < math.exp(epsilon) <= factor <= 10 * math.exp(epsilon)
-    assert said.endswith("It may be a factor of more than a million, which protects next to nobody.")
+    assert said.endswith("A factor of more than one million offers practically no protection.")
 
 
 def test_nobody_has_odds_where_nobody_is_protected():
@@ -79,7 +79,8 @@ def test_the_remainder_in_words_is_not_below_delta(delta):
 def test_whoever_is_enrolled_twice_has_the_mu_of_both():
     twice = gaussian_epsilon(2 * GUARANTEE.mu, GUARANTEE.delta)
     assert twice <= GUARANTEE.two_sites_epsilon <= 1.00001 * twice
-    assert f"at two, epsilon {round_up(GUARANTEE.two_sites_epsilon)} and not 1." in GUARANTEE.enrolled_once
+    shown = round_up(GUARANTEE.two_sites_epsilon)
+    assert f"at two sites, epsilon is {shown} and not 1." in GUARANTEE.enrolled_once
     small = replace(GUARANTEE, nominal_mu=GUARANTEE.mu / 4, nominal_epsilon=0.2, other_mu=GUARANTEE.mu)
     assert small.two_sites_epsilon >= gaussian_epsilon(1.25 * GUARANTEE.mu, GUARANTEE.delta)
     sample = replace(GUARANTEE, unit=ProtectedUnit("sample", 100))
@@ -96,13 +97,13 @@ def test_where_one_site_works_alone_nobody_gives_anything_twice():
 
 def test_what_it_rests_on_fits_who_may_collude_and_what_is_counted():
     assert GUARANTEE.rests_on[0] == (
-        "No more than 1 of the 4 sites side with the aggregator; the others follow the protocol."
+        "No more than 1 of the 4 sites collude with the aggregator; the others follow the protocol."
     )
     nobody = replace(GUARANTEE, n_colluding=0).rests_on
-    assert nobody[0] == "No site sides with the aggregator, and all follow the protocol."
-    assert any(words.startswith("How many people each site enrolled was fixed") for words in nobody)
+    assert nobody[0] == "No site colludes with the aggregator, and all sites follow the protocol."
+    assert any(words.startswith("The number of participants enrolled at each site was") for words in nobody)
     sample = replace(GUARANTEE, unit=ProtectedUnit("sample", 100)).rests_on
-    assert any(words.startswith("How many time points each site holds was fixed") for words in sample)
+    assert any(words.startswith("The number of time points held by each site was fixed") for words in sample)
 
 
 def test_numbers_are_written_as_people_do():

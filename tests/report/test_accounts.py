@@ -70,9 +70,9 @@ def test_who_is_an_adversary_and_what_is_assumed(findings, tables):
     said = " ".join(findings.privacy.guarantee.rests_on)
     assert "No more than 1 of the 4" in said
     twice = gaussian_epsilon(2 * findings.privacy.mu, findings.privacy.delta)
-    shown = float(re.search(r"at two, epsilon ([\d.]+) and not 10\.", said)[1])
+    shown = float(re.search(r"at two sites, epsilon is ([\d.]+) and not 10\.", said)[1])
     assert twice <= shown <= 1.001 * twice
-    assert run_findings(tables / "none").privacy.adversary.against == "nobody"
+    assert run_findings(tables / "none").privacy.adversary.against == "no one"
 
 
 def test_without_colluding_sites_none_is_said_to_be_covered(findings):
@@ -83,9 +83,9 @@ def test_without_colluding_sites_none_is_said_to_be_covered(findings):
     )
     assert "every other site" not in page
     assert f"hold against {privacy.adversary.not_against}" in html.unescape(page)
-    assert f"Against one curious site it is epsilon {round_up(privacy.curious_site_epsilon)}." in page
+    assert f"Against one curious site, epsilon is {round_up(privacy.curious_site_epsilon)}." in page
     assert privacy.curious_site_epsilon > privacy.epsilon
-    assert "No site sides with the aggregator" in page
+    assert "No site colludes with the aggregator" in page
 
 
 def test_a_page_names_the_unit_and_what_is_not_covered(findings):
@@ -96,13 +96,13 @@ def test_a_page_names_the_unit_and_what_is_not_covered(findings):
     )
     page = html.unescape(group_page(changed))
     assert "Each single time point is protected with" in page
-    assert "Each person" not in page
-    assert f"up to 60 time points, only with epsilon {round_up(privacy.subject_epsilon)}" in page
+    assert "Each participant" not in page
+    assert f"up to 60 time points is protected only with epsilon {round_up(privacy.subject_epsilon)}" in page
     assert "at the level of time points" in page
     assert "What the guarantee does not cover" in page
     assert "<li>Lengths are <public>.</li>" in page
     assert "What the guarantee does not cover" not in group_page(findings)
-    assert "Each person (all their data) is protected" in group_page(findings)
+    assert "Each participant (all of their data) is protected" in group_page(findings)
 
 
 @pytest.mark.parametrize("run", ["none", "seeded"])
@@ -117,7 +117,7 @@ def test_a_run_that_protects_nobody_has_no_finite_cost(tables, run):
     assert costs == [math.inf] * len(costs)
     written = json.loads((tables / run / "privacy.json").read_text())
     assert [written[name] for name in ("epsilon", "mu", "subject_epsilon", "spent_epsilon")] == [None] * 4
-    assert written["against"] == "nobody"
+    assert written["against"] == "no one"
 
 
 def test_a_privacy_json_from_before_is_read_as_of_subjects(tables, tmp_path):

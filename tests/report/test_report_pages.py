@@ -397,7 +397,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
         assert "<h1>Networks of 12 people at 3 sites</h1>" in page
     assert "Releases with Gaussian noise (1) were accounted for exactly" in page
     assert "those with Laplace noise (2)" in page
-    assert re.search(r"at two, epsilon [\d.]+ and not 9\.", page), "of all that was released"
+    assert re.search(r"at two sites, epsilon is [\d.]+ and not 9\.", page), "of all that was released"
     assert "NOT COVERED: the Laplace noise" in page
 
 

@@ -92,7 +92,7 @@ def test_a_second_answer_is_refused_and_the_first_stands(rounds):
     waiting = Waiting(rounds)
     first = waiting.answers.pop(waiting.name)
     waiting.aggregator.receive(first)
-    waiting.refuses(first, "answered this round before")
+    waiting.refuses(first, "already answered this round")
     waiting.finish()
 
 
@@ -135,7 +135,7 @@ def test_a_site_that_missed_a_round_stays_out():
         ),
         waiting.consortium.identities["site-004"],
     )
-    with pytest.raises(ProtocolError, match="site-004 is out of this sum"):
+    with pytest.raises(ProtocolError, match="site-004 is excluded from this sum"):
         waiting.aggregator.receive(data)
 
 
@@ -161,7 +161,8 @@ def test_bad_deals_exclude_only_their_dealer():
         first = next(iter(value))
         content = value.pop(first)
         waiting.refuses(
-            waiting.altered(bad, **{field: value}), f"for other sites than asked; they differ in: {first}"
+            waiting.altered(bad, **{field: value}),
+            f"for other sites than requested; the sets differ in: {first}",
         )
         waiting.refuses(
             waiting.altered(bad, **{field: {**value, first: content, "nobody": content}}), "nobody"
@@ -186,8 +187,8 @@ def test_shares_for_other_sites_than_asked_are_refused():
     waiting = Waiting(5, lost={"site-004": 3})
     unmasking = waiting.read(waiting.name)
     both = {**unmasking.seed_shares, **unmasking.key_shares}
-    waiting.refuses(waiting.altered(seed_shares=both), "shares of seeds for other sites than asked")
-    waiting.refuses(waiting.altered(key_shares=both), "shares of keys for other sites than asked")
+    waiting.refuses(waiting.altered(seed_shares=both), "shares of seeds for other sites than requested")
+    waiting.refuses(waiting.altered(key_shares=both), "shares of keys for other sites than requested")
     waiting.refuses(waiting.altered(key_shares={}), "site-004")
     waiting.finish()
 
@@ -223,7 +224,7 @@ def test_too_many_wrong_shares_are_noticed_and_their_senders_named():
     for name, data in waiting.answers.items():
         waiting.aggregator.receive(wrong_shares(waiting, name) if name in liars else data)
     with pytest.raises(
-        ProtocolError, match="the seed of site site-000 cannot be recovered: 4 sound shares, 5 are needed"
+        ProtocolError, match="the seed of site site-000 cannot be recovered: got 4 valid shares, 5 are needed"
     ):
         waiting.aggregator.advance()
     with pytest.raises(ProtocolError, match=r"came from: site-000, site-003$"):
@@ -253,7 +254,7 @@ def test_a_dealer_that_committed_to_another_secret_is_named(value):
             field = f"{kind}_shares"
             shares = {**getattr(waiting.read(name), field), dealer: forged[points[name]]}
             aggregator.receive(waiting.altered(name, **{field: shares}))
-        with pytest.raises(ProtocolError, match=f"site {dealer} dealt shares of another {kind}"):
+        with pytest.raises(ProtocolError, match=f"site {dealer} dealt shares of a different {kind}"):
             aggregator.advance()
 
 

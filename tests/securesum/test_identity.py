@@ -58,8 +58,8 @@ def pem(key, encryption=None):
     [
         (b"", "not an unencrypted PEM"),
         (b"\x00\xff" * 50, "not an unencrypted PEM"),
-        (pem(X25519PrivateKey.generate()), "another kind of key"),
-        (pem(generate_private_key(65537, 2048)), "another kind of key"),
+        (pem(X25519PrivateKey.generate()), "does not hold an Ed25519 key"),
+        (pem(generate_private_key(65537, 2048)), "does not hold an Ed25519 key"),
         (pem(X25519PrivateKey.generate(), BestAvailableEncryption(b"x")), "not an unencrypted PEM"),
     ],
     ids=["empty", "noise", "x25519", "rsa", "encrypted"],

@@ -85,8 +85,8 @@ def test_context_covers_study_block_and_attempt():
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"study_hash": bytes(31)}, "study hash"),
-        ({"length": 0}, "at least one word"),
+        ({"study_hash": bytes(31)}, "study_hash"),
+        ({"length": 0}, "at least 1"),
         ({"block": -1}, "block"),
         ({"attempt": -1}, "attempt"),
         ({"block": 2**63}, "block"),

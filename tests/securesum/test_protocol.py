@@ -77,7 +77,7 @@ def test_one_more_lost_site_ends_the_sum_and_is_named(n_sites, step):
     )
     assert str(caught.value).endswith("missing: " + ", ".join(lost))
     assert not aggregator.done
-    with pytest.raises(ProtocolError, match="not known"):
+    with pytest.raises(ProtocolError, match="not complete"):
         _ = aggregator.result
 
 

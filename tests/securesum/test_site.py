@@ -116,7 +116,7 @@ def test_start_repeats_its_bytes_until_it_is_answered():
     halfway = Halfway(1)
     assert halfway.site.start() == halfway.site.start()
     halfway.accepts()
-    with pytest.raises(ProtocolError, match="started this sum before"):
+    with pytest.raises(ProtocolError, match="already started this sum"):
         halfway.site.start()
 
 
@@ -151,9 +151,9 @@ def test_keys_forged_replayed_or_altered_are_refused():
         halfway.refuses(halfway.altered(advertisements=(ads[0], wrong, *ads[2:])), named)
     halfway.refuses(halfway.altered(advertisements=(own, *ads[1:])), "not those it advertised")
     halfway.refuses(halfway.altered(advertisements=(*ads, ads[1])), "listed twice")
-    halfway.refuses(halfway.altered(advertisements=ads[1:]), "it is left out")
+    halfway.refuses(halfway.altered(advertisements=ads[1:]), ": excluded")
     halfway.refuses(halfway.altered(advertisements=ads[:3]), "only 3 sites advertised keys, 4 are needed")
-    halfway.refuses(halfway.altered(advertisements=()), "left out")
+    halfway.refuses(halfway.altered(advertisements=()), "excluded")
     halfway.accepts()
 
 
@@ -230,7 +230,7 @@ def test_lists_of_survivors_that_cannot_be_true_are_refused():
     halfway = Halfway(3, lost={"site-004": 2})
     alive = halfway.message.survivors
     for wrong, named in [
-        (alive[1:], "site-000 is not among those said to have sent a masked input"),
+        (alive[1:], "site-000 is not among the sites listed as having sent a masked input"),
         (alive[:3], "only 3 sites sent a masked input, 4 are needed"),
         ((*alive, "site-004"), "cannot accept that site-004 sent a masked input"),
         ((*alive, "nobody"), "cannot accept that nobody"),
@@ -383,7 +383,7 @@ def test_a_forked_copy_answers_nothing(monkeypatch):
     halfway = Halfway(3)
     pid = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
-    halfway.refuses(halfway.request, "only by the process that began it")
+    halfway.refuses(halfway.request, "only the process that started a sum")
     monkeypatch.undo()
     halfway.accepts()
 
@@ -421,7 +421,7 @@ def test_no_secret_in_repr_and_none_left_after_wiping(rounds):
     assert not any(any(secret) for secret in held)
     with pytest.raises(ProtocolError, match="not running"):
         halfway.site.receive(halfway.request)
-    with pytest.raises(ProtocolError, match="started this sum before"):
+    with pytest.raises(ProtocolError, match="already started this sum"):
         halfway.site.start()
 
 

@@ -51,7 +51,7 @@ def test_all_that_matters_is_there():
         "epsilon 0.7 at delta 1e-5",
         "a factor of more than 2.02",
         "1 in 100,000 (delta)",
-        "together with any 1 of the 3 other sites",
+        "colludes with any 1 of the 3 other sites",
         "3 of the 4 sites must stay to the end",
         "0.125 of the budget",
         study.hash.hex(),
@@ -74,7 +74,7 @@ def test_the_factor_is_never_understated():
         assert math.exp(epsilon) <= factor <= math.exp(epsilon) * 1.15
     text = words(Study(draft(privacy={"epsilon": 1000.0})))
     assert "by a factor of more than 10^435 (e to" in text
-    assert "protects next to nobody" in text
+    assert "offers practically no protection" in text
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_factor_is_never_understated():
         ({}, ["plus a mask", "ledger of its own"], ["AS THEY ARE", "NOT PRIVATE"]),
         (
             {"mechanism": "conventional"},
-            ["enough to protect its people without others' help", "together with all other sites"],
+            ["enough to protect its people without others' help", "colludes with all other sites"],
             ["mask", "AS THEY ARE"],
         ),
         (
@@ -104,12 +104,12 @@ def test_the_factor_is_never_understated():
         (
             {"mechanism": "none", "epsilon": None},
             ["AS THEY ARE, and no noise", "NOT PRIVATE: no noise is added", "allow_unprotected"],
-            ["mask", "is protected with epsilon", "It holds against"],
+            ["mask", "is protected with epsilon", "This guarantee holds against"],
         ),
         (
             {"insecure_noise": True},
             ["NOT PRIVATE: the noise comes from a seed", "allow_unprotected"],
-            ["is protected with epsilon", "It holds against"],
+            ["is protected with epsilon", "This guarantee holds against"],
         ),
     ],
     ids=str,
@@ -159,14 +159,14 @@ def test_one_of_a_thing_is_told_as_one():
     rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
     plan = " ".join(shown(plan_study(Study(rows)), show=show_plan).split())
     assert "1 principal component of 3 features (capePCA)." in plan
-    assert "4 sites, 100 people; 1 release planned." in plan
+    assert "4 sites, 100 participants; 1 release planned." in plan
 
 
 def test_where_one_site_works_alone_its_people_are_those_who_count():
     study = Study(draft(privacy={"mechanism": "local"}))
     assert study.contract.participants == {"site-2": 30}
     assert Study(draft()).contract.participants == study.contract.enrolled
-    assert "1 site, 30 people; " in " ".join(shown(plan_study(study), show=show_plan).split())
+    assert "1 site, 30 participants; " in " ".join(shown(plan_study(study), show=show_plan).split())
 
 
 def test_limits_of_their_own_are_shown_at_the_sites():
@@ -185,7 +185,7 @@ def test_a_site_is_told_its_own_limit():
     assert "site-2 (this site): 30 people, at most epsilon 0.5" in text
     assert text.count("(this site)") == 1
     assert (
-        "is protected with epsilon 0.5 at delta 1e-5, for everything together. Other sites have limits of"
+        "is protected with epsilon 0.5 at delta 1e-5, for all releases in total. Other sites have limits of"
         in text
     )
     assert "a factor of more than 1.65" in text

@@ -363,7 +363,7 @@ def problems(**changes):
         ({"privacy": {"delta": 1e-300}}, "delta 1e-300 is too small"),
         (
             {"privacy": {"epsilon": 1e9}, "subjects": (10**9,) * 3},
-            "the noise asked for is too small for exact integer arithmetic",
+            "the noise is too small for exact integer arithmetic",
         ),
         ({"subjects": (5,)}, "sites must be at least 2, got 1"),
         ({"subjects": ()}, "sites must be at least 2, got 0"),
@@ -388,7 +388,8 @@ def test_cards_and_names_are_checked():
     assert refused(swapped, second) == ["sites[1].card is that of site site-2, not of 'site-1'"]
     assert refused(first, first, second) == ["sites: 2 of them have the name 'site-1'"]
     same_key = SiteTable(name="x", subjects=3, card=card("x", sum(map(ord, "site-1"))))
-    assert refused(first, second, same_key) == ["two sites of the roster have the same public key"]
+    words = "two sites of the roster have the same public key; each must be unique"
+    assert refused(first, second, same_key) == [words]
     broken = msgspec.structs.replace(first, card="a card")
     assert refused(broken, second) == [
         "sites[1].card: not a site card: expected 'capedjica-site-1 NAME KEY', got 'a card'"
@@ -438,5 +439,7 @@ def test_another_schema_is_refused_as_such(tmp_path):
     write_study(tmp_path / "study.toml", draft())
     text = (tmp_path / "study.toml").read_text().replace("schema = 2", "schema = 3\nnovelty = true")
     (tmp_path / "later.toml").write_text(text)
-    with pytest.raises(InputError, match="schema must be 1 or 2, got 3: made for another version"):
+    with pytest.raises(
+        InputError, match="schema must be 1 or 2, got 3; the file was made for another version"
+    ):
         Study.load(tmp_path / "later.toml")

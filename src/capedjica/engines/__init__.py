@@ -1,1 +1,1 @@
-"""Messages carried within one process, for trials and estimators; between machines: ``capedjica.flare``."""
+"""Transport of messages within one process, for trials and estimators."""

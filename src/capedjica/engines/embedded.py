@@ -1,4 +1,4 @@
-"""A whole study in one process: every site and the aggregator, on the protocol's real bytes."""
+"""A whole study in one process: all sites and the aggregator, exchanging the actual protocol messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from capedjica.securesum.noise import NoiseSource
 from capedjica.tools.arrays import FloatArray, Scan
 
 in_process: Final = partial(Terms, reserve=NO_RESERVE)
-"""The :class:`capedjica.mechanisms.terms.Terms` of a study in which no site is lost."""
+"""The :class:`capedjica.mechanisms.terms.Terms` of a study in one process, where no site is lost."""
 
 
 class EmbeddedStudy:
@@ -35,29 +35,29 @@ class EmbeddedStudy:
     Parameters
     ----------
     title : str
-        For people.
+        Title of the study.
     subjects : dict
         Number of subjects of each site, by name.
     statistics : dict
-        What yields the subjects' vectors at each site, by name.
+        The function that yields the subjects' vectors at each site, by name.
     stages : sequence of Stage
-        Everything that may be asked.
+        All queries that may be asked.
     terms : Terms
-        What it may cost, and against whom it protects (:data:`in_process`).
+        The budget and the threat model (:data:`in_process`).
     weights : dict, optional
         Weights of the sites, by name.
     neighbour, units_per_subject
         See :class:`capedjica.mechanisms.contract.Contract`.
     insecure_noise_seed : int, optional
-        Reproducible noise that protects nobody; the result says so.
+        Seed for reproducible noise, which gives no privacy; the result says so.
     budget : PrivacyBudget, optional
-        Charged with the whole cap, for the site whose epsilon is largest, once everything else is found to be
-        in order and before anything is computed. A budget is for whole subjects: where samples are the
-        neighbours it is charged as many times the mu as a subject holds samples.
+        Charged with the whole cap of the site with the largest epsilon, after all checks and before anything
+        is computed. A budget is for whole subjects: if the neighbours are samples, mu is multiplied by the
+        number of samples of a subject.
     besides : float
-        The mu of what the caller releases beside this study, charged together with it.
+        The mu of the caller's other releases, charged together with this study.
     carrier : callable
-        What becomes of each message (:class:`capedjica.engines.inprocess.InProcessEngine`).
+        The delivery of each message (:class:`capedjica.engines.inprocess.InProcessEngine`).
     """
 
     def __init__(
@@ -108,10 +108,10 @@ class EmbeddedStudy:
         subjects: Mapping[str, int] | None = None,
         **more: Any,
     ) -> Self:
-        """Return a study of an analysis on the data of every site.
+        """Return a study that runs an analysis on the data of every site.
 
-        Data are subjects, or an array with one row for each; ``subjects`` is how many units they hold where a
-        unit is not a subject.
+        The data of a site are its subjects, or an array with one row per subject. ``subjects`` is the number
+        of units of each site if the unit is not a subject.
         """
         sizes = subjects or {name: len(site) for name, site in data.items()}
         sites = {name: analysis.site(cast(Sequence[Scan], site)) for name, site in data.items()}
@@ -126,7 +126,7 @@ class EmbeddedStudy:
             numbers += stage.count * stage.query.size
             grid += stage.count * max(plan.grid_delta.values())
             distance += stage.count * stream_distance(stage.query.size, len(contract.subjects))
-        # Each release keeps below its part of mu by HEADROOM, so this is still more than all of them cost.
+        # Each release undershoots its share of mu by HEADROOM, so this still exceeds their total cost.
         mu = max(contract.total_mu.values()) * (1 - HEADROOM / 4)
         budget.charge(
             math.hypot(contract.unit.subject_mu(mu), besides),
@@ -157,10 +157,10 @@ class EmbeddedStudy:
         return value
 
     def publish(self, data: bytes) -> None:
-        """Hand public data to all sites, for the releases that follow."""
+        """Send public data to all sites, for later releases."""
         self.aggregator.publish(data)
 
     @property
     def privacy(self) -> PrivacyStatement:
-        """What was guaranteed and what was spent so far."""
+        """The privacy statement: the guarantee and the budget spent so far."""
         return privacy_statement(self.contract, self.aggregator.releases)

@@ -1,4 +1,4 @@
-"""All parties in one process, exchanging the bytes that a network would carry, and able to fail like one."""
+"""In-process transport that exchanges the same bytes as a network and can simulate its failures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Direction = Literal["question", "answer"]
 
 @dataclass(frozen=True)
 class Letter:
-    """One message on its way.
+    """One message in transit.
 
     Attributes
     ----------
     round : int
-        Number of the exchange, from 0; exchanges of two threads that overlap may share it.
+        Number of the exchange, from 0; overlapping exchanges of two threads may share it.
     site : str
         The site it goes to or comes from.
     direction : {"question", "answer"}
@@ -38,25 +38,25 @@ Carrier = Callable[[Letter], list[bytes]]
 
 
 def faithful(letter: Letter) -> list[bytes]:
-    """Deliver a letter once, as it is."""
+    """Deliver a letter once, unchanged."""
     return [letter.data]
 
 
 @dataclass
 class InProcessEngine:
-    """Carries messages between the aggregator and sites of this process, from several threads if need be.
+    """Transport between the aggregator and the sites of this process, usable from several threads.
 
     Parameters
     ----------
     sites : dict
-        The sites by name. A site taken out is a machine that is down; another one put in its place, with
-        the same ledger, is a restart.
+        The sites by name. Removing a site simulates a machine that is down; replacing it by another one with
+        the same ledger simulates a restart.
     carrier : callable
-        Decides what becomes of each letter: the list of what is delivered in its place. ``[]`` loses it,
-        twice the same repeats it, other bytes corrupt it. A letter kept back and returned with a later
-        one is late, or out of order. The carrier may also change ``sites``.
+        Returns the list of bytes to deliver instead of each letter. ``[]`` loses the letter, the same bytes
+        twice repeat it, other bytes corrupt it. A letter held back and returned with a later one is delayed
+        or out of order. The carrier may also change ``sites``.
     keep_transcript : bool
-        Whether to keep every letter: what an adversary on the wire, or the aggregator, sees.
+        Whether to keep every letter, that is, the view of an adversary on the network or of the aggregator.
     """
 
     sites: dict[str, Site]
@@ -67,7 +67,7 @@ class InProcessEngine:
     _counting: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def exchange(self, questions: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Deliver questions to sites and return the first answer of each that has one."""
+        """Deliver questions to sites and return the first answer of each site that answered."""
         answers: dict[str, bytes] = {}
         for name, question in questions.items():
             for data in self._carry(Letter(self._round, name, "question", question)):

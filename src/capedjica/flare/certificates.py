@@ -1,4 +1,4 @@
-"""Until when a kit can be used."""
+"""Validity period of the certificates of a kit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WARN_BEFORE: Final = timedelta(days=30)
 
 
 def validity(kit: Path) -> tuple[datetime, datetime]:
-    """Return from when until when all of a kit's certificates are valid."""
+    """Return the beginning and end of the period in which all certificates of a kit are valid."""
     files = [*sorted((kit / "startup").glob("*.crt")), kit / "startup" / "rootCA.pem"]
     try:
         certificates = [x509.load_pem_x509_certificate(file.read_bytes()) for file in files]
@@ -25,23 +25,23 @@ def validity(kit: Path) -> tuple[datetime, datetime]:
 
 
 def check_certificates(kit: Path, now: datetime | None = None) -> str | None:
-    """Refuse a kit whose certificates are not valid now; return a warning if they end within 30 days."""
+    """Refuse a kit whose certificates are not valid now; return a warning if they expire within 30 days."""
     (begin, end), now = validity(kit), now or datetime.now(UTC)
     if now < begin:
         raise InputError(
-            f"the certificates of {kit} are valid from {begin.isoformat(timespec='minutes')} on, and the "
-            f"clock of this machine says {now.isoformat(timespec='minutes')}: it is slow, set it"
+            f"the certificates of {kit} are valid from {begin.isoformat(timespec='minutes')} on, but the "
+            f"clock of this machine shows {now.isoformat(timespec='minutes')}; set the clock"
         )
     when = end.isoformat(timespec="minutes")
     if end <= now:
-        raise InputError(f"the certificates of {kit} ended on {when}: the study must be provisioned again")
+        raise InputError(f"the certificates of {kit} expired on {when}; the study must be provisioned again")
     if end - now < _WARN_BEFORE:
-        return f"the certificates of {kit} end on {when}, in {(end - now).days} days"
+        return f"the certificates of {kit} expire on {when}, in {(end - now).days} days"
     return None
 
 
 def certificate_warning(kit: Path) -> str | None:
-    """Return in words that a kit's certificates have ended, or will within 30 days."""
+    """Return a warning if a kit's certificates have expired or expire within 30 days, else None."""
     try:
         return check_certificates(kit)
     except InputError as error:

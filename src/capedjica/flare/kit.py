@@ -1,4 +1,4 @@
-"""What kits hold, known to the coordinator who makes them and to the sites that receive them."""
+"""The content of kits, shared by the coordinator who creates them and the sites that receive them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from capedjica.flare.wire import MAX_FRAME
 from capedjica.mechanisms.messages import VERSION
 from capedjica.securesum.identity import Identity, PublicIdentity
 
-# The version of the protocol; that of the package does not matter.
+# The version of the protocol; the package version does not matter.
 PROTOCOL: Final = VERSION
 ORGANISATION: Final = "capedjica"
-# The name in the certificate of the coordinator, who alone may give FLARE's server commands.
+# The name in the certificate of the coordinator, who alone may send commands to FLARE's server.
 COORDINATOR: Final = "coordinator@capedjica.org"
-# All that FLARE loads for a job.
+# The only classes that FLARE loads for a job.
 SITE_CLASS: Final = "capedjica.site.flare.relay.SiteRelay"
 AGGREGATOR_CLASS: Final = "capedjica.coordinator.flare.relay.AggregatorRelay"
 _HOST_PATTERN: Final = r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -32,10 +32,10 @@ LONGEST_HOST: Final = 64
 _COORDINATOR: Final = "coordinator"
 _LABEL_PURPOSE: Final = b"capedjica/kit/1\0"
 
-# All that FLARE has to be given at a site.
+# The files that FLARE needs at a site.
 STARTUP: Final = ("client.crt", "client.key", "rootCA.pem")
 
-# Whoever talks to a party through FLARE may see that it is there and hand it the one job it knows.
+# Through FLARE, a party can only be queried for its status and be given the one job it knows.
 _NOBODY: Final = dict.fromkeys(
     ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr"), "none"
 )
@@ -48,12 +48,12 @@ AUTHORIZATION: Final = {
         "member": {},
     },
 }
-# A party and its jobs talk on the machine itself, where others may have accounts: each shows its certificate.
+# A party and its jobs communicate on a machine that other users may share, so both present certificates.
 COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
     "streaming_max_blob_size": MAX_FRAME,
-    # FLARE takes so much for every message, however small, and some of it is given back only when Python next
-    # looks for cycles in all that is old: with its own 1 MB the server's job grew by 75 kB a release.
+    # FLARE allocates this much for every message, however small, and some of it is freed only by Python's
+    # next full garbage collection: with its default of 1 MB the server's job grew by 75 kB per release.
     "streaming_chunk_size": 128 << 10,
     # defence: certificates-on-the-machine-itself
     "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
@@ -63,20 +63,20 @@ _Hexadecimal = Annotated[str, Meta(pattern="^[0-9a-f]*$", max_length=128)]
 
 
 class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The content of a ``kit.json``: whose kit this is, of which study, and who made it.
+    """The content of a ``kit.json``: the site, the study and the coordinator of a kit.
 
     Attributes
     ----------
     site, study : str
         The site's name and the hash of the study.
     host, port : str and int
-        Where the server is.
+        Address of the server.
     protocol : int
-        Which version of the protocol the study is run by.
+        Protocol version of the study.
     coordinator : str
         The coordinator's public key in hexadecimal; a site pins it when it approves.
     signature : str
-        The coordinator's, over all of the above and the certificates.
+        The coordinator's signature of all of the above and of the certificates.
     """
 
     site: str
@@ -93,14 +93,14 @@ class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
         try:
             return PublicIdentity(_COORDINATOR, bytes.fromhex(self.coordinator))
         except ValueError:
-            raise InputError("a kit names no coordinator's key that can be used") from None
+            raise InputError("kit.json does not contain a valid public key of the coordinator") from None
 
     def signed(self, identity: Identity, startup: Mapping[str, bytes]) -> Label:
         """Return the label with the coordinator's signature for these files."""
         return msgspec.structs.replace(self, signature=identity.sign(self._content(startup)).hex())
 
     def is_signed(self, startup: Mapping[str, bytes]) -> bool:
-        """Whether the coordinator whom it names has signed it, for these files."""
+        """Return whether the coordinator named in the label signed it for these files."""
         try:
             return self.key.verify(bytes.fromhex(self.signature), self._content(startup))
         except ValueError:
@@ -113,15 +113,15 @@ class Label(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
 
 def startup_files(kit: Path) -> dict[str, bytes]:
-    """Return the key and the certificates in the folder ``startup`` of a kit or of a workspace."""
+    """Return the key and the certificates in the ``startup`` folder of a kit or a workspace."""
     try:
         return {name: (kit / "startup" / name).read_bytes() for name in STARTUP}
     except OSError as error:
-        raise InputError(f"{kit} is not a whole kit: {error}") from None
+        raise InputError(f"{kit} is not a complete kit: {error}") from None
 
 
 def check_protocol(protocol: int, what: str) -> None:
-    """Refuse what was made for another version of the protocol; that of the package does not matter."""
+    """Refuse files made for another protocol version; the package version does not matter."""
     # defence: version-of-the-protocol
     if protocol != PROTOCOL:
         raise InputError(
@@ -131,7 +131,7 @@ def check_protocol(protocol: int, what: str) -> None:
 
 
 def is_host(text: str) -> bool:
-    """Whether this can be the name or the address of a machine."""
+    """Return whether a text is a valid host name or address."""
     return len(text) <= LONGEST_HOST and re.fullmatch(_HOST_PATTERN, text) is not None
 
 

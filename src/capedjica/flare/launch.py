@@ -1,8 +1,8 @@
-"""The last of our code before a carrier: it shuts itself in, tries the doors, and becomes FLARE.
+"""Launcher of a carrier: confines its own process, verifies the confinement and executes FLARE.
 
-``python -m capedjica.flare.launch FOLDER`` reads its orders, confines its own process, tries to open what the
-carrier must not reach, and executes the command only if nothing opens. From then on the process is code of
-others with a network, and what it may do is decided by the operating system.
+``python -m capedjica.flare.launch FOLDER`` reads its instructions, confines its own process, tries to open
+the files that the carrier must not reach, and executes the command only if none can be opened. From then on
+the process runs third-party code with network access, restricted by the operating system.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from capedjica.errors import CapedjicaError, InputError
 from capedjica.flare.wire import SETTINGS
 from capedjica.tools.confinement.carrier import Confinement, confine, environment, openable, strongest
 
-# With this code a program says that it would do no better a second time.
+# Exit code of a program that would fail again if restarted.
 FINAL_CODE = 78
-# A client of FLARE and its job take about 150 MB each, a message at most 50.
+# A FLARE client and its job use about 150 MB each, a message at most 50 MB.
 MEMORY = 4 << 30
 
 
 def program_input(
     confinement: Confinement, folder: Path, command: Sequence[str], secrets: Sequence[Path], socket: Path
 ) -> str:
-    """Return the orders of a launcher, whose command writes to one folder and connects to one socket.
+    """Return the instructions of a launcher, whose command writes to one folder and uses one socket.
 
-    Names of secrets go no further than the launcher: executing the command replaces its memory.
+    The paths of secrets stay in the launcher: executing the command replaces its memory.
     """
     orders = {
         "confinement": asdict(confinement),
@@ -43,14 +43,14 @@ def program_input(
 
 
 def launch(orders: str) -> None:
-    """Confine this process and become the command; InputError if the carrier could read a secret."""
+    """Confine this process and execute the command; raise InputError if the carrier could read a secret."""
     try:
         given = json.loads(orders)
         confinement = Confinement(**given["confinement"])
         folder, command = Path(given["folder"]), list(given["command"])
         secrets, socket = [Path(path) for path in given["secrets"]], Path(given["socket"])
     except (ValueError, LookupError, TypeError, RecursionError):
-        raise InputError("the launcher of a carrier was given no orders that it can read") from None
+        raise InputError("the launcher of a carrier received invalid instructions") from None
     confine(confinement, reads=[], writes=[folder], memory=MEMORY, secrets=secrets, connects=[socket.parent])
     # defence: a-carrier-tries-the-doors
     check_doors(confinement, secrets)
@@ -59,17 +59,17 @@ def launch(orders: str) -> None:
 
 
 def check_doors(confinement: Confinement, secrets: Sequence[Path]) -> None:
-    """Refuse to go on in a process that can open what a carrier must not, where anything confines it."""
+    """Refuse to continue if this process can open a secret although it is confined."""
     open_doors = openable(secrets) if confinement.kind != "none" else []
     if open_doors:
         raise InputError(
-            f"the carrier could read {open_doors[0]}, although it is confined by {confinement.words}: it does"
-            " not start. Keep that file out of the folders of the programs, and closed to other users"
+            f"the carrier could read {open_doors[0]}, although it is confined by {confinement.words}; it does"
+            " not start. Move that file out of the program folders and deny access to other users"
         )
 
 
 def run_carrier(folder: Path) -> None:
-    """Become the carrier that works in a folder, as whoever this process is run by."""
+    """Run the carrier of a folder in this process, as its current user."""
     try:
         settings = json.loads((folder / "local" / SETTINGS).read_text())
         closed, socket = [Path(path) for path in settings["closed"]], Path(settings["socket"])
@@ -79,24 +79,24 @@ def run_carrier(folder: Path) -> None:
 
 
 def _as_it_is(folder: Path) -> Confinement:
-    """Return the confinement of a process that a system manager started as a user of its own."""
+    """Return the confinement of a process that a service manager started as a separate user."""
     given = strongest(None, [folder], str(folder.absolute()))
     if os.geteuid() == 0:
         return given
-    # The doors are tried also where there is no Landlock.
+    # Access to the secrets is also tested without Landlock.
     return Confinement("user", None, None, f"the user {os.geteuid()}, and {given.words}")
 
 
 def start_command(folder: Path) -> tuple[str, ...]:
-    """Return FLARE's own command that starts what a workspace is for, in the foreground."""
+    """Return the FLARE command that starts a workspace in the foreground."""
     shell = shutil.which("bash")
     if shell is None:
-        raise InputError("NVIDIA FLARE is started by a script of bash, which is not installed")
+        raise InputError("NVIDIA FLARE is started by a bash script, but bash is not installed; install bash")
     return (shell, str(folder.absolute() / "startup" / "sub_start.sh"), "--once")
 
 
 def main() -> None:
-    """Read the orders and carry them out."""
+    """Read the instructions from standard input and execute them."""
     orders = sys.stdin.read()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:

@@ -1,8 +1,9 @@
-"""Frames over Unix sockets: how a process that keeps secrets talks to the one that has the network.
+"""Framed messages over Unix sockets between a process that holds secrets and its carrier.
 
-The one that keeps secrets listens, the carrier connects and greets. After that frames go both ways: a call
-with a number, and what is returned for it. A frame is four bytes of length and a message, decoded strictly;
-one that is too long, cut off or of another version ends the connection, and nothing else.
+The process that holds secrets listens; the carrier connects and sends a greeting. Afterwards frames are sent
+in both directions: numbered calls and their return values. A frame is a four-byte length and a message,
+decoded strictly. A frame that is too long, truncated or of another version closes the connection and has no
+other effect.
 """
 
 from __future__ import annotations
@@ -29,35 +30,35 @@ from capedjica.errors import CapedjicaError, InputError, ProtocolError
 from capedjica.flare.wire import SETTINGS
 
 VERSION: Final = 1
-# What the system takes for the path of a socket.
+# Longest path of a socket that the system accepts.
 _LONGEST_PATH: Final = 107
 _LENGTH: Final = struct.Struct(">I")
 _CREDENTIALS: Final = struct.Struct("3i")
-# For the greeting of whoever connects.
+# Time and size limits of the greeting.
 _GREETING_SECONDS: Final = 10.0
 _GREETING_BYTES: Final = 4096
-# Until the other end takes what is sent: one that stands still is given up.
+# Time limit for sending, after which an unresponsive peer is disconnected.
 _SENDING_SECONDS: Final = 60
-# How long the relay of an earlier job may still be connected, and how often this is seen after.
+# How long to retry while the relay of an earlier job may still be connected, and the pause between retries.
 _PATIENCE: Final = 60.0
 _PAUSE: Final = 0.2
-# Calls that may be under way at once, and those who may be greeting.
+# Largest number of concurrent calls, and of connections that have not completed their greeting.
 _MOST_CALLS: Final = 16
 _MOST_GUESTS: Final = 8
-# Whom the system shows in the place of a user that it does not know in here.
+# The user ID shown for users that are unknown in this namespace.
 _NOBODY: Final = 65534
 
 
 class LinkError(ProtocolError):
-    """The other end is gone, refused, or does not keep to the protocol."""
+    """The connection was lost or refused, or the peer violated the protocol."""
 
 
 class GoneError(LinkError):
-    """The other end hung up."""
+    """The peer closed the connection."""
 
 
 class Greeting(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The first frame of whoever connects: the version, as what, and by which right."""
+    """The first frame of a connecting process: version, role and authorisation token."""
 
     version: int
     role: Annotated[str, Meta(max_length=32)]
@@ -66,14 +67,14 @@ class Greeting(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class Reception(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The answer to it: empty, or why not."""
+    """The answer to a greeting: the reason for a refusal, or empty."""
 
     version: int
     refusal: Annotated[str, Meta(max_length=500)] = ""
 
 
 class Call(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """A question, and the number under which its answer is expected."""
+    """A question with a number that identifies its answer."""
 
     number: Annotated[int, Meta(ge=0, lt=1 << 62)]
     data: bytes
@@ -87,7 +88,7 @@ class Return(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
 
 
 class Channel:
-    """One end of a connection; ``limit`` is the bytes of the longest frame."""
+    """One end of a connection; ``limit`` is the largest frame size in bytes."""
 
     def __init__(self, line: socket.socket, limit: int) -> None:
         self._line, self.limit = line, limit
@@ -95,23 +96,23 @@ class Channel:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SENDING_SECONDS, 0))
 
     def send(self, message: Struct) -> None:
-        """Send one message; hang up if it cannot be sent."""
+        """Send one message; close the connection if it cannot be sent."""
         try:
             self.put(message)
         except OSError as error:
             self.close()
-            raise GoneError(f"the other end is gone: {error.strerror}") from None
+            raise GoneError(f"the connection was lost: {error.strerror}") from None
 
     def put(self, message: Struct) -> None:
-        """Send one message; OSError if it cannot be sent, and what came before can still be received."""
+        """Send one message; raise OSError if it cannot be sent (earlier frames can still be received)."""
         body = msgspec.msgpack.encode(message)
         if len(body) > self.limit:
-            raise LinkError(f"a frame of {len(body):,} bytes is longer than {self.limit:,}")
+            raise LinkError(f"a frame of {len(body):,} bytes is longer than the limit of {self.limit:,}")
         with self._sending:
             self._line.sendall(_LENGTH.pack(len(body)) + body)
 
     def receive(self, limit: int | None = None) -> bytes | None:
-        """Return the next frame; None when the other end has hung up between two."""
+        """Return the next frame; None if the peer closed the connection between two frames."""
         head = self._exactly(_LENGTH.size)
         if not head:
             return None
@@ -125,7 +126,7 @@ class Channel:
         return body
 
     def _exactly(self, size: int) -> bytes:
-        """Return so many bytes; fewer at the end, which must not be inside of a length."""
+        """Return ``size`` bytes, or fewer at the end of the connection, but never part of a length."""
         data = bytearray()
         try:
             while len(data) < size:
@@ -134,24 +135,24 @@ class Channel:
                     break
                 data += piece
         except OSError as error:
-            raise LinkError(f"the other end is gone: {error.strerror or error}") from None
+            raise LinkError(f"the connection was lost: {error.strerror or error}") from None
         if size == _LENGTH.size and 0 < len(data) < size:
             raise LinkError("a frame was cut off")
         return bytes(data)
 
     def wait(self, seconds: float | None) -> None:
-        """Wait so long for a frame; None for ever."""
+        """Set the timeout for receiving, in seconds; None to wait indefinitely."""
         self._line.settimeout(seconds)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
         self._line.close()
 
 
 class Caller:
-    """Puts questions to the other end, from several threads at once."""
+    """Sends questions to the peer, from several threads at once."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel, self._next = channel, 0
@@ -161,11 +162,11 @@ class Caller:
         threading.Thread(target=self._listen, daemon=True, name="capedjica-link").start()
 
     def call(self, data: bytes, seconds: float) -> bytes:
-        """Return the answer; LinkError if there is none in time, or the other end is gone."""
+        """Return the answer; raise LinkError if there is none in time or the connection was lost."""
         answer: Future[bytes] = Future()
         with self._lock:
             if self.over.is_set():
-                raise LinkError("the other end is gone")
+                raise LinkError("the connection was lost")
             number, self._next = self._next, self._next + 1
             self._waiting[number] = answer
         try:
@@ -181,20 +182,20 @@ class Caller:
         try:
             self._channel.send(call)
         except GoneError:
-            # Before the listener finds it out: whoever asks next is to connect again.
+            # Set before the listener notices, so that the next caller reconnects.
             self.over.set()
             raise
 
     def _listen(self) -> None:
-        reason = "the other end is gone"
+        reason = "the connection was lost"
         try:
             while (body := self._channel.receive()) is not None:
                 frame = _read(Call | Return, body)
                 if not isinstance(frame, Return):
-                    raise LinkError("a call where only answers are expected")
+                    raise LinkError("received a call where only answers are expected")
                 with self._lock:
                     answer = self._waiting.pop(frame.number, None)
-                # One that nobody waits for any more came late.
+                # An answer without a waiting caller came too late.
                 if answer is not None:
                     answer.set_result(frame.data)
         except LinkError as error:
@@ -207,12 +208,12 @@ class Caller:
         self._channel.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._channel.close()
 
 
 def answer_calls(channel: Channel, handle: Callable[[bytes], bytes]) -> None:
-    """Answer the other end's calls, several at once, until it hangs up; LinkError if it does anything else.
+    """Answer the peer's calls concurrently until it closes the connection; LinkError on a violation.
 
     ``handle`` must not raise.
     """
@@ -230,33 +231,33 @@ def answer_calls(channel: Channel, handle: Callable[[bytes], bytes]) -> None:
             while (body := channel.receive()) is not None:
                 frame = _read(Call | Return, body)
                 if not isinstance(frame, Call):
-                    raise LinkError("an answer that nobody asked for")
+                    raise LinkError("received an unsolicited answer")
                 if not room.acquire(blocking=False):
-                    raise LinkError(f"more than {_MOST_CALLS} questions at once")
+                    raise LinkError(f"received more than {_MOST_CALLS} questions at once")
                 workers.submit(work, frame)
         finally:
             channel.close()
 
 
 def connect(path: Path, greeting: Greeting, limit: int) -> Channel:
-    """Connect to a socket; LinkError with the reason if nobody listens or the greeting is refused."""
+    """Connect to a socket; raise LinkError if no process listens or the greeting is refused."""
     _checked(path)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # One that stands still lets no more connect once a few wait at its door.
+    # An unresponsive process accepts no further connections once its backlog is full.
     line.settimeout(_GREETING_SECONDS)
     try:
         line.connect(str(path))
     except OSError as error:
         line.close()
-        raise LinkError(f"nobody answers at {path} ({error.strerror or error}): is it running?") from None
+        raise LinkError(f"no process answers at {path} ({error.strerror or error}); is it running?") from None
     channel = Channel(line, limit)
     try:
-        # Who is refused at sight is told so without being heard.
+        # A refusal by user ID is sent before the greeting is read.
         with suppress(OSError):
             channel.put(greeting)
         body = channel.receive(_GREETING_BYTES)
         if body is None:
-            raise LinkError(f"{path} hung up")
+            raise LinkError(f"the process at {path} closed the connection")
         reception = _read(Reception, body)
         if reception.refusal:
             raise LinkError(reception.refusal)
@@ -270,7 +271,7 @@ def connect(path: Path, greeting: Greeting, limit: int) -> Channel:
 def connect_carrier(
     folder: Path, greeting: Greeting, limit: int, ended: Callable[[], bool] = lambda: False
 ) -> Channel:
-    """Connect to whom a carrier works for, by the settings in a folder; LinkError if that takes too long."""
+    """Connect a carrier to its process, given by the settings in a folder; LinkError after a timeout."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -283,22 +284,22 @@ def connect_carrier(
 
 
 class Listener:
-    """A socket at which carriers or the owner's commands connect.
+    """A socket to which carriers or the owner's commands connect.
 
     Parameters
     ----------
     path : Path
-        Where; a socket that nobody listens at any more is replaced.
+        Path of the socket; a stale socket without a listener is replaced.
     limit : int
-        Bytes of the longest frame.
+        Largest frame size in bytes.
     uids : set of int
-        The users who may connect.
+        The user IDs that may connect.
     admit : callable
-        ``admit(greeting)`` returns why somebody is not admitted, or nothing.
+        ``admit(greeting)`` returns the reason for a refusal, or "".
     serve : callable
-        ``serve(channel, greeting)`` for each who is admitted, in a thread of its own; must not raise.
+        ``serve(channel, greeting)`` is called for each admitted connection in its own thread; must not raise.
     report : callable
-        Told in one line whom was refused.
+        Called with one line of text for each refused connection.
     """
 
     def __init__(
@@ -346,14 +347,14 @@ class Listener:
         channel.wait(_GREETING_SECONDS)
         body = channel.receive(_GREETING_BYTES)
         if body is None:
-            raise LinkError("hung up without a greeting")
+            raise LinkError("the connection was closed without a greeting")
         greeting: Greeting = _read(Greeting, body)
         if greeting.version != VERSION:
-            raise LinkError(f"version {greeting.version} of the socket's protocol, expected {VERSION}")
+            raise LinkError(f"the socket protocol has version {greeting.version}, expected {VERSION}")
         if refusal := self._admit(greeting):
             raise LinkError(refusal)
         channel.wait(None)
-        # Who was admitted and is gone already is served, which ends at once.
+        # An admitted peer that has already disconnected is still served, which ends immediately.
         with suppress(LinkError):
             channel.send(Reception(VERSION))
         return greeting
@@ -365,7 +366,7 @@ class Listener:
         channel.close()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -377,21 +378,21 @@ def _bound(path: Path) -> socket.socket:
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         line.bind(str(path))
-        # Who may connect is checked by who they are; the folder keeps others out as well.
+        # Access is checked by the user ID of the peer, and by the permissions of the folder.
         path.chmod(0o666)
         line.listen(_MOST_GUESTS)
     except OSError as error:
         line.close()
-        raise InputError(f"the socket {path} cannot be made: {error.strerror}") from None
+        raise InputError(f"the socket {path} cannot be created: {error.strerror}") from None
     return line
 
 
 def _remove_left(path: Path) -> None:
-    """Remove a socket that a process left behind; refuse one at which somebody listens."""
+    """Remove a stale socket; refuse one that has a listener."""
     if not path.exists():
         return
     if not path.is_socket():
-        raise InputError(f"{path} is in the way: it is no socket")
+        raise InputError(f"{path} exists and is not a socket; remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_GREETING_SECONDS)
         try:
@@ -399,25 +400,25 @@ def _remove_left(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-        except (BlockingIOError, TimeoutError):  # somebody listens, and stands still
+        except (BlockingIOError, TimeoutError):  # a process listens but does not respond
             pass
         except OSError as error:
-            raise InputError(f"the socket {path} cannot be made: {error.strerror}") from None
-    raise InputError(f"the socket {path} is in use already: another process listens there")
+            raise InputError(f"the socket {path} cannot be created: {error.strerror}") from None
+    raise InputError(f"the socket {path} is already in use: another process listens there")
 
 
 def _checked(path: Path) -> Path:
     length = len(os.fsencode(path))
     if length > _LONGEST_PATH:
         raise InputError(
-            f"the path of a socket has at most {_LONGEST_PATH} bytes, {path} has {length}: set "
+            f"the path of a socket must have at most {_LONGEST_PATH} bytes, {path} has {length}; set "
             "CAPEDJICA_SOCKETS to a folder with a shorter path"
         )
     return path
 
 
 def peer_uid(line: socket.socket) -> int | None:
-    """Return the user of the process at the other end; None where the system does not tell."""
+    """Return the user ID of the peer process; None if the system does not provide it."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None
@@ -426,7 +427,7 @@ def peer_uid(line: socket.socket) -> int | None:
 
 
 def owners() -> set[int]:
-    """Return the users that the owner of this process may be seen as: root is nobody in some namespaces."""
+    """Return the IDs under which this process's owner or root may appear (in some namespaces, nobody)."""
     return {os.getuid(), 0, _NOBODY}
 
 
@@ -443,13 +444,13 @@ def _read(kind: Any, body: bytes) -> Any:
 
 
 def socket_path(place: Path, role: str) -> Path:
-    """Return where the socket of a role is for the process that works in a folder: short, and not in it."""
+    """Return the socket path of a role for the process that works in a folder: short, outside that folder."""
     name = hashlib.sha256(os.fsencode(place.resolve())).hexdigest()[:16]
     return _sockets_folder() / f"{name}.{role}"
 
 
 def _sockets_folder() -> Path:
-    """Return a folder of this user's, made where it is missing; others may pass through one of root's."""
+    """Return this user's folder for sockets, created if missing; other users may traverse root's."""
     given = os.environ.get("CAPEDJICA_SOCKETS")
     if given:
         folder = Path(given)
@@ -462,7 +463,10 @@ def _sockets_folder() -> Path:
         folder.mkdir(mode=0o711 if os.getuid() == 0 else 0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError as error:
-        raise InputError(f"{folder}, for sockets, cannot be made: {error.strerror}") from None
+        raise InputError(f"the folder for sockets, {folder}, cannot be created: {error.strerror}") from None
     if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise InputError(f"{folder}, for sockets, belongs to somebody else or others may write there")
+        raise InputError(
+            f"the folder for sockets, {folder}, belongs to another user or is writable by others; set "
+            "CAPEDJICA_SOCKETS to a private folder"
+        )
     return folder

@@ -1,14 +1,13 @@
-"""Questions to sites that may take long to answer, be stopped, or be cut off for a while: what travels.
+"""Message formats for questions to sites that may be slow, stopped or temporarily disconnected.
 
-Every question travels in a parcel that is known by the question's hash. A site keeps working on a question
-while the aggregator, every few seconds, asks for it again: as long as the site says that it is busy, it is
-alive. So a statistic may take an hour and a dead site is still noticed within ``Patience.silence`` of the
-aggregator's end, :mod:`capedjica.coordinator.flare.transport`.
-A parcel that got lost is sent again; the site's end, :mod:`capedjica.site.agent.responder`, knows it by its
-hash and works on it once.
+Every question is sent in a parcel that is identified by the question's hash. While a site works on a
+question, the aggregator asks for the answer again every few seconds; as long as the site replies that it is
+busy, it is alive. A statistic may therefore take an hour, and a dead site is still detected within
+``Patience.silence`` (:mod:`capedjica.coordinator.flare.transport`). A lost parcel is sent again; the site
+(:mod:`capedjica.site.agent.responder`) recognises it by its hash and processes it once.
 
-All that comes back is signed by the site for the question of that hash
-(:func:`capedjica.mechanisms.messages.read_reply`), so it does not matter who carries it.
+Every reply is signed by the site for the question with that hash
+(:func:`capedjica.mechanisms.messages.read_reply`), so the transport need not be trusted.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from msgspec import Meta, Struct
 from capedjica.errors import ProtocolError
 from capedjica.mechanisms.messages import VERSION, question_hash
 
-# How long a site keeps the aggregator waiting before it says that it is busy.
+# How long a site delays its reply before it answers that it is busy.
 HOLD_SECONDS: Final = 2.0
-# How much longer its answer may be on its way.
+# Additional time allowed for the transit of its answer.
 TRANSIT_SECONDS: Final = 10.0
 
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class Parcel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """A question on its way; without data, only the answer is asked for."""
+    """A question in transit; without data, a repeated request for its answer."""
 
     version: int
     hash: Hash
@@ -38,7 +37,7 @@ class Parcel(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
 
 
 class Notice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """What the coordinator tells the sites outside of the contract, signed by the coordinator's key.
+    """A notice of the coordinator to the sites outside the contract, signed with the coordinator's key.
 
     Attributes
     ----------
@@ -47,9 +46,9 @@ class Notice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
     what : str
         "over": the study has ended, and there will be no more questions.
     when : str
-        By the coordinator's clock.
+        Time of the notice by the coordinator's clock.
     signature : bytes
-        Over all of the above.
+        The coordinator's signature of all of the above.
     """
 
     version: int
@@ -60,7 +59,7 @@ class Notice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
 
     @property
     def content(self) -> bytes:
-        """What is signed."""
+        """The bytes that are signed."""
         return b"capedjica/notice/1\0" + _encoder.encode(msgspec.structs.replace(self, signature=b""))
 
 
@@ -69,7 +68,7 @@ _decoder: Final[msgspec.msgpack.Decoder[Parcel | Notice]] = msgspec.msgpack.Deco
 
 
 def write_parcel(question: bytes, hash_: bytes | None = None) -> bytes:
-    """Return the bytes of a parcel with a question, or, with its hash alone, of one that asks again."""
+    """Return the bytes of a parcel with a question or, if its hash is given, of a repeated request."""
     return _encoder.encode(Parcel(VERSION, hash_ or question_hash(question), None if hash_ else question))
 
 
@@ -79,7 +78,7 @@ def write_notice(notice: Notice) -> bytes:
 
 
 def read_parcel(data: bytes) -> Parcel | Notice:
-    """Return what came, or raise ProtocolError whatever the bytes."""
+    """Return the parcel or notice in ``data``; raise ProtocolError for any malformed bytes."""
     try:
         return _decoder.decode(data)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Programs of a party as processes of this machine: started, kept running, stopped with all they began.
+"""Supervision of a party's programs on this machine: start, restart, and stop with all child processes.
 
-They run under a supervisor, ``python -m capedjica.flare.processes PLACE``, which starts each again when it
-dies and takes all of them down when it is told to end. A supervisor may itself be killed: what it leaves
-behind is found by its folders, and ended before anything else is started there.
+They run under a supervisor, ``python -m capedjica.flare.processes PLACE``, which restarts each program when
+it dies and stops all of them when it is terminated. If the supervisor itself is killed, its remaining
+processes are found by their folders and terminated before anything else is started there.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from capedjica.tools.locks import locked
 _MODULE: Final = "capedjica.flare.processes"
 _PID: Final = "supervisor.pid"
 _PROGRAMS: Final = "programs.json"
-# How long a process may take to end by itself.
+# Seconds that a process may take to exit after it was asked to.
 _GRACE: Final = 10.0
-# Pauses before a process that died is started again, the last for all further deaths.
+# Pauses in seconds before a process is restarted; the last one is used for all further restarts.
 _PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 _SET_CHILD_SUBREAPER: Final = 36
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is run: a name for people, the command, what it reads first, and the folder that it works in."""
+    """A program to run: its name, command, working folder and standard input."""
 
     name: str
     command: tuple[str, ...]
@@ -56,16 +56,16 @@ def confined(
     secrets: Sequence[Path],
     socket: Path,
 ) -> Program:
-    """Return a program that is confined before it begins, to a folder that is its own from now on."""
+    """Return a program that is confined before it starts, and give it ownership of its folder."""
     hand_over(folder, confinement)
     launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
     return Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets, socket))
 
 
 def mark(pid: int) -> str:
-    """Return what a process is known by: numbers are used again, but not with the time at which it began.
+    """Return an identifier of a process: its ID and start time, since process IDs are reused.
 
-    That is by the clock since the start of the machine: the other one is set.
+    The start time is measured since boot, because the wall clock can be changed.
     """
     try:
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
@@ -75,7 +75,7 @@ def mark(pid: int) -> str:
 
 
 def marked(known: str) -> int | None:
-    """Return the number of the process of a mark; None if it has ended."""
+    """Return the process ID of a mark; None if the process has ended."""
     try:
         process = psutil.Process(int(known.split()[0]))
         alive = process.status() != psutil.STATUS_ZOMBIE and mark(process.pid) == known
@@ -85,13 +85,13 @@ def marked(known: str) -> int | None:
 
 
 def start(place: Path, programs: Sequence[Program], owner: str = "") -> int:
-    """Start programs under a supervisor, in the background; return the supervisor's process number.
+    """Start programs under a supervisor in the background; return the supervisor's process ID.
 
-    With the mark of an ``owner`` they end when that process does.
+    If the mark of an ``owner`` is given, they end when that process ends.
     """
     place = place.resolve()
     if running(place) is not None:
-        raise InputError(f"{place} is running already, as process {running(place)}")
+        raise InputError(f"{place} is already running, as process {running(place)}")
     _write_programs(place, programs)
     with open(place / "supervisor.log", "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
@@ -104,18 +104,18 @@ def start(place: Path, programs: Sequence[Program], owner: str = "") -> int:
         )
     wait_until(lambda: running(place) is not None, _GRACE)
     if (pid := running(place)) is None:
-        raise InputError(f"{place} could not be started; {place / 'supervisor.log'} says why")
+        raise InputError(f"{place} could not be started; see {place / 'supervisor.log'}")
     return pid
 
 
 def _write_programs(place: Path, programs: Sequence[Program]) -> None:
-    """Write down what is to run: whoever supervises needs it, and whoever stops what was left behind."""
-    # FLARE puts paths into a line that it splits again, and could start no job.
+    """Write the list of programs, which is needed to supervise them and to stop leftover processes."""
+    # FLARE joins paths into one line and splits it again; with such characters no job could start.
     for path in (sys.executable, *(program.folder for program in programs)):
         if any(letter in path for letter in " \t\n\r\\\"'#"):
             raise InputError(
-                f"{path!r}: NVIDIA FLARE cannot work with a path that holds spaces, quotes or '#'; move it "
-                "to another place"
+                f"{path!r}: NVIDIA FLARE does not support paths with spaces, quotes or '#'; move it to "
+                "another folder"
             )
     write_private(place / _PROGRAMS, msgspec.json.encode(list(programs)))
 
@@ -128,10 +128,10 @@ def _read_programs(place: Path) -> list[Program]:
 
 
 def stop(place: Path) -> bool:
-    """Stop programs and all that they began; return whether there was anything to stop."""
+    """Stop programs and all their child processes; return whether there was anything to stop."""
     place = place.resolve()
     pid = running(place)
-    # It takes down the others, and would start again what is ended before it.
+    # The supervisor first: it stops the others, and would restart a process that is stopped before it.
     supervisor = [] if pid is None else [psutil.Process(pid)]
     _end(supervisor, 3 * _GRACE)
     left = family(place)
@@ -140,7 +140,7 @@ def stop(place: Path) -> bool:
 
 
 def running(place: Path) -> int | None:
-    """Return the number of the supervisor's process; None where none runs."""
+    """Return the process ID of the supervisor; None if it is not running."""
     try:
         return marked((place / _PID).read_text().strip())
     except (OSError, ValueError):
@@ -148,12 +148,12 @@ def running(place: Path) -> int | None:
 
 
 def log(place: Path, program: str) -> Path:
-    """Return where what a program prints is written, and why it was started again."""
+    """Return the log file of a program's output and restarts."""
     return place / f"{program}.log"
 
 
 def family(place: Path, program: str | None = None) -> list[psutil.Process]:
-    """Return the processes of all programs or of one, those that they began included, whoever began them."""
+    """Return the processes of one or all programs and their children, regardless of their supervisor."""
     folders = {one.folder for one in _read_programs(place.resolve()) if program in (None, one.name)}
     found = []
     for process in psutil.process_iter():
@@ -165,20 +165,20 @@ def family(place: Path, program: str | None = None) -> list[psutil.Process]:
 
 
 def supervise(place: Path, programs: Sequence[Program]) -> None:
-    """Run programs until told to end; start each again when it dies. Blocks."""
+    """Run programs until terminated, and restart each when it dies. Blocks."""
     place = place.resolve()
     _write_programs(place, programs)
     _supervise(place)
 
 
 def _supervise(place: Path, owner: str = "") -> None:
-    """Supervise until told to end, or until the owner ends, or a program refuses to run."""
+    """Supervise until terminated, until the owner ends, or until a program refuses to run."""
     told: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: told.append(number))
-    with locked(place / ".supervisor.lock", f"{place} is running already"):
+    with locked(place / ".supervisor.lock", f"{place} is already running"):
         _end(family(place), _GRACE)
-        # What a program leaves behind when it dies becomes a child of this process.
+        # Orphaned children of a program become children of this process.
         with suppress(AttributeError, OSError):
             prctl(_SET_CHILD_SUBREAPER, 1)
         (place / _PID).write_text(f"{mark(os.getpid())}\n")
@@ -197,7 +197,7 @@ def _supervise(place: Path, owner: str = "") -> None:
 
 
 def _end_orphans(kept: Sequence[_Kept]) -> None:
-    """End what a program began and left behind, under whatever name it hides."""
+    """End orphaned processes of programs, whatever their name."""
     own = {process.pid for one in kept for process in one.processes()}
     # defence: nothing-outlives-a-carrier
     _end([child for child in psutil.Process().children() if child.pid not in own], _GRACE)
@@ -212,7 +212,7 @@ class _Kept:
         self._attempt, self._began, self._due = 0, 0.0, 0.0
 
     def look(self) -> bool:
-        """Start the program if it does not run and it is time; whether it is given up for good."""
+        """Start the program if it is due; return whether it must not be restarted."""
         if self._process is None:
             if time.monotonic() >= self._due:
                 self._start()
@@ -220,17 +220,17 @@ class _Kept:
         code = self._process.poll()
         if code is None:
             return False
-        # Of a program that was killed, what it began is left.
+        # The children of a killed program are still running.
         _end(family(self._place, self._program.name), _GRACE)
         self._process = None
         if code == FINAL_CODE:
-            self._say(f"{self._program.name} refuses to run, and is not started again")
+            self._say(f"{self._program.name} refuses to run and is not started again")
             return True
         long = time.monotonic() - self._began > 10 * _PAUSES[-1]
         self._attempt = 1 if long else self._attempt + 1
         pause = _PAUSES[min(self._attempt, len(_PAUSES)) - 1]
         self._due = time.monotonic() + pause
-        self._say(f"{self._program.name} ended with code {code}; it is started again in {pause:.0f} s")
+        self._say(f"{self._program.name} ended with exit code {code}; restarting in {pause:.0f} s")
         return False
 
     def _start(self) -> None:
@@ -262,7 +262,7 @@ class _Kept:
 
 
 def _end(processes: list[psutil.Process], grace: float) -> None:
-    """End processes, first kindly."""
+    """Terminate processes, and kill those that do not exit in time."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -274,7 +274,7 @@ def _end(processes: list[psutil.Process], grace: float) -> None:
 
 
 def port_is_free(host: str, port: int) -> bool:
-    """Whether nothing listens at a port of this machine; nothing does under a name that is not known."""
+    """Return whether no process listens on a port; also True for an unknown host name."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         try:
@@ -284,7 +284,7 @@ def port_is_free(host: str, port: int) -> bool:
 
 
 def refusal(log_file: Path) -> str:
-    """Return why a program refused to run: the line that it printed before its supervisor's last."""
+    """Return why a program refused to run: its last line before the supervisor's."""
     with suppress(OSError):
         lines = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()]
         return next((line for line in reversed(lines) if "is not started again" not in line), "")
@@ -292,7 +292,7 @@ def refusal(log_file: Path) -> str:
 
 
 def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
-    """Wait until something has happened; whether it did in time."""
+    """Wait until a condition is true; return whether it became true in time."""
     until = time.monotonic() + seconds
     while not happened():
         if time.monotonic() > until:
@@ -302,7 +302,7 @@ def wait_until(happened: Callable[[], bool], seconds: float) -> bool:
 
 
 def main(path: str, owner: str) -> None:
-    """Supervise programs as nobody's child: whoever started it need not wait for its end."""
+    """Supervise programs in a detached process, for whose end the caller need not wait."""
     if os.fork():
         os._exit(0)
     _supervise(Path(path), owner)

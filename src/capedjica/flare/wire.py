@@ -1,21 +1,21 @@
-"""How FLARE carries our messages: under which names, how large, and for whom."""
+"""Names and size limits of the messages carried by FLARE."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Questions and answers are messages of their own: nothing is kept open between them, by anybody.
+# Questions and answers are separate messages: no connection is kept open between them.
 TOPIC: Final = "capedjica"
 ANSWERS: Final = "capedjica-answers"
 PARCEL: Final = "parcel"
-# By which an answer is known: random, and told to nobody but the site that was asked.
+# Identifies an answer: random, and known only to the site that was asked.
 TICKET: Final = "ticket"
-# In the folder ``local`` of a workspace of FLARE's: the path of a socket.
+# In the folder ``local`` of a FLARE workspace: the path of a socket.
 SETTINGS: Final = "capedjica.json"
-# Bytes that go as a message without a reply: ten seconds' worth of a line of one megabit a second. What is
-# longer is asked for by a request, whose reply only has to make progress.
+# Largest size in bytes of a message without a reply: ten seconds at one megabit per second. Longer messages
+# are fetched by a request, whose reply only has to make progress.
 LARGE: Final = 1 << 20
-# A message is refused beyond this size; 30 MB were measured to pass in little more than a second.
+# Larger messages are refused; a message of 30 MB was measured to take little more than a second.
 MAX_MESSAGE: Final = 48 << 20
-# FLARE sends long messages in pieces; whole, they carry names and headers besides.
+# FLARE sends long messages in pieces; the whole message also contains names and headers.
 MAX_FRAME: Final = MAX_MESSAGE + (1 << 20)

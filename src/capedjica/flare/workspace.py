@@ -1,7 +1,7 @@
-"""The folder in which FLARE works, as FLARE's own provisioner writes it; what we add is settings.
+"""The workspace folder of FLARE, written by FLARE's own provisioner with additional settings.
 
-A site writes its workspace itself, with the FLARE that it has installed: from the coordinator come a key and
-certificates, where the server is, and nothing that is run.
+A site writes its own workspace with its installed version of FLARE. The coordinator provides only a key,
+certificates and the server address, and no code.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def flare_folders(
     scratch: Path,
     admin: str | None = None,
 ) -> Path:
-    """Have FLARE's provisioner write the folders of a server and of sites; return their parent.
+    """Create the folders of a server and of sites with FLARE's provisioner; return their parent folder.
 
-    With those of an admin certificates are made, and ``scratch/PROJECT/state`` has the root's key.
+    If ``admin`` is given, certificates are also created, and ``scratch/PROJECT/state`` holds the root key.
     """
     from nvflare.lighter.constants import CtxKey
     from nvflare.lighter.entity import Project
@@ -55,19 +55,19 @@ def flare_folders(
         description.add_admin(admin, ORGANISATION, {"role": "project_admin"})
     for name in sites:
         description.add_client(name, ORGANISATION, {"allow_log_streaming": False})
-    # What FLARE's provisioner says is kept instead of printed.
+    # The output of FLARE's provisioner is captured instead of printed.
     said, logger = StringIO(), logging.Logger("provisioner", logging.ERROR)
     logger.addHandler(logging.StreamHandler(said))
     if Provisioner(str(scratch), builders).provision(description, logger=logger).get(CtxKey.BUILD_ERROR):
-        words = "; ".join(said.getvalue().splitlines()) or "it does not say why"
-        raise InputError(f"FLARE's folders could not be made: {words}")
+        words = "; ".join(said.getvalue().splitlines()) or "it gave no reason"
+        raise InputError(f"FLARE's folders could not be created: {words}")
     return scratch / project / "prod_00"
 
 
 def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
-    """Let FLARE run one class, take no commands and stream no logs; return its resources, to be changed.
+    """Configure FLARE to run one class, accept no commands and stream no logs; return its resources.
 
-    None of this is what privacy rests on: it is what FLARE is asked to do, by its documented settings.
+    These are documented settings of FLARE. Privacy does not depend on them.
     """
     local = workspace / "local"
     resources: dict[str, Any] = msgspec.json.decode((local / "resources.json.default").read_bytes())
@@ -77,7 +77,7 @@ def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
         one for one in resources["components"] if one["id"] not in ("site_log_streamer", "log_receiver")
     ]
     logs: dict[str, Any] = msgspec.json.decode((local / "log_config.json.default").read_bytes())
-    # One file, which is rotated; what is printed is kept by whoever started FLARE, for as long as that likes.
+    # One rotated log file; printed output is handled by the process that started FLARE.
     logs["handlers"]["consoleHandler"]["level"] = "CRITICAL"
     logs["loggers"]["root"]["handlers"] = ["consoleHandler", "logFileHandler"]
     write_json(local / "log_config.json", logs)
@@ -90,10 +90,10 @@ def restrict(workspace: Path, allowed: str) -> dict[str, Any]:
 
 
 def point_to(workspace: Path, socket: Path, closed: Iterable[Path] = ()) -> None:
-    """Tell the carrier that will work in a folder where the socket is of the process that it works for.
+    """Write the settings of the carrier in a workspace: the path of the socket that it connects to.
 
-    ``closed`` is what it must not be able to open, and tries before it connects to anything. The folder was
-    the carrier's before: links that it may have left there lead nowhere.
+    ``closed`` lists the paths that the carrier must not be able to open; it tests this before connecting.
+    The folder may have belonged to the carrier before, so links in it are not followed.
     """
     settings = {"socket": str(socket), "closed": [str(path.absolute()) for path in closed]}
     try:
@@ -114,7 +114,7 @@ def _write_settings(workspace: Path, text: str) -> None:
 
 @contextmanager
 def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
-    """Yield a descriptor of a path that is no link."""
+    """Yield a descriptor of a path that is not a symbolic link."""
     # defence: no-way-out-by-a-link
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | flags, dir_fd=folder)
     try:
@@ -129,7 +129,7 @@ def _remove(name: str, folder: int) -> None:
 
 
 def hand_over(workspace: Path, confinement: Confinement) -> None:
-    """Let the carrier's user own its folder, and nobody else enter it."""
+    """Give ownership of the carrier's folder to its user."""
     if confinement.uid is None:
         return
     try:
@@ -140,7 +140,7 @@ def hand_over(workspace: Path, confinement: Confinement) -> None:
 
 
 def share(workspace: Path) -> None:
-    """Let the group of a folder work in what is there of this user's, as its owner does."""
+    """Give the group of a folder the same access as its owner to the files of this user."""
     for descriptor in _own_files(workspace):
         found = os.fstat(descriptor)
         if found.st_uid == os.getuid():
@@ -149,7 +149,7 @@ def share(workspace: Path) -> None:
 
 
 def _own_files(workspace: Path) -> Iterator[int]:
-    """Yield descriptors of all folders and files of a workspace that are nowhere else, links left out."""
+    """Yield descriptors of all folders and files of a workspace, without links and hard-linked files."""
     for _, _, files, folder in os.fwalk(workspace):
         yield folder
         for name in files:

@@ -1,5 +1,5 @@
-"""How a mean over people is made private, by messages between an aggregator and sites.
+"""Private means over subjects, computed by messages between an aggregator and the sites.
 
-The modules here are what both sides know: the contract, the noise and cost of a release, the messages. What
-only one side does is in ``site`` and in ``aggregator``, which never import each other.
+The modules of this package are shared by both sides: the contract, the noise and cost of a release, and the
+messages. The subpackages ``site`` and ``aggregator`` hold the two sides and never import each other.
 """

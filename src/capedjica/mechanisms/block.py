@@ -1,4 +1,4 @@
-"""What both sides know of a block: where the words of each slot are, and what each release asks of whom."""
+"""The layout of a block, known to both sides: the words of each slot and the plan of each release."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import Begin, SlotPlan
 from capedjica.mechanisms.release import ReleasePlan, plan_release
 
-# Blocks are made for as many releases as fit into this many numbers (16 MiB), or for one larger one.
+# A block covers as many releases as fit into this many words (16 MiB), or one larger release.
 BLOCK_WORDS: Final = 1 << 21
-# Plans that a block keeps; its slots serve few stages, and after a secure sum only one set of participants.
+# Number of cached plans; the slots serve few stages and, after a secure sum, only one set of participants.
 _KEPT_PLANS: Final = 64
 
 
 class BlockLayout:
-    """The slots of a block one after the other, and the plan of each release.
+    """The consecutive slots of a block, and the plan of each release.
 
     Parameters
     ----------
     contract : Contract
-        What was agreed.
+        The agreed contract.
     begin : Begin
         The block.
     """
@@ -37,15 +37,15 @@ class BlockLayout:
 
     @property
     def n_words(self) -> int:
-        """Words of all slots together."""
+        """Total number of words of all slots."""
         return int(self._edges[-1])
 
     def words(self, slot: int) -> slice:
-        """Return where the words of a slot are."""
+        """Return the slice of the words of a slot."""
         return slice(int(self._edges[slot]), int(self._edges[slot + 1]))
 
     def plan(self, slot: int, participants: tuple[str, ...]) -> ReleasePlan:
-        """Return what every participant does in a slot."""
+        """Return the release plan of a slot."""
         return self._planned(self.begin.slots[slot], participants)
 
     def _plan(self, slot: SlotPlan, participants: tuple[str, ...]) -> ReleasePlan:

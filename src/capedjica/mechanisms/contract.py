@@ -1,4 +1,4 @@
-"""What every party of a study agreed on before anything is computed, and from which all else follows."""
+"""The contract of a study: the public terms that all parties approve before anything is computed."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ MechanismName = Literal["cape", "conventional", "local", "pooled", "none"]
 MaskName = Literal["uniform", "paper"]
 MECHANISMS: Final[tuple[str, ...]] = get_args(MechanismName)
 MASKS: Final[tuple[str, ...]] = get_args(MaskName)
-# By which sites add no noise to their sums: a trusted aggregator does, or nobody.
+# Mechanisms under which the sites add no noise: a trusted curator does, or no one.
 SITES_ADD_NO_NOISE: Final = ("pooled", "none")
-# What a site computes of its subjects for a release: one row per subject, a few subjects at a time.
+# The vectors that a site computes for a release: one row per subject, a few subjects at a time.
 Vectors = Scan
-# What does it: ``statistics(stage, published, state)`` yields the subjects' vectors.
+# The function that computes them: ``statistics(stage, published, state)`` yields the subjects' vectors.
 Statistics = Callable[[int, bytes, bytes], Iterable[Vectors]]
 
-# Norms in this range, and their squares, are far from where double precision ends.
+# Norms in this range, and their squares, are far from the limits of double precision.
 CLIP_RANGE: Final = (1e-140, 1e140)
 
 
 @dataclass(frozen=True)
 class CrossMoment:
-    r"""That a query asks for a site's cross-moment of scores and vectors, centred within the site.
+    r"""Parameters of a query for a site's cross-moment of scores and vectors, centred within the site.
 
     Subject i of M has a score t_i, :math:`|t_i| \le w`, a fixed factor k_i, :math:`|k_i| \le k_s`, and a
-    vector y_i, :math:`\|y_i\| \le C`. What is asked is
+    vector y_i, :math:`\|y_i\| \le C`. The query asks for
 
     .. math:: A_s = \sum_i k_i y_i + \sum_i (t_i - \bar t_s)\, y_i ,                                     (1)
 
-    from which whatever all vectors of a site have in common vanishes, as long as the k_i add up to zero.
+    in which any component common to all vectors of a site cancels, provided that the k_i add up to zero.
 
-    **Sensitivity.** Replace subject i, whose k_i stays. With a and b the means of t and y over the M - 1
-    others, the second sum is that of the others plus :math:`\tfrac{M-1}{M}(t_i - a)(y_i - b)`, so it moves by
-    (M-1)/M times
+    **Sensitivity.** Replace subject i, keeping k_i. With a and b the means of t and y over the M - 1
+    others, the second sum is that of the others plus :math:`\tfrac{M-1}{M}(t_i - a)(y_i - b)`, so it changes
+    by (M-1)/M times
 
     .. math:: (t-a)(y-b) - (t'-a)(y'-b) = (t-a)\,y - (t'-a)\,y' - (t-t')\,b ,
 
-    whose norm is at most :math:`C (|t-a| + |t'-a| + |t-t'|)`. Of three numbers of an interval of length 2w
-    the distances add up to twice that between the outermost two, hence to at most 4w. The first sum moves by
-    at most 2 C k_s. Together, for every M,
+    whose norm is at most :math:`C (|t-a| + |t'-a| + |t-t'|)`. The pairwise distances of three numbers in an
+    interval of length 2w add up to twice the distance of the outermost two, hence to at most 4w. The first
+    sum changes by at most 2 C k_s. In total, for every M,
 
     .. math:: \|A_s - A_s'\| \le 2 C (k_s + 2 w) .                                                      (2)
 
-    The bound is met, up to (M-1)/M, by t = w, t' = -w, a = -w and y = y' = -b.
+    The bound is attained, up to (M-1)/M, by t = w, t' = -w, a = -w and y = y' = -b.
 
     Parameters
     ----------
     score : float
-        w; 0 if there are fixed factors alone.
+        w; 0 if there are only fixed factors.
     fixed : tuple of (str, float)
-        k_s of every site by name; empty for 0. The guarantee is then for subjects who keep their factor: what
-        it is computed from (membership of a group) is public.
+        k_s of every site by name; empty for 0. The guarantee then covers replacing a subject by one with the
+        same factor: the data it is computed from (group membership) are public.
     """
 
     score: float
@@ -75,36 +75,36 @@ class CrossMoment:
 
     def __post_init__(self) -> None:
         if math.isinf(validate.nonnegative("score", self.score)):
-            raise InputError("the largest score must be finite")
+            raise InputError(f"score must be finite, got {self.score}")
         for site, largest in self.fixed:
             validate.positive(f"fixed factor of site {site}", largest)
         if not self.score and not self.fixed:
-            raise InputError("a cross-moment needs scores or fixed factors")
+            raise InputError("a cross-moment needs scores or fixed factors; score is 0 and fixed is empty")
 
     def largest_fixed(self, site: str | None = None) -> float:
-        """Return k_s, or the largest of all sites; a site that is not named has no factors but 0."""
+        """Return k_s of a site (0 if the site is not named), or the largest of all sites."""
         factors = dict(self.fixed)
         return max(factors.values(), default=0.0) if site is None else factors.get(site, 0.0)
 
 
 @dataclass(frozen=True)
 class Query:
-    r"""What is asked of every subject: a vector v with \|v\| <= clip.
+    r"""A query to every subject: a vector v with \|v\| <= clip.
 
     Parameters
     ----------
     label : str
-        In plain words, for people and ledgers: "gradient of W".
+        Short description for users and ledgers, such as "gradient of W".
     size : int
         Number of coordinates.
     clip : float
-        C, the largest norm, within `CLIP_RANGE`; longer vectors are shortened to it.
+        C, the largest norm, within `CLIP_RANGE`; longer vectors are clipped to it.
     spread : float
-        How far two subjects' vectors can be apart, in units of C: 2, or sqrt(2) if all v are positive
-        semidefinite matrices. One subject moves a sum over subjects by at most spread C.
+        Largest distance between two subjects' vectors, in units of C: 2, or sqrt(2) if all v are positive
+        semidefinite matrices. One subject changes a sum over subjects by at most spread C.
     cross : CrossMoment, optional
-        Instead of the sum of the vectors, their cross-moment with scores is asked for. Sites then hand in
-        rows (k, t, v), and ``spread`` is not used.
+        If given, the query asks for the cross-moment of the vectors with scores instead of their sum. Sites
+        then provide rows (k, t, v), and ``spread`` is not used.
     """
 
     label: str
@@ -115,7 +115,7 @@ class Query:
 
     def __post_init__(self) -> None:
         if not self.label:
-            raise InputError("a query needs a label")
+            raise InputError("a query needs a label; got an empty one")
         validate.count(f"size of '{self.label}'", self.size)
         validate.positive(f"clip of '{self.label}'", self.clip)
         if not CLIP_RANGE[0] <= self.clip <= CLIP_RANGE[1]:
@@ -128,20 +128,20 @@ class Query:
 
     @property
     def row_size(self) -> int:
-        """Numbers that a site computes of every subject: of a cross-moment two more than are released."""
+        """Number of values computed for each subject: for a cross-moment, two more than are released."""
         return self.size if self.cross is None else self.size + 2
 
     def sensitivity(self, site: str | None = None) -> float:
-        """Return how far one subject moves what a site sends, or what the site where that is most sends."""
+        """Return the sensitivity of a site's sum to one subject, or the largest over all sites."""
         if self.cross is None:
             return self.spread * self.clip
         return 2 * self.clip * (self.cross.largest_fixed(site) + 2 * self.cross.score)
 
     def largest(self, site: str | None = None) -> float:
-        r"""Return the norm that what a site sends never exceeds, divided by its number of subjects.
+        r"""Return an upper bound on the norm of a site's sum, divided by its number of subjects.
 
-        Of a cross-moment it is C (k_s + w): deviations from a mean, of numbers in an interval of length 2w,
-        have a mean size of at most w.
+        For a cross-moment it is C (k_s + w): deviations from the mean of numbers in an interval of length 2w
+        have a mean absolute value of at most w.
         """
         if self.cross is None:
             return self.clip
@@ -150,7 +150,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Stage:
-    """A query that is put ``count`` times and may use ``share`` of the budget (of mu^2) in all."""
+    """A query that is asked ``count`` times and may use ``share`` of the budget (of mu^2) in total."""
 
     query: Query
     count: int = 1
@@ -162,7 +162,7 @@ class Stage:
 
 
 class _HashedQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query as hashes have it: these words in this order, whatever becomes of the class."""
+    """The hashed form of a query: fixed field names and order, independent of the class `Query`."""
 
     label: str
     size: int
@@ -188,37 +188,37 @@ class Contract:
     Parameters
     ----------
     title : str
-        For people.
+        Title of the study.
     roster : Roster
-        The sites in order with their pinned keys, threshold and S_C.
+        The sites in order with their pinned keys, the threshold and S_C.
     subjects : tuple of int
-        M_s, enrolled at each site, in the order of the roster; the units (time points) of the site where
-        those are protected.
+        M_s, the number enrolled at each site, in roster order; the number of time points of each site if
+        ``neighbour="sample"``.
     stages : tuple of Stage
-        Everything that may be asked, in the order in which it will be; shares add up to at most 1.
+        All queries that may be asked, in order; their shares add up to at most 1.
     epsilon : tuple of float
-        Total budget of each site, for all stages together; () for ``mechanism="none"``.
+        Total budget of each site, for all stages; () for ``mechanism="none"``.
     delta : float
-        Of each site's total guarantee.
+        The delta of each site's total guarantee.
     mechanism : {"cape", "conventional", "local", "pooled", "none"}
-        How a mean is made private.
+        The privacy mechanism.
     masking : {"uniform", "paper"}
-        Masks as wide as the ring, or the paper's Gaussian ones.
+        Masks uniform on the ring, or the paper's Gaussian masks.
     weights : tuple of float, optional
         Weights of the sites; by default their share of the subjects.
     local_site : str, optional
-        The site that works alone under ``mechanism="local"``; by default the largest.
+        The only site used by ``mechanism="local"``; by default the largest.
     reserve : float
-        Part of the budget (of mu^2) held back for releases that must be made again after a site was lost.
+        Fraction of the budget (of mu^2) reserved for releases that must be repeated after a site was lost.
     insecure_noise : bool
         Whether noise comes from a seed. Part of the contract, so that no site takes part unknowingly.
     agreement : bytes
-        Hash of a description that says more than this, such as a ``study.toml``, so that it is agreed on too.
+        Hash of a more detailed description, such as a ``study.toml``, which thereby is also approved.
     neighbour : {"subject", "sample"}
-        What is protected: all the data of a subject, or a single time point.
+        The unit of privacy: all data of a subject, or a single time point.
     units_per_subject : int
-        The most units that one subject holds: 1, or the number of time points of the longest subject. Lengths
-        are fixed and public.
+        Largest number of units that one subject holds: 1, or the number of time points of the longest
+        subject. The lengths are fixed and public.
     """
 
     title: str
@@ -255,11 +255,13 @@ class Contract:
             )
         for name, size in zip(names, self.subjects, strict=True):
             if size == 0:
-                raise InputError(f"site {name} has no subjects")
+                raise InputError(f"site {name} has no subjects; every site needs at least one")
             validate.count(f"subjects of site {name}", size)
         if self.weights:
             if len(self.weights) != len(names):
-                raise InputError(f"weights must hold one number for each of {len(names)} sites")
+                raise InputError(
+                    f"weights must hold one number for each of {len(names)} sites, got {len(self.weights)}"
+                )
             validate.weights(self.weights)
             validate.positive_per_site("weights", self.weights, len(names))
         if self.local_site and self.local_site not in names:
@@ -267,7 +269,7 @@ class Contract:
 
     def _check_stages(self) -> None:
         if not self.stages:
-            raise InputError("a contract needs at least one stage")
+            raise InputError("a contract needs at least one stage, got none")
         if not 0 <= self.reserve < 1:
             raise InputError(f"reserve must be at least 0 and below 1, got {self.reserve}")
         total = math.fsum(stage.share for stage in self.stages)
@@ -277,18 +279,20 @@ class Contract:
             self._check_cross_moment(stage.query)
 
     def _check_cross_moment(self, query: Query) -> None:
-        """Refuse fixed factors of sites that there are not, and a site that nobody could move."""
+        """Refuse fixed factors of unknown sites, and a site whose sensitivity is 0."""
         if query.cross is None:
             return
         names = [site for site, _ in query.cross.fixed]
         if strangers := set(names) - set(self.roster.names):
-            raise InputError(f"'{query.label}' has factors of {', '.join(sorted(strangers))}, not a site")
+            raise InputError(
+                f"'{query.label}' has factors of {', '.join(sorted(strangers))}, which is not in the roster"
+            )
         if len(set(names)) < len(names):
-            raise InputError(f"'{query.label}' has the factors of a site twice")
+            raise InputError(f"'{query.label}' has factors of the same site twice")
         if still := [name for name in self.roster.names if not query.sensitivity(name)]:
             raise InputError(f"'{query.label}' has no factors of site {still[0]}")
         if self.neighbour != "subject":
-            raise InputError(f"'{query.label}' protects subjects, not time points")
+            raise InputError(f"'{query.label}' needs neighbour 'subject', got {self.neighbour!r}")
 
     def _check_budget(self) -> None:
         validate.probability("delta", self.delta)
@@ -297,16 +301,19 @@ class Contract:
                 raise InputError("mechanism 'none' gives no privacy, so epsilon must not be given")
             return
         if len(self.epsilon) != len(self.subjects):
-            raise InputError(f"epsilon must hold one number for each of {len(self.subjects)} sites")
+            raise InputError(
+                f"epsilon must hold one number for each of {len(self.subjects)} sites, "
+                f"got {len(self.epsilon)}"
+            )
         for epsilon in self.epsilon:
             validate.positive("epsilon", epsilon)
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of everything above, in an encoding whose words are not those of this class.
+        """SHA-256 of all fields, in an encoding with its own field names.
 
-        What came later is left out while it has its default, so that what was agreed on before there was such
-        a thing keeps its hash. Words are part of what is hashed, so no two contracts share one.
+        Fields added later are omitted while they have their default value, so that earlier contracts keep
+        their hash. Field names are part of the hashed content, so different contracts have different hashes.
         """
         stages = [
             _HashedStage(query=_hashed(stage.query), count=stage.count, share=stage.share)
@@ -336,14 +343,14 @@ class Contract:
 
     @cached_property
     def enrolled(self) -> Mapping[str, int]:
-        """M_s by the name of the site."""
+        """M_s by site name."""
         return dict(zip(self.roster.names, self.subjects, strict=True))
 
     @cached_property
     def total_mu(self) -> Mapping[str, float]:
-        """The mu that each site's budget stands for; infinite without privacy.
+        """The mu that corresponds to each site's budget; infinite without privacy.
 
-        It leaves ``RESERVED_DELTA`` of delta for what the grid and the stream add.
+        The fraction ``RESERVED_DELTA`` of delta is reserved for the contributions of the grid and the stream.
         """
         if self.mechanism == "none":
             return dict.fromkeys(self.roster.names, math.inf)
@@ -353,15 +360,15 @@ class Contract:
         }
 
     def cap(self, site: str) -> Cap:
-        """Return what a site's ledger may spend on this study: ``total_mu``, and not a bit more.
+        """Return the cap of a site's ledger for this study, which is exactly ``total_mu``.
 
-        A study without privacy has no budget; its releases are charged with infinity, beside any cap.
+        A study without privacy has no budget; its releases are charged with infinity, outside any cap.
         """
         epsilon = self.epsilon[self.roster.names.index(site)] if self.epsilon else 1.0
         return Cap(epsilon, self._spendable_delta)
 
     def planned_share(self, stage: Stage) -> float:
-        """Return the part of the budget (of mu^2) that is planned for one release of a stage."""
+        """Return the fraction of the budget (of mu^2) planned for one release of a stage."""
         return stage.share / stage.count * (1 - self.reserve)
 
     @property
@@ -371,29 +378,29 @@ class Contract:
 
     @cached_property
     def alone(self) -> str:
-        """The site that works alone under ``mechanism="local"``."""
+        """The only site used by ``mechanism="local"``."""
         return self.local_site or max(self.roster.names, key=lambda name: self.enrolled[name])
 
     @cached_property
     def participants(self) -> Mapping[str, int]:
-        """M_s of the sites that take part: all, or under ``mechanism="local"`` the one that works alone."""
+        """M_s of the participating sites: all, or the only site used by ``mechanism="local"``."""
         return {self.alone: self.enrolled[self.alone]} if self.mechanism == "local" else self.enrolled
 
     @property
     def unit(self) -> ProtectedUnit:
-        """What is protected."""
+        """The unit of privacy."""
         return ProtectedUnit(self.neighbour, self.units_per_subject)
 
     @property
     def adversary(self) -> Adversary:
-        """Against whom the guarantee holds, and against whom it does not."""
+        """The adversaries that the guarantee covers and those that it does not."""
         roster = self.roster
         return adversary(
             self.mechanism, len(roster.names), roster.n_colluding, self.alone, not self.insecure_noise
         )
 
     def guarantee(self, site: str | None = None) -> Guarantee:
-        """Return what is guaranteed, in words too: at a site, or at the one that may give most."""
+        """Return the guarantee, with its text, of a site or of the site with the largest budget."""
         most = max(self.total_mu.values())
         budgets = dict(zip(self.roster.names, self.epsilon, strict=True)) if self.epsilon else self.total_mu
         return Guarantee(
@@ -411,12 +418,12 @@ class Contract:
 
     @property
     def private(self) -> bool:
-        """Whether anybody is protected: not without noise, and not with noise from a seed."""
+        """Whether there is a guarantee: False without noise and with noise from a seed."""
         return self.mechanism != "none" and not self.insecure_noise
 
     @property
     def protects(self) -> bool:
-        """Whether even the aggregator learns no more than the guarantee: not for pooled, none and seeds."""
+        """Whether the guarantee holds against the aggregator: False for pooled, none and seeded noise."""
         return self.private and self.adversary.aggregator
 
 

@@ -1,20 +1,20 @@
-"""What aggregator and sites say to each other around the secure sum: exact bytes, read strictly.
+"""Messages between aggregator and sites outside the secure sum: exact encoding and strict parsing.
 
 The aggregator asks, a site answers; there are no other messages. Every answer is signed by its site.
 
 ==============  ============================  ==================================================
 aggregator      site                          meaning
 ==============  ============================  ==================================================
-:class:`Hello`  :class:`Status`               who is there, which block numbers are used up, how much is spent
+:class:`Hello`  :class:`Status`               which sites are present, last block claimed, budget spent
 :class:`Begin`  :class:`SumAnswer`            a block of slots; the site's first message of the secure sum
 :class:`Sum`    :class:`SumAnswer`            the further rounds of the secure sum
 :class:`Ask`    :class:`Answer`               one release: y_s
-(any)           :class:`Refusal`              why not, in words that depend on nothing private
+(any)           :class:`Refusal`              the reason, which depends on nothing private
 (any)           :class:`Busy`                 the site is still working on it
-(any)           :class:`Unknown`              the site never got that question
+(any)           :class:`Unknown`              the site never received that question
 ==============  ============================  ==================================================
 
-Sites in one process answer at once: only carriers between machines have use for the last two.
+Sites in the same process answer immediately; the last two are only used between machines.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from capedjica.securesum.identity import SIGNATURE_BYTES, Identity
 
 VERSION: Final = 2
 MAX_SLOTS: Final = 1 << 12
-# An aggregator tells of what was given up before it goes on, so there is seldom more than one.
+# An aggregator reports aborted releases before it continues, so there is rarely more than one.
 MAX_ABORTED: Final = 1 << 6
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
-# How far the number of a block may be ahead of the last one that a site claimed. Ledgers never go back: after
-# one block with the largest number of all no other could follow.
+# How far a block number may be ahead of the last one that a site claimed. Block numbers in a ledger only
+# increase: after a block with the largest possible number no other could follow.
 MAX_AHEAD: Final = 1 << 20
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
-# Smaller parts of a budget are no use to anyone, and their noise fits no grid.
+# Smaller fractions of a budget are useless, and their noise does not fit on any grid.
 Fraction = Annotated[float, Meta(ge=2.0**-60, le=1)]
-# Sealed: only the site it comes from can read it.
+# Encrypted: only the site that sent it can read it.
 Head = Annotated[bytes, Meta(max_length=256)]
 SlotNumber = Annotated[int, Meta(ge=0, lt=MAX_SLOTS)]
 NONCE_BYTES: Final = 16
 Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-# How the program that has the network is kept from the site's files; "embedded": all are one process.
+# How the carrier is confined; "embedded": everything runs in one process.
 CarrierName = Literal["embedded", "user", "landlock", "none"]
 
 _QUESTION_LABEL: Final = b"capedjica/question/2"
@@ -55,29 +55,29 @@ _REPLY_LABEL: Final = b"capedjica/reply/2\0"
 
 
 class ForgedReplyError(ProtocolError):
-    """What came in the name of a site was not signed by its key, or not as the answer to this question."""
+    """A reply in the name of a site is not signed by its key, or not as the answer to this question."""
 
 
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """What every message is bound to: the version and the contract."""
+    """The fields that every message is bound to: the version and the contract."""
 
     version: Count
     contract: Hash
 
 
 class SlotPlan(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One slot of a block: which stage's query it serves and which part of the budget it may use."""
+    """One slot of a block: the stage that it serves and the fraction of the budget that it may use."""
 
     stage: Annotated[int, Meta(ge=0, le=1 << 16)]
     fraction: Fraction
 
 
 class Hello(Message, frozen=True):
-    """Ask who is there; tell each site what is published, what it released in vain, and its last head.
+    """Greeting to a site: the published data, its aborted releases, and its last head.
 
-    What is published is public data that many releases refer to, such as a projection; later questions
-    name it by its hash instead of repeating it. A fresh nonce makes the bytes of every greeting others, so
-    that no answer to an earlier one passes for an answer to it.
+    Published data are public data that many releases refer to, such as a projection; later questions
+    refer to them by their hash. A fresh nonce makes every greeting unique, so that the answer to an earlier
+    greeting cannot be replayed.
     """
 
     published: bytes
@@ -87,10 +87,10 @@ class Hello(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """A new block: its number, those invited, its slots, and the block that stays in use beside it.
+    """A new block: its number, the invited sites, its slots, and the block that stays in use alongside it.
 
-    A block made ahead comes after one that is in use (``after`` is its number) or about to be; any other
-    takes the place of all before it (-1).
+    A block prepared ahead follows a block that is in use or about to be used (``after`` is its number). Any
+    other block replaces all earlier ones (``after`` is -1).
     """
 
     block: Count
@@ -105,7 +105,7 @@ class Begin(Message, frozen=True):
 
     @property
     def hash(self) -> bytes:
-        """What the secure sum of this block is bound to, so that all its sites mean the same block."""
+        """The hash to which the secure sum of this block is bound, so that all sites agree on the block."""
         return hashlib.sha256(b"capedjica/block/1" + encode(self)).digest()
 
 
@@ -117,7 +117,7 @@ class Sum(Message, frozen=True):
 
 
 class Ask(Message, frozen=True):
-    """One release: the slot, the participants that were agreed on, and the public state.
+    """One release: the slot, the agreed participants, and the public state.
 
     ``published`` is the hash of the published data that the state refers to.
     """
@@ -131,14 +131,14 @@ class Ask(Message, frozen=True):
 
     @property
     def hash(self) -> bytes:
-        """The request as the ledger knows it."""
+        """The hash that identifies the request in the ledger."""
         return hashlib.sha256(b"capedjica/ask/1" + encode(self)).digest()
 
 
 class Status(Message, frozen=True):
-    """A site is there: the last block it claimed (-1 for none), the part of its budget spent, its head.
+    """The status of a site: the last block claimed (-1 for none), the fraction of its budget spent, its head.
 
-    ``carrier`` says how the program that has the network is kept from the site's files.
+    ``carrier`` states how the site's carrier is confined.
     """
 
     sender: Name
@@ -149,7 +149,7 @@ class Status(Message, frozen=True):
 
 
 class SumAnswer(Message, frozen=True):
-    """A site's message of the secure sum; empty where the mechanism needs none."""
+    """A site's message of the secure sum; empty if the mechanism needs none."""
 
     sender: Name
     block: Count
@@ -157,7 +157,7 @@ class SumAnswer(Message, frozen=True):
 
 
 class Answer(Message, frozen=True):
-    """One site's part of a release: its mu, its ledger's sealed head and y_s as little-endian words."""
+    """A site's answer to a release: its mu, its ledger's sealed head and y_s as little-endian words."""
 
     sender: Name
     block: Count
@@ -168,20 +168,20 @@ class Answer(Message, frozen=True):
 
 
 class Refusal(Message, frozen=True):
-    """A site does not do what was asked; the reason names nothing private."""
+    """A site refuses a request; the reason contains nothing private."""
 
     sender: Name
     reason: Annotated[str, Meta(max_length=1000)]
 
 
 class Busy(Message, frozen=True):
-    """A site got the question and is still working on it."""
+    """A site received the question and is still working on it."""
 
     sender: Name
 
 
 class Unknown(Message, frozen=True):
-    """A site never got the question that it was asked about."""
+    """A site never received the question that it was asked about."""
 
     sender: Name
 
@@ -196,47 +196,47 @@ _Kind = TypeVar("_Kind")
 
 
 def publication_hash(data: bytes) -> bytes:
-    """Return the hash by which published data are named."""
+    """Return the hash that identifies published data."""
     return hashlib.sha256(b"capedjica/published/1" + data).digest()
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of a message."""
+    """Return the encoded bytes of a message."""
     return _encoder.encode(message)
 
 
 def read_question(data: bytes, contract: Contract) -> Question:
-    """Return the aggregator's message, or raise ProtocolError whatever the bytes."""
+    """Return the aggregator's message; raise ProtocolError for any malformed bytes."""
     return _read(_questions, data, contract)
 
 
 def is_greeting(question: bytes) -> bool:
-    """Whether the bytes of a question are those of a Hello, told without reading all of it."""
-    # A message begins with the head of its array and the head of the string that is its tag.
+    """Return whether a question is a Hello, without decoding it."""
+    # A message begins with the header of its array and the header of its tag string.
     return question[2:7] == b"Hello"
 
 
 def is_refusal(reply: bytes) -> bool:
-    """Whether a signed reply is a refusal, told without reading all of it."""
+    """Return whether a signed reply is a refusal, without decoding it."""
     start = SIGNATURE_BYTES + 2
     return reply[start : start + 7] == b"Refusal"
 
 
 def question_hash(question: bytes) -> bytes:
-    """Return the hash by which a reply names the exact bytes of the question that it answers."""
+    """Return the hash by which a reply refers to the exact bytes of its question."""
     return hashlib.sha256(_QUESTION_LABEL + question).digest()
 
 
 def sign_reply(identity: Identity, hash: bytes, reply: Reply | bytes) -> bytes:
-    r"""Return a site's reply as it leaves: its signature, then the reply itself.
+    r"""Return a site's signed reply: its signature followed by the encoded reply.
 
     With H = SHA-256, q the hash of the question and m the encoded reply, these are the 64 bytes of
 
     .. math:: \operatorname{Ed25519}_k(\text{label} \,\|\, q \,\|\, H(m))
 
-    and then m. In m are the version of the protocol, the contract and the sender, so the signature covers
+    followed by m. Since m contains the protocol version, the contract and the sender, the signature covers
     version, contract, sender, question and reply. It is deterministic: the same reply to the same question
-    is the same bytes.
+    gives the same bytes.
 
     Parameters
     ----------
@@ -252,27 +252,27 @@ def sign_reply(identity: Identity, hash: bytes, reply: Reply | bytes) -> bytes:
 
 
 def read_reply(data: bytes, contract: Contract, name: str, hash: bytes) -> Reply:
-    """Return the reply of a site to a question, or raise ProtocolError whatever the bytes.
+    """Return the reply of a site to a question; raise ProtocolError for any malformed bytes.
 
-    The signature comes first: nothing is read that the site did not sign.
+    The signature is verified first: nothing is decoded that the site did not sign.
 
     Parameters
     ----------
     data : bytes
-        What came.
+        The bytes received.
     contract : Contract
-        What was agreed, with the keys of the sites.
+        The agreed contract, with the keys of the sites.
     name : str
         The site that was asked.
     hash : bytes
-        :func:`question_hash` of what it was asked.
+        :func:`question_hash` of the question.
 
     Raises
     ------
     ForgedReplyError
-        If these bytes are not signed by that site, as its reply to that question.
+        If the bytes are not signed by that site as its reply to that question.
     ProtocolError
-        If they are, and are no reply of this study.
+        If they are signed but not a valid reply of this study.
     """
     site = contract.roster.site(name)
     signature, content = data[:SIGNATURE_BYTES], data[SIGNATURE_BYTES:]
@@ -287,7 +287,7 @@ def read_reply(data: bytes, contract: Contract, name: str, hash: bytes) -> Reply
 
 
 def _signed(hash: bytes, content: bytes) -> bytes:
-    """Return what a site signs."""
+    """Return the bytes that a site signs."""
     # defence: replies-are-bound-to-questions
     return _REPLY_LABEL + hash + hashlib.sha256(content).digest()
 

@@ -1,25 +1,25 @@
-r"""One release in integers: the grid, the noise of every participant, and the exact mu of each.
+r"""Integer arithmetic of one release: the grid, the noise of every participant, and the exact mu of each.
 
-For participants U with M subjects in all, site s adds up q_m = rint(c_s v_m / step) over its subjects, where
-c_s = w_s M / M_s (1 when sites are weighted by size), and sends
+For participants U with M subjects in total, site s adds up q_m = rint(c_s v_m / step) over its subjects,
+where c_s = w_s M / M_s (1 when sites are weighted by size), and sends
 
 .. math:: y_s = F_s + G_s + E_s \mod 2^{64}, \qquad F_s = \sum_m q_m ,
 
 with G_s a discrete Gaussian of scale n_s and E_s a mask. The mean is step/M times the centred lift of
-sum y - sum E. In these units one subject moves F_s by at most
+sum y - sum E. In these units one subject changes F_s by at most
 
 .. math:: \Delta_s = \text{spread} \cdot C c_s / \text{step} + \sqrt d                                (1)
 
-(each of the two roundings moves a vector by at most sqrt(d)/2), and :class:`capedjica.privacy.Cape` gives
-the exact mu from the n_s. Of a cross-moment the site sends F_s = rint(c_s A_s / step) in place of the sum,
-and its sensitivity (:class:`capedjica.mechanisms.contract.CrossMoment`) stands for spread C in (1), its
-largest norm for C in (2). The step is a power of two, so small that the second term of (1) vanishes beside
-the first and so large that the sum never leaves the ring:
+(each of the two roundings changes a vector by at most sqrt(d)/2), and :class:`capedjica.privacy.Cape` gives
+the exact mu from the n_s. For a cross-moment the site sends F_s = rint(c_s A_s / step) instead of the sum;
+its sensitivity (:class:`capedjica.mechanisms.contract.CrossMoment`) replaces spread C in (1), and its largest
+norm replaces C in (2). The step is a power of two, small enough that the second term of (1) is negligible
+compared with the first, and large enough that the sum never wraps around the ring:
 
 .. math:: M (C \max c / \text{step} + 1) + 12 \sqrt{\textstyle\sum n_s^2} < 2^{62} .                  (2)
 
-Every number here follows from the contract and the list of participants, so each site computes all of it
-for itself; nothing is taken from a message.
+All these values follow from the contract and the list of participants, so each site computes them itself;
+nothing is taken from a message.
 """
 
 from __future__ import annotations
@@ -41,41 +41,43 @@ from capedjica.securesum.noise import MAX_SIGMA, total_variation_bound, word_var
 from capedjica.securesum.ring import SUM_LIMIT
 from capedjica.tools.arrays import FloatArray
 
-# The most numbers of all slots of a block together.
+# Largest total number of words of all slots of a block.
 MAX_BLOCK_WORDS: Final = 1 << 24
-# log2 of the largest grid noise aimed at, and of the smallest accepted (where the grid still adds nothing).
+# log2 of the target for the largest grid noise; and the smallest noise accepted, for which the grid's
+# contribution is still negligible.
 _NOISE_BITS: Final = 34
 _LEAST_NOISE: Final = 2.0**16
 # Without noise the grid is this much finer than the clip.
 _EXACT_BITS: Final = 36
-# Each target is met from below by this much, so that rounding never brings a total above the budget.
+# Each target is undershot by this fraction, so that rounding never raises a total above the budget.
 HEADROOM: Final = 1e-9
 
 
 @dataclass(frozen=True)
 class ReleasePlan:
-    """What each participant does in one release, in grid steps.
+    """The plan of one release for each participant, in grid steps.
 
     Attributes
     ----------
     participants : tuple of str
-        U, in the order of the roster.
+        U, in roster order.
     step : float
         A power of two.
     scale : dict
-        c_s, by which site s multiplies its subjects' vectors.
+        c_s, the factor by which site s multiplies its subjects' vectors.
     n_subjects : int
-        M, over the participants.
+        M, the number of subjects of all participants.
     noise : dict
         n_s, scale of the discrete Gaussian that site s adds; 0 for none.
     mask : dict
         Scale of site s's Gaussian mask; infinite for uniform masks, 0 for none.
     curator_noise : float
-        What a trusted curator adds (``pooled``).
+        Scale of the noise that a trusted curator adds (``pooled``).
     mu : dict
-        Exact mu of this release for one subject of each participant, against whom the mechanism protects.
+        Exact mu of this release for one subject of each participant, against the adversaries that the
+        mechanism covers.
     grid_delta : dict
-        What the grid adds to delta, at every epsilon, for one subject of each participant.
+        The grid's contribution to delta, at every epsilon, for one subject of each participant.
     """
 
     query: Query
@@ -91,7 +93,7 @@ class ReleasePlan:
 
     @property
     def output_std(self) -> float:
-        """Standard deviation of the noise on each number of the mean."""
+        """Standard deviation of the noise on each value of the mean."""
         variance = math.fsum(n**2 for n in self.noise.values()) + self.curator_noise**2
         return math.sqrt(variance) * self.step / self.n_subjects
 
@@ -103,20 +105,20 @@ def plan_release(
     participants: tuple[str, ...],
     invited: tuple[str, ...] | None = None,
 ) -> ReleasePlan:
-    """Return what each participant does when a release may use ``fraction`` of every budget (of mu^2).
+    """Return the plan of a release that may use ``fraction`` of every site's budget (of mu^2).
 
     Parameters
     ----------
     contract : Contract
-        What was agreed.
+        The agreed contract.
     query : Query
-        What is asked.
+        The query.
     fraction : float
-        Part of mu^2, in (0, 1].
+        Fraction of mu^2, in (0, 1].
     participants : tuple of str
-        Those who take part to the end.
+        The sites that take part in the release.
     invited : tuple of str, optional
-        Those who made masks; only the paper's masks depend on it.
+        The sites that made masks; only the paper's masks depend on it.
     """
     if contract.mechanism != "cape" or invited is None:
         invited = participants
@@ -128,10 +130,10 @@ def plan_release(
 
 
 def _check_reserve(contract: Contract, plan: ReleasePlan) -> None:
-    """Refuse a release that would use more of any site's reserve than it is charged of its budget.
+    """Refuse a release that would use a larger share of a site's reserve than of its budget.
 
-    The charge is what a ledger adds up. It may be less than the fraction that was asked for, where others
-    need more noise.
+    The share of the budget is that charged to the ledger. It may be less than the requested fraction if other
+    sites need more noise.
     """
     distance = stream_distance(plan.query.size, len(contract.roster.names))
     for name, epsilon in zip(contract.roster.names, contract.epsilon, strict=True):
@@ -144,18 +146,18 @@ def _check_reserve(contract: Contract, plan: ReleasePlan) -> None:
 
 
 def stream_distance(size: int, n_sites: int) -> float:
-    r"""Bound the distance from ideal of all that is drawn for one release, whoever draws it and how often.
+    r"""Bound the total-variation distance from ideal of all random numbers drawn for one release.
 
-    Every site draws noise and, with the paper's masks, a Gaussian mask, each under a key of its own
-    (:class:`capedjica.securesum.noise.NoiseSource`); a curator may draw noise too. The uniform masks of a
-    block, and the streams of its secure sum, one for each pair of sites and one for each site, have at most
-    ``MAX_BLOCK_WORDS`` words each. All of a block is counted with every release that is made out of it. What
-    was drawn for a release that was not made is not seen with any data, so it needs no bound.
+    Every site draws noise and, with the paper's masks, a Gaussian mask, each under its own key
+    (:class:`capedjica.securesum.noise.NoiseSource`); a curator may also draw noise. The uniform masks of a
+    block, and the streams of its secure sum (one for each pair of sites and one for each site), have at most
+    ``MAX_BLOCK_WORDS`` words each. The whole block is counted for every release that uses it. Numbers drawn
+    for a release that was never made are not combined with data, so they need no bound.
 
     Parameters
     ----------
     size : int
-        Numbers of the release.
+        Number of values of the release.
     n_sites : int
         S.
     """
@@ -166,11 +168,11 @@ def stream_distance(size: int, n_sites: int) -> float:
 
 def _check_participants(contract: Contract, participants: tuple[str, ...], invited: tuple[str, ...]) -> None:
     if strangers := set(participants) - set(invited):
-        raise InputError(f"{', '.join(sorted(strangers))} made no masks and cannot take part in the release")
+        raise InputError(f"{', '.join(sorted(strangers))} made no masks and cannot take part in this release")
     if contract.mechanism == "cape" and len(participants) <= contract.roster.n_colluding:
         raise InputError(
-            f"{len(participants)} participants cannot hide behind each other when "
-            f"{contract.roster.n_colluding} sites may collude"
+            f"a release needs at least {contract.roster.n_colluding + 1} participating sites, because "
+            f"{contract.roster.n_colluding} may collude; got {len(participants)}"
         )
 
 
@@ -187,7 +189,7 @@ class _Planner:
         self.weights = _weights(contract, participants)
         self.scale = self.weights * self.n_subjects / self.sizes
         self.sensitivity = np.array([query.sensitivity(name) for name in participants])
-        # What a site sends is at most so long for each of its subjects.
+        # Largest norm of a site's sum, per subject.
         self.longest = max(
             query.largest(name) * scale for name, scale in zip(participants, self.scale.tolist(), strict=True)
         )
@@ -197,7 +199,7 @@ class _Planner:
         targets *= math.sqrt(fraction) * (1 - HEADROOM)
         noise, curator = self._noise(targets)
         step = self._step(noise, curator)
-        # The sqrt(d) of rounding in (1): a little more noise keeps mu where it was.
+        # Slightly more noise compensates for the rounding term sqrt(d) in (1) and keeps mu unchanged.
         inflation = float(np.max(self._shift(step) * step / self._shift_of_reals()))
         noise, curator = noise * inflation / step, curator * inflation / step
         mask = self._mask(noise, fraction)
@@ -222,15 +224,15 @@ class _Planner:
         return {name: float(value) for name, value in zip(self.participants, values, strict=True)}
 
     def _shift_of_reals(self) -> FloatArray:
-        """How far one subject moves the sum, before rounding."""
+        """Return the sensitivity of the sum to one subject, before rounding."""
         return self.sensitivity * self.scale
 
     def _shift(self, step: float) -> FloatArray:
-        """Delta_s of equation (1), in grid steps."""
+        """Return Delta_s of equation (1), in grid steps."""
         return self._shift_of_reals() / step + math.sqrt(self.query.size)
 
     def _noise(self, targets: FloatArray) -> tuple[FloatArray, float]:
-        """Noise of each site and of the curator on the sum, before rounding is allowed for."""
+        """Return the noise of each site and of the curator on the sum, before the rounding correction."""
         silent = np.zeros(len(self.participants))
         match self.contract.mechanism:
             case "none":
@@ -260,7 +262,7 @@ class _Planner:
         return float(2.0 ** math.ceil(max(finest, math.log2(reach / (SUM_LIMIT / 2)))))
 
     def _check_grid(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> None:
-        """Refuse what the grid, the sampler or the ring cannot hold: equation (2), from public values."""
+        """Refuse noise outside the range of the grid, the sampler or the ring: equation (2)."""
         scales = [*noise[noise > 0], *mask[np.isfinite(mask) & (mask > 0)], *([curator] if curator else [])]
         sum_of_subjects = self.n_subjects * (self.longest / step + 1)
         reach = sum_of_subjects + 12 * math.sqrt(math.fsum(noise**2) + curator**2)
@@ -271,12 +273,12 @@ class _Planner:
         else:
             return
         raise InputError(
-            f"'{self.query.label}': the noise asked for is too {problem} for exact integer arithmetic "
-            f"with {self.n_subjects} subjects and clip {self.query.clip:g}; ask for a {remedy} epsilon"
+            f"'{self.query.label}': the noise is too {problem} for exact integer arithmetic "
+            f"with {self.n_subjects} subjects and clip {self.query.clip:g}; use a {remedy} epsilon"
         )
 
     def _mask(self, noise: FloatArray, fraction: float) -> FloatArray:
-        """Scale of the masks; the paper's are sqrt(S) times the noise as planned for those invited."""
+        """Return the scale of the masks; the paper's are sqrt(S) times the noise planned for the invited."""
         if self.contract.mechanism != "cape":
             return np.zeros(len(self.participants))
         if self.contract.masking == "uniform":
@@ -289,20 +291,20 @@ class _Planner:
     def _noise_under_masks(
         self, noise: FloatArray, mask: FloatArray, step: float, targets: FloatArray
     ) -> FloatArray:
-        """Scale the local noise until, with these Gaussian masks, every site is within its target."""
+        """Return the local noise, scaled so that every site is within its target with these masks."""
 
         def excess(log_factor: float) -> float:
             mu = self._mu(noise * math.exp(log_factor), mask, 0.0, step)
             return float(np.max(mu / targets)) - 1
 
-        # Wide enough for any noise that the grid holds; what is beyond is refused there.
+        # Wide enough for any noise that fits on the grid; other noise is refused later.
         low, high = -40.0, 40.0
         if excess(low) <= 0:
             return noise * math.exp(low)
         return noise * math.exp(float(brentq(excess, low, high, xtol=1e-12)) + HEADROOM)
 
     def _mu(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> FloatArray:
-        """Exact mu of each participant, from the integers that will be sent."""
+        """Return the exact mu of each participant, from the integers that will be sent."""
         shift = self._shift(step)
         match self.contract.mechanism:
             case "none":
@@ -323,10 +325,10 @@ class _Planner:
                 return cape.mu(shift / per_site)
 
     def _grid_delta(self, noise: FloatArray, mask: FloatArray, curator: float, mu: FloatArray) -> list[float]:
-        """Bound what the grid adds to delta by :func:`capedjica.securesum.discrete_gaussian.grid_delta`.
+        """Bound the grid's contribution to delta (:func:`capedjica.securesum.discrete_gaussian.grid_delta`).
 
-        With Gaussian masks the view is a message of each honest site and then the sum of their masks, each a
-        discrete Gaussian given what came before; the one with the least noise has scale sqrt(r) n_s. Each
+        With Gaussian masks the view is a message of each honest site followed by the sum of their masks, each
+        a discrete Gaussian given the previous ones; the one with the least noise has scale sqrt(r) n_s. Each
         coordinate is then rounded S_H + 1 times.
         """
         size = self.query.size
@@ -346,7 +348,7 @@ class _Planner:
 
 
 def _weights(contract: Contract, participants: tuple[str, ...]) -> FloatArray:
-    """Weights of the participants: as agreed, or by size; rescaled to add up to 1."""
+    """Return the weights of the participants, from the contract or by size, rescaled to add up to 1."""
     given = contract.weights or contract.subjects
     by_name = dict(zip(contract.roster.names, given, strict=True))
     weights = np.array([by_name[name] for name in participants], dtype=np.float64)

@@ -1,6 +1,6 @@
-"""On which terms a contract is drawn up: one builder, with one set of defaults, for files and for Python.
+"""The privacy terms of a study, and the builder of its contract, shared by study files and Python.
 
-Choices that must be made before there is a contract take the noise of a mean by formula (:func:`mean_noise`).
+Decisions made before the contract exists use a formula for the noise of a mean (:func:`mean_noise`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from capedjica.securesum.identity import PublicIdentity
 from capedjica.securesum.parameters import Roster, suitable_threshold
 
 RESERVE: Final = 0.05
-"""Part of the budget held back where sites may be lost: enough for one rotation that is lost at the very end,
-at 2.5% more noise."""
+"""Fraction of the budget reserved for lost sites: enough for one rotation that is lost at the very end, at
+the cost of 2.5% more noise."""
 
 NO_RESERVE: Final = 0.0
-"""Where all sites are in one process, none is lost, and nothing is asked again."""
+"""Reserve if all sites are in one process, where no site is lost and nothing is repeated."""
 
 DELTA: Final = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a study may cost, against whom it protects, and what is done for sites that are lost.
+    """The budget of a study, its threat model, and its provisions for lost sites.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Terms:
     n_colluding : int or "third"
         S_C; "third" is max(1, ceil(S/3) - 1).
     threshold : int, optional
-        Sites that must stay to the end; by default two thirds, or what S_C needs.
+        Number of sites that must stay to the end; by default two thirds, or more if S_C requires it.
     """
 
     epsilon: float | Mapping[str, float] | None = None
@@ -59,7 +59,7 @@ class Terms:
         stages: Sequence[Stage],
         **more: Any,
     ) -> Contract:
-        """Draw up the contract; ``more`` are its fields that no terms are needed for."""
+        """Return the contract; ``more`` are its fields that do not depend on the terms."""
         return Contract(
             title=title,
             roster=self.roster(sites),
@@ -75,9 +75,9 @@ class Terms:
         )
 
     def roster(self, sites: Sequence[PublicIdentity]) -> Roster:
-        """Return the sites with the threshold and the number of those that may collude."""
+        """Return the roster, with the threshold and the number of sites that may collude."""
         if len(sites) < 2:
-            raise InputError(f"a study across sites needs at least two sites, got {len(sites)}")
+            raise InputError(f"a study needs at least two sites, got {len(sites)}")
         colluding = validate.colluding(self.n_colluding, len(sites))
         threshold = self.threshold or suitable_threshold(len(sites), colluding)
         return Roster(tuple(sites), threshold, colluding)
@@ -92,7 +92,7 @@ class Terms:
                 )
             return ()
         if epsilon is None:
-            raise InputError(f"epsilon must be given for mechanism '{self.mechanism}'")
+            raise InputError(f"epsilon must be given for mechanism '{self.mechanism}', got None")
         if not isinstance(epsilon, Mapping):
             return (validate.positive("epsilon", epsilon),) * len(names)
         if set(epsilon) != set(names):
@@ -102,11 +102,11 @@ class Terms:
         return tuple(validate.positive(f"epsilon of site {name}", epsilon[name]) for name in names)
 
     def mean_noise(self, subjects: Sequence[int], share: float = 1.0) -> float:
-        """Return the noise on each number of a mean of vectors of norm at most 1, made with all of a share.
+        """Return the noise on each value of a mean of vectors of norm at most 1, released with ``share``.
 
-        Public, and known before there is a contract: stages may depend on it. 0 without privacy.
+        It is public and known before there is a contract, so stages may depend on it. 0 without privacy.
         """
-        if not self.epsilon or len(subjects) < 2:  # refused elsewhere, where it is not as it should be
+        if not self.epsilon or len(subjects) < 2:  # invalid terms are refused elsewhere
             return 0.0
         least = min(self.epsilon.values()) if isinstance(self.epsilon, Mapping) else self.epsilon
         mu = gaussian_mu(validate.positive("epsilon", least), self.delta) * share**0.5
@@ -117,12 +117,12 @@ class Terms:
 def mean_noise(
     mu: float, subjects: Sequence[int], n_colluding: int, mechanism: MechanismName, mask: MaskName
 ) -> float:
-    r"""Return the noise on each number of a mean of vectors of norm at most 1, made with all of ``mu``.
+    r"""Return the noise on each value of a mean of vectors of norm at most 1, released with ``mu``.
 
-    Replacing one of M subjects moves the mean by 2/M, so a trusted curator adds noise of 2/(M mu); its
-    variance is multiplied by S/S_H for cape with uniform masks, S/(S+1) (1 + S/S_H) with the paper's, S for
-    conventional noise, and (M / max M_s)^2 where the largest site works alone. A release plans its noise
-    exactly (:func:`capedjica.mechanisms.release.plan_release`).
+    Replacing one of M subjects changes the mean by 2/M, so a trusted curator adds noise of 2/(M mu). Its
+    variance is multiplied by S/S_H for cape with uniform masks, by S/(S+1) (1 + S/S_H) with the paper's
+    masks, by S for conventional noise, and by (M / max M_s)^2 if only the largest site is used. A release
+    plans its noise exactly (:func:`capedjica.mechanisms.release.plan_release`).
     """
     total, sites = sum(subjects), len(subjects)
     honest = max(1, sites - n_colluding)

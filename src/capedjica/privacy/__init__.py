@@ -1,8 +1,8 @@
-"""What a release costs: exact Gaussian differential privacy for everything the adversary sees.
+"""Privacy cost of releases: exact Gaussian differential privacy for everything the adversary sees.
 
-``gaussian`` has the exact trade-off of one release, ``cape`` the exact view in the CAPE scheme and its
-calibration, ``accountants`` the total of many releases, ``paper`` those of the paper's formulas that
-are shown beside the exact account.
+``gaussian`` holds the exact trade-off curve of one release, ``cape`` the adversary's exact view in the CAPE
+scheme and its calibration, ``accountants`` the composition of many releases, and ``paper`` the formulas of
+the paper that are shown alongside the exact account.
 """
 
 from capedjica.privacy.accountants import (

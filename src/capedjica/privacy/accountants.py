@@ -1,11 +1,11 @@
-r"""The total cost of many releases, under one interface and five ways of adding.
+r"""Composition of many releases: five accountants with one interface.
 
-Every release is described by its mu (:mod:`capedjica.privacy.gaussian`), so the exact answer is one
-line: :math:`\mu^2 = \sum_i \mu_i^2`. With a cap that is checked before each release this also holds where the
-costs themselves are chosen on the way: it is a privacy filter (Smith and Thakurta 2022; docs/privacy.md,
-section 2). The other accountants are upper bounds for costs that are fixed in advance, and exist because the
-paper plots them. Composing is transactional: a release that would exceed the cap is refused before anything
-changes.
+Every release is described by its mu (:mod:`capedjica.privacy.gaussian`), so exact composition is one
+line: :math:`\mu^2 = \sum_i \mu_i^2`. With a cap that is checked before each release this also holds when the
+costs themselves are chosen adaptively: it is a privacy filter (Smith and Thakurta 2022; docs/privacy.md,
+section 2). The other accountants are upper bounds for costs that are fixed in advance; they are included
+because the paper plots them. Composition is transactional: a release that would exceed the cap is refused
+before any state changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from capedjica.privacy.gaussian import gaussian_epsilon
 
 @dataclass(frozen=True)
 class Release:
-    """One kind of release: how far it shifts the adversary's view, and how often it is made."""
+    """One kind of release: the shift of the adversary's view, mu, and the number of repetitions."""
 
     mu: float
     count: int = 1
@@ -36,14 +36,14 @@ class Release:
 
 
 class Accountant(ABC):
-    """Adds up releases and knows the epsilon that they cost together at one delta.
+    """Compose releases and compute their total epsilon at one delta.
 
     Parameters
     ----------
     delta : float
         The delta of the total guarantee.
     max_epsilon : float, optional
-        The cap: :meth:`compose` refuses what would exceed it.
+        The cap: :meth:`compose` refuses releases that would exceed it.
 
     Examples
     --------
@@ -63,20 +63,20 @@ class Accountant(ABC):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What has been composed so far, in order."""
+        """The releases composed so far, in order."""
         return tuple(self._releases)
 
     @property
     def epsilon(self) -> float:
-        """Total epsilon of what has been composed so far."""
+        """Total epsilon of the releases composed so far."""
         return self._total(_tally(self._releases))
 
     def epsilon_with(self, *releases: Release) -> float:
-        """Total epsilon if ``releases`` were made too; changes nothing."""
+        """Return the total epsilon if ``releases`` were added; changes nothing."""
         return self._total(_tally([*self._releases, *releases]))
 
     def compose(self, *releases: Release) -> None:
-        """Account for ``releases``, all of them or, beyond the cap, none.
+        """Add ``releases`` to the account: all of them, or none if they would exceed the cap.
 
         Raises
         ------
@@ -86,13 +86,13 @@ class Accountant(ABC):
         total = self.epsilon_with(*releases)
         if total > self.max_epsilon:
             raise BudgetExceededError(
-                f"these releases would bring the total epsilon to {total:.6g} at delta {self.delta:g}, "
-                f"above the cap of {self.max_epsilon:g} ({self.epsilon:.6g} is spent): refused"
+                f"these releases would raise the total epsilon to {total:.6g} at delta {self.delta:g}, "
+                f"above the cap of {self.max_epsilon:g} ({self.epsilon:.6g} already spent); they were refused"
             )
         self._releases.extend(releases)
 
     def _total(self, tally: Mapping[float, int]) -> float:
-        """Epsilon of ``tally``, which maps mu to the number of releases of that mu."""
+        """Return the epsilon of ``tally``, which maps mu to the number of releases with that mu."""
         if not tally:
             return 0.0
         if math.inf in tally:
@@ -101,11 +101,11 @@ class Accountant(ABC):
 
     @abstractmethod
     def _compose(self, tally: Mapping[float, int]) -> float:
-        """Epsilon of a non-empty tally of finite, positive mu."""
+        """Return the epsilon of a non-empty tally of finite, positive mu."""
 
 
 class ExactAccountant(Accountant):
-    """The exact epsilon of Gaussian releases: mu^2 adds. The default wherever a user reads an epsilon."""
+    """Exact epsilon of Gaussian releases: mu^2 adds up. Used for every epsilon shown to a user."""
 
     name = "exact"
 
@@ -118,8 +118,8 @@ class RdpAccountant(Accountant):
 
     With :math:`\mu^2 = \sum\mu_i^2`, order alpha costs :math:`\alpha\mu^2/2`; converting to
     (epsilon, delta) adds :math:`\log(1/\delta)/(\alpha - 1)`; the best order is
-    :math:`\alpha = 1 + \sqrt{2 \log(1/\delta)} / \mu`, which leaves
-    :math:`\epsilon = \mu^2/2 + \mu\sqrt{2 \log(1/\delta)}`. An upper bound of the exact epsilon.
+    :math:`\alpha = 1 + \sqrt{2 \log(1/\delta)} / \mu`, which gives
+    :math:`\epsilon = \mu^2/2 + \mu\sqrt{2 \log(1/\delta)}`, an upper bound on the exact epsilon.
     """
 
     name = "rdp"
@@ -134,19 +134,19 @@ class MomentsAccountant(RdpAccountant):
 
     :math:`\delta = \min_t \exp(\alpha(t) - t\epsilon)` with
     :math:`\alpha(t) = \tfrac12 \sum\mu_i^2 (t + t^2)`. The minimum is at
-    :math:`t = \epsilon / \sum\mu_i^2 - 1/2`, which leaves the quadratic
+    :math:`t = \epsilon / \sum\mu_i^2 - 1/2`, which gives the quadratic
     :math:`\epsilon^2/(2A) - \epsilon/2 + A/8 + \log\delta = 0`, :math:`A = \sum\mu_i^2`. Its larger root,
-    :math:`A/2 + \sqrt{2 A \log(1/\delta)}`, is that of :class:`RdpAccountant`, t being alpha - 1.
+    :math:`A/2 + \sqrt{2 A \log(1/\delta)}`, is the bound of :class:`RdpAccountant`, with t = alpha - 1.
     """
 
     name = "moments"
 
 
 class StrongAccountant(Accountant):
-    r"""Strong composition (Dwork, Rothblum and Vadhan 2010, Theorem III.3), unequal releases allowed.
+    r"""Strong composition (Dwork, Rothblum and Vadhan 2010, Theorem III.3), also of unequal releases.
 
-    Half of delta goes to the releases in equal parts, each converted exactly to (epsilon_i, delta_i),
-    half is the slack: :math:`\epsilon = \sqrt{2 \log(2/\delta) \sum\epsilon_i^2} + \sum \epsilon_i
+    Half of delta is split equally among the releases, each converted exactly to (epsilon_i, delta_i);
+    the other half is the slack: :math:`\epsilon = \sqrt{2 \log(2/\delta) \sum\epsilon_i^2} + \sum \epsilon_i
     (e^{\epsilon_i} - 1)`. (Kairouz, Oh and Viswanath 2015, Theorem 3.5, imply the unequal case.)
     """
 
@@ -160,7 +160,7 @@ class StrongAccountant(Accountant):
 
 
 class NaiveAccountant(Accountant):
-    """Naive composition: delta split evenly, the exact epsilon of each release, all added up."""
+    """Naive composition: delta is split evenly and the exact epsilons of the releases are added up."""
 
     name = "naive"
 
@@ -175,7 +175,7 @@ ACCOUNTANTS: dict[str, type[Accountant]] = {
 
 
 def accountant(name: str, delta: float, max_epsilon: float = math.inf) -> Accountant:
-    """Return a new accountant by its name: exact, rdp, moments, strong or naive."""
+    """Return a new accountant with the given name: exact, rdp, moments, strong or naive."""
     if name not in ACCOUNTANTS:
         raise InputError(f"accountant must be one of {', '.join(ACCOUNTANTS)}; got {name!r}")
     return ACCOUNTANTS[name](delta, max_epsilon)
@@ -194,6 +194,6 @@ def _total_mu(tally: Mapping[float, int]) -> float:
 
 
 def _epsilons(tally: Mapping[float, int], delta: float) -> list[tuple[float, int]]:
-    """Exact (epsilon_i, how many) of each release when delta is split evenly between all of them."""
+    """Return the exact (epsilon_i, count) of each kind of release when delta is split evenly."""
     share = delta / sum(tally.values())
     return [(gaussian_epsilon(mu, share), k) for mu, k in tally.items()]

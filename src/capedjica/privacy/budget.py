@@ -1,21 +1,20 @@
-r"""``PrivacyBudget``: one budget that several calls share.
+r"""``PrivacyBudget``: one privacy budget shared by several calls.
 
-The epsilon of a call stands for that call alone. Calls on the same people add up in :math:`\mu^2`: 100 calls
-at epsilon = 1 and delta = 1e-5 have :math:`\mu = \sqrt{100} \cdot 0.268`, which is an epsilon of 14.4 at the
-same delta. A budget makes a ledger of such calls, in memory or on disk, and refuses the one that would exceed
-it.
+The epsilon of a call covers that call alone. Calls on the same subjects compose by adding :math:`\mu^2`: 100
+calls at epsilon = 1 and delta = 1e-5 have :math:`\mu = \sqrt{100} \cdot 0.268`, which is an epsilon of 14.4
+at the same delta. A budget keeps a ledger of such calls, in memory or on disk, and refuses a call that would
+exceed it.
 
-**What is charged** is the cap of the call, :math:`\mu^2` of its epsilon at its delta, in one transaction
-before anything is computed. It stays charged whether the call stops early, fails on the way or succeeds: how
-far it came depends on data. So the guarantee of all calls together is that of the sum of their caps
-(docs/privacy.md, section 2): whether a call is made, and with what epsilon, may depend on the results of
-earlier ones, and calls may run at the same time, since their releases in the order of time are one sequence
-whose costs stay within the caps.
+**The charge** is the cap of the call, the :math:`\mu^2` of its epsilon at its delta, recorded in one
+transaction before anything is computed. It is never refunded, whether the call stops early, fails or
+succeeds, because how far the call progressed depends on the data. The guarantee of all calls in total is
+therefore that of the sum of their caps (docs/privacy.md, section 2). Whether a call is made, and with which
+epsilon, may depend on the results of earlier calls. Calls may also run concurrently: ordered in time, their
+releases form one sequence whose costs stay within the caps.
 
-**Different deltas.** A call's delta serves to find its mu and nothing else; the budget's own delta is the one
-of the total. What the grid and the stream of the noise add to delta
-(:mod:`capedjica.privacy.reserved_delta`) is compared with the budget's reserve, in the same proportion as the
-charge.
+**Different deltas.** A call's delta only determines its mu; the total guarantee has the delta of the budget.
+The contributions of the grid and of the noise stream to delta (:mod:`capedjica.privacy.reserved_delta`) are
+compared with the budget's reserve, in the same proportion as the charge.
 """
 
 from __future__ import annotations
@@ -47,34 +46,35 @@ from capedjica.tools.atomic_files import TakenError, write_whole
 _STUDY: Final = hashlib.sha256(b"capedjica budget 1").digest()
 _TITLE: Final = "budget of several calls"
 _KEY_BYTES: Final = 32
-# What is left is told from below by this much, so that a call may ask for it.
+# The remaining budget is understated by this much, so that a call for exactly that epsilon is not refused.
 _MARGIN: Final = 1e-9
 
 
 class PrivacyBudget:
-    """What several calls may cost a subject together.
+    """The total privacy cost that several calls may have for one subject.
 
     Pass the same object as ``budget`` to :func:`capedjica.private_mean`, :class:`capedjica.CapePCA`,
     :class:`capedjica.CapeDJICA` and the estimators of :mod:`capedjica.applications`. Threads may share it.
-    A copy, such as scikit-learn's ``clone`` makes, is the same object, and it cannot be pickled: another
-    process would have a second budget. An estimator that is pickled leaves it behind. Processes share one on
-    disk (:meth:`on_ledger`). What it says holds against those whom every call in it holds against.
+    Copying it, as scikit-learn's ``clone`` does, returns the same object. It cannot be pickled, because
+    another process would then have a second budget; an estimator is pickled without its budget. To share a
+    budget between processes, keep it on disk (:meth:`on_ledger`). The total guarantee holds against the
+    adversaries that every charged call covers.
 
     Parameters
     ----------
     epsilon, delta : float
-        The guarantee of all calls together, for one subject.
+        The guarantee of all calls in total, for one subject.
 
     Attributes
     ----------
     epsilon, delta : float
-        As given.
+        The parameters.
     mu : float
-        The same as a shift of the adversary's view in standard deviations.
+        The budget as a shift of the adversary's view in standard deviations.
     spent_epsilon, spent_mu : float
-        Of the calls so far together, at the budget's delta.
+        Total cost of the calls so far, at the budget's delta.
     left_epsilon : float
-        What one more call at the budget's delta may ask for, at most.
+        The largest epsilon that one more call at the budget's delta may use.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class PrivacyBudget:
     >>> first = private_mean(hospitals, clip=2.0, epsilon=1.0, budget=budget)
     >>> second = private_mean(hospitals, clip=2.0, epsilon=1.0, budget=budget)
     >>> print(budget)
-    epsilon 1.47 of 2 spent at delta 1e-5, by 2 calls; one more may ask for 1.25
+    epsilon 1.47 of 2 spent at delta 1e-5 by 2 calls; one more call may use up to 1.25
     """
 
     def __init__(self, epsilon: float, delta: float = 1e-5) -> None:
@@ -94,18 +94,18 @@ class PrivacyBudget:
 
     @classmethod
     def on_ledger(cls, path: str | os.PathLike[str], epsilon: float, delta: float = 1e-5) -> Self:
-        """Return a budget whose charges are kept in a file, for later sessions and other processes.
+        """Return a budget whose charges are stored in a file, for later sessions and other processes.
 
-        The file is a ledger like a site's (:mod:`capedjica.privacy.ledger`), with its key and its signed head
-        in two files beside it. An older copy of it is noticed by the head; whoever sets back or removes all
-        three can spend the budget again.
+        The file is a ledger like that of a site (:mod:`capedjica.privacy.ledger`), with its key and its
+        signed head in two files next to it. The head reveals that an older copy of the ledger was restored;
+        anyone who restores or removes all three files can spend the budget again.
 
         Parameters
         ----------
         path : path
-            The ledger's file; its folder must exist.
+            The ledger file; its folder must exist.
         epsilon, delta : float
-            As when it was made: another budget needs another file.
+            The same values as when the file was created; a different budget needs a different file.
         """
         budget = cls.__new__(cls)
         budget._begin(epsilon, delta)
@@ -135,7 +135,7 @@ class PrivacyBudget:
         self._policy = Policy(total=self._cap, per_study=self._cap)
 
     def _use(self, ledger: Ledger) -> None:
-        """Take a ledger, and a block of its own in which every call has a slot."""
+        """Use a ledger, and claim a block in which every call takes one slot."""
         ledger.register_study(_STUDY, _TITLE, self._cap)
         self._ledger, self._slots = ledger, itertools.count()
         while True:
@@ -162,13 +162,14 @@ class PrivacyBudget:
         mu : float
             The cap of the call for one subject; :math:`\mu^2` is charged.
         what : str
-            The call in plain words, for the ledger.
+            A short description of the call, for the ledger.
         sites : collection of str
-            Whose subjects take part.
+            The participating sites.
         numbers : int
-            How many numbers are released.
+            Number of values released.
         grid, distance : float
-            What its noise takes of the reserve (:func:`capedjica.privacy.reserved_delta.check_reserve`).
+            The part of the reserve that the noise uses
+            (:func:`capedjica.privacy.reserved_delta.check_reserve`).
 
         Raises
         ------
@@ -177,7 +178,7 @@ class PrivacyBudget:
         """
         mu = validate.positive("mu", mu)
         if mu == math.inf:
-            raise InputError("a call without privacy cannot be charged to a budget")
+            raise InputError("a call without privacy has infinite cost and cannot be charged to a budget")
         check_reserve(self.epsilon, self.delta, min(1.0, mu * mu / self._cap.mu2), grid, distance)
         place = _STUDY, self._block, 0, next(self._slots)
         try:
@@ -185,29 +186,29 @@ class PrivacyBudget:
         except BudgetExceededError:
             asked = epsilon_of(mu * mu, self._cap.delta)
             raise BudgetExceededError(
-                f"{what} asks for epsilon {round_up(asked)} at delta {short(self.delta)}, but of the budget "
-                f"of {self.epsilon:g} one more call may ask for {_round_down(self.left_epsilon)} at most; "
+                f"{what} needs epsilon {round_up(asked)} at delta {short(self.delta)}, but the budget of "
+                f"{self.epsilon:g} allows at most {_round_down(self.left_epsilon)} for one more call; "
                 "nothing was computed or charged"
             ) from None
 
     @property
     def mu(self) -> float:
-        """The whole budget, in standard deviations."""
+        """The whole budget as a shift of the adversary's view in standard deviations."""
         return math.sqrt(self._cap.mu2)
 
     @property
     def spent_mu(self) -> float:
-        """What the calls so far cost together."""
+        """Total mu of the calls so far."""
         return math.sqrt(self._spent)
 
     @property
     def spent_epsilon(self) -> float:
-        """The same as an epsilon at the budget's delta."""
+        """Total epsilon of the calls so far, at the budget's delta."""
         return epsilon_of(self._spent, self._cap.delta)
 
     @property
     def left_epsilon(self) -> float:
-        """What one more call at the budget's delta may ask for, at most."""
+        """The largest epsilon that one more call at the budget's delta may use."""
         spent = self._spent
         if not spent:
             return self.epsilon
@@ -219,7 +220,7 @@ class PrivacyBudget:
         return self._ledger.spent(_STUDY)
 
     def close(self) -> None:
-        """Close the ledger's file; the budget cannot be used afterwards."""
+        """Close the ledger file; the budget cannot be used afterwards."""
         self._ledger.close()
 
     def __enter__(self) -> Self:
@@ -233,7 +234,7 @@ class PrivacyBudget:
         calls = f"{n_calls} call{'s' * (n_calls != 1)}"
         return (
             f"epsilon {round_up(self.spent_epsilon, 3)} of {self.epsilon:g} spent at delta "
-            f"{short(self.delta)}, by {calls}; one more may ask for {_round_down(self.left_epsilon)}"
+            f"{short(self.delta)} by {calls}; one more call may use up to {_round_down(self.left_epsilon)}"
         )
 
     def __repr__(self) -> str:
@@ -247,27 +248,27 @@ class PrivacyBudget:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a PrivacyBudget cannot be pickled: another process would have a second budget; open the same "
-            "ledger in each with PrivacyBudget.on_ledger"
+            "a PrivacyBudget cannot be pickled, because another process would have a second budget; open the "
+            "same ledger in each process with PrivacyBudget.on_ledger"
         )
 
 
 class AbsentBudget:
-    """Stands for the budget of an estimator that was pickled: results can be used, but nothing is charged."""
+    """Placeholder for the budget of an unpickled estimator, whose results can be used without a charge."""
 
     def __repr__(self) -> str:
-        return "<budget left behind>"
+        return "<budget not pickled>"
 
 
 def check_budget(budget: Any, mechanism: str, insecure: bool) -> None:
-    """Refuse what is not a budget, and calls whose cost no budget can hold.
+    """Raise InputError if ``budget`` is not a budget, or if the cost of the call is infinite.
 
     Parameters
     ----------
     budget : PrivacyBudget or None
-        As the user gave it.
+        The user's argument.
     mechanism : str
-        How means are made private.
+        The privacy mechanism.
     insecure : bool
         Whether the noise comes from a seed.
     """
@@ -275,18 +276,18 @@ def check_budget(budget: Any, mechanism: str, insecure: bool) -> None:
         return
     if isinstance(budget, AbsentBudget):
         raise InputError(
-            "this estimator was pickled, and its budget stayed behind; before it is fitted again give it one "
-            "by set_params(budget=...), PrivacyBudget.on_ledger(...) for example"
+            "this estimator was pickled without its budget; before fitting it again, set one with "
+            "set_params(budget=...), for example PrivacyBudget.on_ledger(...)"
         )
     if not isinstance(budget, PrivacyBudget):
         raise InputError(f"budget must be a PrivacyBudget or None, got {type(budget).__name__}")
     if mechanism == "none" or insecure:
-        why = "mechanism 'none' adds no noise" if mechanism == "none" else "seeded noise protects nobody"
-        raise InputError(f"{why}: its cost is infinite, and no budget can be charged with it")
+        why = "mechanism 'none' adds no noise" if mechanism == "none" else "seeded noise gives no privacy"
+        raise InputError(f"{why}: the cost is infinite and cannot be charged to a budget")
 
 
 def _round_down(value: float, digits: int = 3) -> str:
-    """Return a number that may be asked for, never above its value."""
+    """Return a number rounded down to ``digits`` significant digits."""
     return round_up(-value, digits).removeprefix("-")
 
 
@@ -296,16 +297,16 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
 
 
 def _key_beside(ledger: Path) -> bytes:
-    """Return the secret in the file beside a ledger; a new ledger gets a new one."""
+    """Return the secret in the key file next to a ledger; create one for a new ledger."""
     path = ledger.with_name(ledger.name + ".key")
     try:
         if not ledger.exists():
-            # Only its owner can read it; it is put in its place as a whole, unless one is there.
+            # Readable by its owner only; written atomically, unless a key already exists.
             with suppress(TakenError):
                 write_whole(path, os.urandom(_KEY_BYTES), mode=0o600, new=True)
         secret = path.read_bytes()
     except OSError as error:
-        raise StorageError(f"the key of the budget, {path}: {error.strerror}") from None
+        raise StorageError(f"the budget's key file {path} cannot be read: {error.strerror}") from None
     if len(secret) != _KEY_BYTES:
-        raise StorageError(f"the key of the budget, {path}, must hold {_KEY_BYTES} bytes, got {len(secret)}")
+        raise StorageError(f"the budget's key file {path} must hold {_KEY_BYTES} bytes, got {len(secret)}")
     return secret

@@ -1,27 +1,27 @@
-r"""What CAPE costs: the exact view of the adversary, and the noise for a wanted guarantee.
+r"""Privacy cost of CAPE: the adversary's exact view, and calibration of the noise to a guarantee.
 
 Site s sends :math:`y_s = f_s + e_s + g_s` with a mask :math:`e_s \sim N(0, \sigma_s^2)` and local noise
 :math:`g_s \sim N(0, t_s^2)`; the secure sum publishes :math:`T = \sum_i w_i e_i`. The adversary is the
-aggregator with up to S_C sites: it knows every y, T, and everything of its members. Write H for the
-honest sites, :math:`A_i = \sigma_i^2 + t_i^2`, :math:`r_i = \sigma_i^2 / A_i`. One person at site s
+aggregator colluding with up to S_C sites: it knows every y, T, and all values of the colluding sites. Write H
+for the honest sites, :math:`A_i = \sigma_i^2 + t_i^2`, :math:`r_i = \sigma_i^2 / A_i`. One subject at site s
 moves :math:`f_s` by at most :math:`\Delta_s`, and the view is Gaussian with a known covariance, so it
 is exactly mu-GDP with
 
 .. math:: \mu_s^2 = \Delta_s^2 \left[ \frac{1}{A_s}
           + \frac{(w_s r_s)^2}{\sum_{i \in H} w_i^2 r_i t_i^2} \right] .        (3)
 
-*Derivation.* Subtracting what the adversary knows leaves :math:`y_i` for i in H and
+*Derivation.* After subtracting the values that the adversary knows, its view is :math:`y_i` for i in H and
 :math:`T_H = \sum_{i \in H} w_i e_i`. The y_i are independent with variance A_i. Given them, e_i has mean
 :math:`r_i (y_i - f_i)` and variance :math:`r_i t_i^2`, so :math:`T_H` has mean
 :math:`\sum w_i r_i (y_i - f_i)` and variance :math:`\sum w_i^2 r_i t_i^2`. By the chain rule the squared
 shift of the pair is that of :math:`y_s`, :math:`\Delta_s^2 / A_s`, plus that of :math:`T_H` given y,
-:math:`(w_s r_s \Delta_s)^2 / \sum w_i^2 r_i t_i^2`. (docs/privacy.md does it by hand.)
+:math:`(w_s r_s \Delta_s)^2 / \sum w_i^2 r_i t_i^2`. (docs/privacy.md gives all steps.)
 
-Only the sum in the denominator depends on who colludes, so the worst S_C colluders for site s are the
-other sites with the largest *cover* :math:`w_i t_i \sqrt{r_i}`.
+Only the sum in the denominator depends on which sites collude, so the worst S_C colluding sites for site s
+are the other sites with the largest *cover* :math:`w_i t_i \sqrt{r_i}`.
 
-Masks uniform on a finite ring are the limit of infinite variance: r = 1, 1/A = 0, and what remains is
-the noise of the published sum, :math:`\mu_s^2 = (w_s \Delta_s)^2 / \sum_H w_i^2 t_i^2`.
+Masks uniform on a finite ring are the limit of infinite variance: r = 1, 1/A = 0, and only the noise of the
+published sum remains, :math:`\mu_s^2 = (w_s \Delta_s)^2 / \sum_H w_i^2 t_i^2`.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ Mask = Literal["uniform", "paper", "none"]
 
 
 class Cape:
-    """One CAPE release: who adds which noise, and what that gives away.
+    """One CAPE release: the noise of each site and the resulting privacy cost.
 
     Parameters
     ----------
     mask_var : float or array of shape (n_sites,)
-        Variance of each site's mask; ``inf`` for masks uniform on the ring, 0 for none (then this is
-        the conventional scheme: independent noise at each site).
+        Variance of each site's mask; ``inf`` for masks uniform on the ring, 0 for no masks (the
+        conventional scheme: independent noise at each site).
     local_var : float or array of shape (n_sites,)
         Variance of each site's local noise.
     weights : array of shape (n_sites,)
         Weights of the sites in the published mean; they add up to 1.
     n_colluding : int or "third"
-        S_C, how many sites may side with the aggregator; "third" is max(1, ceil(S/3) - 1).
+        S_C, the number of sites that may collude with the aggregator; "third" is max(1, ceil(S/3) - 1).
 
     Examples
     --------
@@ -87,17 +87,17 @@ class Cape:
         return math.fsum(self.weights**2 * self.local_var)
 
     def mu(self, sensitivities: ArrayLike) -> FloatArray:
-        """Exact mu of one release for one person of each site, worst case over colluding sets.
+        """Return the exact mu of one release for one subject of each site, for the worst colluding set.
 
         Parameters
         ----------
         sensitivities : float or array of shape (n_sites,)
-            How far one person can move the site's own statistic f_s (L2 norm).
+            Sensitivity of each site's statistic f_s to one subject (L2 norm).
 
         Returns
         -------
         mu : array of shape (n_sites,)
-            Equation (3) of this module; infinite where nothing hides the site.
+            Equation (3) of this module; infinite for a site without any noise or mask.
         """
         shift = validate.per_site("sensitivities", sensitivities, self.n_sites)
         direct = _ratio(1.0, np.hypot(np.sqrt(self.mask_var), np.sqrt(self.local_var)))
@@ -105,11 +105,11 @@ class Cape:
         return _product(shift, np.hypot(direct, through_sum))
 
     def epsilon(self, sensitivities: ArrayLike, delta: float) -> FloatArray:
-        """Exact epsilon of one release for one person of each site."""
+        """Return the exact epsilon of one release for one subject of each site."""
         return np.array([gaussian_epsilon(mu, delta) for mu in self.mu(sensitivities)])
 
     def worst_colluders(self, site: int) -> list[int]:
-        """Return the S_C sites whose collusion hurts ``site`` most."""
+        """Return the S_C other sites whose collusion costs ``site`` the most privacy."""
         others = [int(i) for i in self._by_cover() if i != site]
         return sorted(others[: self.n_colluding])
 
@@ -120,18 +120,18 @@ class Cape:
         return np.where(self.mask_var == 0, 0.0, share)
 
     def _cover(self) -> FloatArray:
-        """w_i t_i sqrt(r_i): the spread that site i's secrets add to the published sum, given its message."""
+        """w_i t_i sqrt(r_i): spread that site i's secrets add to the published sum, given its message."""
         return self.weights * self._mask_share() * np.sqrt(self.local_var)
 
     def _by_cover(self) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
         return np.argsort(-self._cover(), kind="stable")
 
     def _honest_cover(self) -> FloatArray:
-        """Root of the summed squared covers of the honest sites, each site's worst colluders against it.
+        """Return the root sum of squared covers of the honest sites, for each site's worst colluding set.
 
-        With covers sorted downwards, a site outside the first S_C loses those; a site among them is left
-        with itself and all beyond the first S_C + 1. O(S log S). Sums of tails do not cancel, and standard
-        deviations do not underflow as variances would, which would understate mu.
+        With covers in descending order, a site outside the first S_C loses these S_C covers. A site among
+        them keeps its own cover and all covers after the first S_C + 1. The cost is O(S log S). Tail sums do
+        not cancel, and standard deviations do not underflow as variances would, which would understate mu.
         """
         order = self._by_cover()
         cover = self._cover()[order]
@@ -165,21 +165,21 @@ def calibrate(
     n_colluding: int | str = "third",
     mask: Mask = "uniform",
 ) -> Cape:
-    r"""Find the noise that gives each site at most its ``mu``, with the least variance in the mean.
+    r"""Return the release of least variance in the mean for which each site has at most its ``mu``.
 
     Parameters
     ----------
     mu : float or array of shape (n_sites,)
         Largest mu allowed, for all sites or for each (``gaussian_mu(epsilon, delta)``).
     sensitivities : float or array of shape (n_sites,)
-        How far one person can move the site's own statistic (2C/M_s for a mean over M_s subjects).
+        Sensitivity of each site's statistic to one subject (2C/M_s for a mean over M_s subjects).
     weights : array of shape (n_sites,)
         Weights of the sites in the mean, all above 0.
     n_colluding : int or "third"
         S_C.
     mask : {"uniform", "paper", "none"}
-        Masks as wide as the ring; the paper's Gaussian masks of variance :math:`S t_s^2`; no masks,
-        which is the conventional scheme.
+        Masks uniform on the ring; the paper's Gaussian masks of variance :math:`S t_s^2`; or no masks
+        (the conventional scheme).
 
     Notes
     -----
@@ -191,15 +191,15 @@ def calibrate(
 
     *Paper masks.* With :math:`\sigma_s^2 = S t_s^2` equation (3) reads
     :math:`\mu_s^2 = (w_s \Delta_s)^2 [1/x_s + S / \sum_H x_i] / (S + 1)`. For equal K the optimum is
-    :math:`x = K (1 + S/S_H) / (S + 1)`, the paper's symmetric setting. For unequal K the uniform
-    solution is scaled up until every site holds: valid, not claimed to be least.
+    :math:`x = K (1 + S/S_H) / (S + 1)`, the paper's symmetric setting. For unequal K the solution for
+    uniform masks is scaled up until every site is within its mu: valid, but not claimed to be optimal.
 
     *No masks.* :math:`x_s = K_s`.
     """
     w = validate.weights(weights)
     n_sites = len(w)
     if (w == 0).any():
-        raise InputError(f"weights must be above 0, got 0 for site {int(np.argmin(w))}: leave that site out")
+        raise InputError(f"weights must be above 0, got 0 for site {int(np.argmin(w))}; exclude that site")
     budget = validate.positive_per_site("mu", mu, n_sites)
     shift = validate.positive_per_site("sensitivities", sensitivities, n_sites)
     n_colluding = validate.colluding(n_colluding, n_sites)
@@ -215,16 +215,16 @@ def calibrate(
 
 
 def _least_noise(need: FloatArray, n_colluding: int) -> FloatArray:
-    r"""Solve: minimise sum x subject to sum_{i in H} x_i >= max_{s in H} K_s for every H of S_H sites.
+    r"""Minimise sum x subject to sum_{i in H} x_i >= max_{s in H} K_s for every H of S_H sites.
 
-    Exchanging the values of two sites with K_a > K_b and x_a < x_b keeps every constraint, so some
-    optimum is sorted like K. Number the sites by falling K, let n = S_C + 1, m = S - n and P the sum of
-    the m last values. The constraints become x_s >= K_s - P for s <= n, and sorting asks x_n >= P/m.
-    So x_s = max(K_s - P, P/m) for s <= n, P/m beyond, and the total
+    Exchanging the values of two sites with K_a > K_b and x_a < x_b preserves every constraint, so some
+    optimum is sorted like K. Number the sites by decreasing K, let n = S_C + 1, m = S - n and P the sum of
+    the last m values. The constraints become x_s >= K_s - P for s <= n, and sorting requires x_n >= P/m.
+    So x_s = max(K_s - P, P/m) for s <= n, P/m for s > n, and the total
 
     .. math:: P + \sum_{s \le n} \max(K_s - P, P/m)
 
-    is convex and piecewise linear in P with kinks at K_s m/(m+1). Its slope turns positive at the
+    is convex and piecewise linear in P with kinks at K_s m/(m+1). Its slope becomes positive at the
     j-th smallest kink, j = floor(S_C m/(m+1)) + 1. With m = 0 (all others collude) x = K: local noise.
     """
     n_sites, n = len(need), n_colluding + 1
@@ -244,7 +244,7 @@ def _least_noise(need: FloatArray, n_colluding: int) -> FloatArray:
 def _scaled_paper_masks(
     local_var: FloatArray, weights: FloatArray, n_colluding: int, shift: FloatArray, budget: FloatArray
 ) -> Cape:
-    """Scale local_var and masks S times as wide until each site's mu is within its budget."""
+    """Scale local_var, and masks of S times that variance, until each site's mu is within its budget."""
     n_sites = len(weights)
     trial = Cape(n_sites * local_var, local_var, weights, n_colluding)
     scale = float(np.max((trial.mu(shift) / budget) ** 2))

@@ -1,11 +1,11 @@
-r"""What charges add up to, and the most they may.
+r"""Charges, their sum, and caps on the sum.
 
-A release that shifts the adversary's view by mu standard deviations costs :math:`\mu^2`, and charges add
-up, also where the cost of each release is chosen after seeing the earlier ones, as long as a cap on the sum
-is checked before each (a privacy filter: docs/privacy.md, section 2). So a cap
-:math:`(\epsilon, \delta)` is a cap on :math:`\sum_i \mu_i^2`, at the largest :math:`\mu` whose exact
-curve :math:`\delta(\epsilon)` stays below it. Charges are rounded up and caps are rounded down, so no
-rounding of this module can make the sum look smaller than it is; the curve itself is accurate to 1e-11.
+A release that shifts the adversary's view by mu standard deviations costs :math:`\mu^2`. Charges add up, even
+if the cost of each release is chosen after seeing the earlier ones, as long as a cap on the sum
+is checked before each release (a privacy filter: docs/privacy.md, section 2). A cap
+:math:`(\epsilon, \delta)` is therefore a cap on :math:`\sum_i \mu_i^2`, at the largest :math:`\mu` whose
+exact curve :math:`\delta(\epsilon)` stays below it. Charges are rounded up and caps are rounded down, so
+rounding in this module never understates the sum; the curve itself is accurate to 1e-11.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def charge(mu: float) -> float:
 
 
 def total(charges: Sequence[float]) -> float:
-    """Return the sum of the charges, correctly rounded; infinity where it leaves the range of a double."""
+    """Return the correctly rounded sum of the charges; infinity if it exceeds the range of a double."""
     try:
         return math.fsum(charges)
     except OverflowError:
@@ -43,7 +43,8 @@ def total(charges: Sequence[float]) -> float:
 def epsilon_of(mu2: float, delta: float) -> float:
     r"""Return the epsilon at ``delta`` of charges that add up to :math:`\mu^2`.
 
-    Absurd charges, asked for by mistake, get the upper bound :math:`\epsilon = \mu^2/2 + 40\mu`: there
+    For absurdly large charges, requested by mistake, return the upper bound
+    :math:`\epsilon = \mu^2/2 + 40\mu`, for which
     :math:`\delta(\epsilon) \le \Phi(-\epsilon/\mu + \mu/2) = \Phi(-40)`, less than any double above 0.
     """
     mu = math.nextafter(math.sqrt(mu2), math.inf) if mu2 else 0.0
@@ -52,7 +53,7 @@ def epsilon_of(mu2: float, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    r"""The most that may be spent, as a person says it; ``mu2`` is the same in the ledger's currency.
+    r"""The largest (epsilon, delta) that may be spent; ``mu2`` is the same cap as a sum of charges.
 
     Parameters
     ----------

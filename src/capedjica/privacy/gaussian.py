@@ -1,8 +1,8 @@
-r"""The exact privacy curve of a Gaussian release.
+r"""Exact privacy curve of a Gaussian release.
 
-A release is *mu-GDP* when telling two neighbouring inputs apart from it is as hard as telling
-N(0, 1) from N(mu, 1). Its exact trade-off (Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022,
-Corollary 2.13) is, with Phi the standard normal distribution function,
+A release is *mu-GDP* when distinguishing two neighbouring inputs from it is at least as hard as
+distinguishing N(0, 1) from N(mu, 1). Its exact trade-off (Balle and Wang 2018, Theorem 8; Dong, Roth and Su
+2022, Corollary 2.13) is, with Phi the standard normal distribution function,
 
 .. math:: \delta(\epsilon) = \Phi(-a) - e^{\epsilon}\,\Phi(-b), \qquad
           a = \frac{\epsilon}{\mu} - \frac{\mu}{2}, \quad b = a + \mu .        (1)
@@ -13,11 +13,11 @@ ratio :math:`R(x) = \Phi(-x)/\varphi(x)`
 .. math:: \delta(\epsilon) = \varphi(a)\,[R(a) - R(b)]
                            = \varphi(a) \int_a^b (1 - x R(x))\,dx ,             (2)
 
-which never forms :math:`e^{\epsilon}`. The difference serves when mu >= 1/2, the integral (smooth,
+which never evaluates :math:`e^{\epsilon}`. The difference is used when mu >= 1/2, the integral (smooth,
 positive, ten-point Gauss-Legendre) when mu is smaller and the difference would cancel.
 Relative error against 60-digit arithmetic: below 1e-11 for mu in [1e-4, 100], delta in [1e-300, 0.5].
 
-Both inverses look for a, which lies between -40 and 40 however large or small mu and epsilon are:
+Both inverses solve for a, which lies between -40 and 40 for all mu and epsilon:
 :math:`\epsilon = \mu(a + \mu/2)`, and mu is the positive root of :math:`\mu^2/2 + a\mu - \epsilon`.
 """
 
@@ -34,7 +34,7 @@ from capedjica.privacy import validate
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(10)
 _SMALL_MU = 0.5
-# Phi(-40) is far below the smallest positive double and 1 - Phi(-40) above the largest below 1.
+# Phi(-40) is far below the smallest positive double, and 1 - Phi(-40) rounds to 1.
 _FAR = 40.0
 
 
@@ -66,7 +66,7 @@ def _log_delta(mu: float, a: float) -> float:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Smallest delta for which a mu-GDP release is (epsilon, delta)-differentially private, equation (1).
+    """Return the smallest delta for which a mu-GDP release is (epsilon, delta)-DP: equation (1).
 
     Parameters
     ----------
@@ -90,9 +90,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Smallest epsilon for which a mu-GDP release is (epsilon, delta)-differentially private.
+    """Return the smallest epsilon for which a mu-GDP release is (epsilon, delta)-differentially private.
 
-    It is 0 where delta >= delta(0) = 2 Phi(mu/2) - 1.
+    It is 0 if delta >= delta(0) = 2 Phi(mu/2) - 1.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Largest mu for which a mu-GDP release is (epsilon, delta)-differentially private.
+    """Return the largest mu for which a mu-GDP release is (epsilon, delta)-differentially private.
 
     Examples
     --------
@@ -125,23 +125,22 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _mu_at(epsilon: float, a: float) -> float:
-    """Positive root of mu^2/2 + a mu - epsilon, without cancellation on either side of a = 0."""
+    """Return the positive root of mu^2/2 + a mu - epsilon, without cancellation on either side of a = 0."""
     spread = math.hypot(a, math.sqrt(2) * math.sqrt(epsilon))
     return epsilon / ((spread + a) / 2) if a > 0 else spread - a
 
 
 def _root(function: Callable[[float], float], low: float) -> float:
-    """Root of a falling function of a between ``low`` and 40, to the last bits of a double."""
+    """Return the root between ``low`` and 40 of a decreasing function of a, to double precision."""
     return float(brentq(function, low, _FAR, xtol=1e-300, rtol=4 * np.finfo(float).eps, maxiter=500))
 
 
 def pure_mu(epsilon: float) -> float:
-    r"""Return a mu for which every epsilon-differentially private release (delta = 0) is mu-GDP.
+    r"""Return a mu, an upper bound, for which every epsilon-DP release (delta = 0) is mu-GDP.
 
-    The trade-off curve of such a release lies above two lines that meet at the point with both error rates
-    :math:`1/(1 + e^\epsilon)`. The curve of mu-GDP is convex, starts at the same point (0, 1), and passes
-    through that corner when :math:`\Phi(-\mu/2) = 1/(1 + e^\epsilon)`: it lies below the lines. An upper
-    bound.
+    The trade-off curve of such a release lies above two lines that meet at the point where both error rates
+    are :math:`1/(1 + e^\epsilon)`. The curve of mu-GDP is convex, starts at the same point (0, 1), and passes
+    through that corner when :math:`\Phi(-\mu/2) = 1/(1 + e^\epsilon)`, so it lies below the lines.
     """
     epsilon = validate.positive("epsilon", epsilon)
     return -2 * float(ndtri_exp(-float(np.logaddexp(0.0, epsilon))))

@@ -1,9 +1,9 @@
-r"""Formulas the paper prints, shown beside the exact account. None of them is a guarantee of this package.
+r"""Formulas of the paper, shown alongside the exact account. None of them is a guarantee of this package.
 
 Imtiaz et al., "Improved Differentially Private Decentralized Source Separation for fMRI Data". Each
-docstring says where the formula stands in the paper and by how much it differs from the exact value of
+docstring says where the formula appears in the paper and by how much it differs from the exact value of
 :class:`capedjica.privacy.Cape` and :class:`capedjica.privacy.ExactAccountant`. Names follow the paper:
-N samples in all, S sites, S_C colluding, tau the standard deviation of a site's noise, epsilon_i the
+N samples in total, S sites, S_C colluding sites, tau the standard deviation of a site's noise, epsilon_i the
 privacy parameter of one iteration.
 """
 
@@ -42,10 +42,10 @@ def cape_mu_z(tau: float, n_samples: int, n_sites: int, n_colluding: int) -> flo
               + \frac{9 S_C^2 / (S - S_C)}{S(1+S) - 3S_C^2}\right)
 
     The implied shift of the adversary's view is :math:`\sqrt{2\mu_z}`; the exact one is
-    ``Cape(tau**2, tau**2 / S, ...).mu(S / N)``. Its square is understated, because the view leaves out
-    what the secure sum publishes beside the colluders' masks and the inverse covariance has 2/S_H where
-    1/(S_C + 1) is right: 1.27 times for S=4, S_C=1; 2.12 times for S=30, S_C=9; 1.33 times at S=4 and
-    1.88 times at S=30 without collusion, tending to 2.
+    ``Cape(tau**2, tau**2 / S, ...).mu(S / N)``. The formula understates its square, because the view omits
+    what the secure sum publishes in addition to the colluding sites' masks, and the inverse covariance has
+    2/S_H where 1/(S_C + 1) is correct: by a factor of 1.27 for S=4, S_C=1; 2.12 for S=30, S_C=9; and, without
+    collusion, 1.33 at S=4 and 1.88 at S=30, tending to 2.
     """
     validate.positive("tau", tau)
     validate.count("n_samples", n_samples)
@@ -63,10 +63,10 @@ def cape_delta(epsilon: float, tau: float, n_samples: int, n_sites: int, n_collu
 
     .. math:: \delta = 2\frac{\sigma_z}{\epsilon-\mu_z}\varphi\left(\frac{\epsilon-\mu_z}{\sigma_z}\right)
 
-    A tail bound with a factor 2 on top of the understated mu_z, so it errs both ways: too large where
-    epsilon is small against the shift, too small in the tail. With S=30, S_C=9 and tau N = 150 it claims
-    3.2e-5 at epsilon = 0.9 where the exact delta is 2.3e-4, and 2.7e-2 at epsilon = 0.5 where the exact
-    delta is 8.4e-3. Returns 1 where epsilon <= mu_z or the formula exceeds 1: there it says nothing.
+    This tail bound adds a factor of 2 to the understated mu_z, so it errs in both directions: too large where
+    epsilon is small relative to the shift, too small in the tail. With S=30, S_C=9 and tau N = 150 it gives
+    3.2e-5 at epsilon = 0.9, where the exact delta is 2.3e-4, and 2.7e-2 at epsilon = 0.5, where the exact
+    delta is 8.4e-3. Returns 1 if epsilon <= mu_z or the formula exceeds 1, where the bound is vacuous.
     """
     validate.positive("epsilon", epsilon)
     mu_z = cape_mu_z(tau, n_samples, n_sites, n_colluding)
@@ -79,9 +79,9 @@ def cape_delta(epsilon: float, tau: float, n_samples: int, n_sites: int, n_collu
 def rdp_sigma_squared(tau_pool: float, sensitivity: float, learning_rate: float) -> float:
     r"""sigma_W^2 (or sigma_b^2) as printed in Section IV-A: rho^2 tau_pool^2 / Delta.
 
-    Not scale free: scaling by the learning rate is post-processing, and tau must be counted in units of
-    the sensitivity. With rho = 0.015/ln 20 the printed value is rho^2 Delta = 2.5e-5 Delta times the
-    (tau_pool / Delta)^2 that it should be, so the epsilon computed from it is far too large.
+    The formula is not scale-invariant: scaling by the learning rate is post-processing, and tau must be
+    expressed in units of the sensitivity. With rho = 0.015/ln 20 the printed value is rho^2 Delta =
+    2.5e-5 Delta times the correct (tau_pool / Delta)^2, so the epsilon computed from it is far too large.
     """
     return learning_rate**2 * tau_pool**2 / validate.positive("sensitivity", sensitivity)
 
@@ -91,7 +91,7 @@ def rdp_epsilon(n_iterations: int, sigma_w2: float, sigma_b2: float, delta: floa
 
     Here alpha_opt = 1 + sqrt(2/J sigma_RDP^2 log(1/delta)) and 1/sigma_RDP^2 = 1/sigma_W^2 + 1/sigma_b^2.
     A valid upper bound for the releases it covers; at sigma_W^2 = sigma_b^2 = 0.25, J = 100 and delta =
-    1e-5 it gives 535.7 where the exact epsilon is 519.7. The gradient descent only: PCA is left out.
+    1e-5 it gives 535.7 where the exact epsilon is 519.7. It covers only the gradient descent, not the PCA.
     """
     sigma2 = 1 / (1 / validate.positive("sigma_w2", sigma_w2) + 1 / validate.positive("sigma_b2", sigma_b2))
     j, delta = validate.count("n_iterations", n_iterations), validate.probability("delta", delta)
@@ -104,7 +104,7 @@ def moments_epsilon(n_iterations: int, sensitivity: float, sigma: float, delta: 
     r"""Larger root of the quadratic as printed (Section IV-B and Appendix G).
 
     :math:`\frac{\sigma^2}{2J\Delta^2}\epsilon^2 - \epsilon + \frac{J\Delta^2}{8\sigma^2} + \log\delta = 0`.
-    The linear term should be -epsilon/2: as printed it is pessimistic, 2.8 times the corrected value at
+    The linear term should be -epsilon/2. As printed the root is pessimistic: 2.8 times the corrected value at
     J Delta^2 / sigma^2 = 800 and delta = 1e-5, 2.0 times at 100, 1.1 times at 1.
     """
     ratio = validate.positive("sensitivity", sensitivity) / validate.positive("sigma", sigma)

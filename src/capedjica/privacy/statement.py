@@ -1,4 +1,4 @@
-"""What a result cost, in numbers for programs and in words for people."""
+"""The privacy statement of a result: its guarantee and cost, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from capedjica.privacy.wording import Guarantee, round_up
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release costs.
+    """The cost of one release.
 
     Attributes
     ----------
     label : str
-        What was released.
+        The name of the release.
     site_mu : dict
         Its exact cost to one protected unit of each site that was asked.
     noise : float
-        Standard deviation of the noise on each number.
+        Standard deviation of the noise on each value.
     aborted : bool
-        Sent, then given up because a site was lost; it counts all the same.
+        Whether it was sent and then aborted because a site was lost; it is charged nevertheless.
     pure_epsilon : float
-        Of Laplace noise: its epsilon at delta 0, of which ``site_mu`` is an upper bound
+        For Laplace noise, the epsilon at delta 0, from which ``site_mu`` is derived as an upper bound
         (:func:`capedjica.privacy.pure_mu`); 0 for Gaussian noise.
     """
 
@@ -41,7 +41,7 @@ class Charge:
 
     @property
     def mu(self) -> float:
-        """The largest cost over the sites."""
+        """The largest cost over all sites."""
         return max(self.site_mu.values(), default=0.0)
 
 
@@ -49,40 +49,40 @@ class Charge:
 class PrivacyStatement:
     """The guarantee of a result.
 
-    What is *nominal* is what the noise would have cost from a secure source. It is the guarantee as well,
-    under the name without that word, unless nobody is protected because noise came from a seed: then every
-    such number is infinite.
+    *Nominal* values are those of noise from a secure source. The attribute without that prefix is the actual
+    guarantee. It has the same value, unless the noise came from a seed: then there is no privacy and every
+    such value is infinite.
 
     Parameters
     ----------
     nominal_epsilon : float
-        The cap fixed before the run, for all releases together. Stopping early depends on data, so what was
-        spent by then (``spent_epsilon``) is shown beside it, never instead of it.
+        The cap fixed before the run, for all releases in total. Early stopping depends on the data, so the
+        amount actually spent (``spent_epsilon``) is shown next to it, never instead of it.
     delta : float
-        The delta that belongs to it.
+        The delta of the guarantee.
     nominal_mu : float
         The same cap as a shift of the adversary's view in standard deviations.
     nominal_releases : tuple of Charge
-        Everything that was released, in order.
+        All releases, in order.
     nominal_site_epsilon : dict
         The cap of each site; ``nominal_epsilon`` is the largest.
     mechanism : str
-        How means were made private.
+        The privacy mechanism.
     n_sites, n_colluding : int
-        The sites of the study, and how many of them may side with the aggregator.
+        Number of sites of the study, and how many of them may collude with the aggregator.
     secure : bool
-        False if the noise came from a seed: then nothing here is a guarantee.
+        False if the noise came from a seed; there is then no guarantee.
     nominal_charged : dict, optional
-        mu^2 by site as the sites' own ledgers say. They also know of releases that were lost, because a
-        party was interrupted between sending and keeping the result.
+        mu^2 of each site according to its own ledger. The ledgers also contain releases that were lost
+        because a party was interrupted after sending and before storing the result.
     neighbour : {"subject", "sample"}
-        What is protected: all the data of a subject, or a single time point.
+        The unit of privacy: all data of a subject, or a single time point.
     units_per_subject : int
-        How many of these one subject may hold.
+        Largest number of units that one subject holds.
     alone : str
-        The site that worked alone under ``mechanism="local"``.
+        The only site used by ``mechanism="local"``.
     not_covered : tuple of str
-        Sentences on what the guarantee does not cover.
+        Sentences that state what the guarantee does not cover.
     """
 
     nominal_epsilon: float
@@ -105,7 +105,7 @@ class PrivacyStatement:
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """What is guaranteed, with its words."""
+        """The guarantee, with its description in words."""
         return Guarantee(
             nominal_epsilon=self.nominal_epsilon,
             delta=self.delta,
@@ -122,12 +122,12 @@ class PrivacyStatement:
 
     @property
     def private(self) -> bool:
-        """Whether anybody is protected: not without noise, and not with noise from a seed."""
+        """Whether there is a guarantee: False without noise and with noise from a seed."""
         return self.guarantee.private
 
     @property
     def epsilon(self) -> float:
-        """The guarantee for one protected unit; infinite if nobody is protected."""
+        """The epsilon of one protected unit; infinite if there is no guarantee."""
         return self.guarantee.epsilon
 
     @property
@@ -137,12 +137,12 @@ class PrivacyStatement:
 
     @property
     def site_epsilon(self) -> Mapping[str, float]:
-        """The guarantee of each site; ``epsilon`` is the largest."""
+        """The epsilon of each site; ``epsilon`` is the largest."""
         return {name: self._true(epsilon) for name, epsilon in self.nominal_site_epsilon.items()}
 
     @cached_property
     def releases(self) -> tuple[Charge, ...]:
-        """Everything that was released, in order, with what it cost."""
+        """All releases with their cost, in order."""
         return tuple(
             replace(
                 one,
@@ -154,7 +154,7 @@ class PrivacyStatement:
 
     @property
     def charged(self) -> Mapping[str, float] | None:
-        """mu^2 by site as the sites' own ledgers say, if they were asked."""
+        """mu^2 of each site according to its own ledger; None if the ledgers were not queried."""
         given = self.nominal_charged
         return None if given is None else {name: self._true(mu2) for name, mu2 in given.items()}
 
@@ -163,32 +163,32 @@ class PrivacyStatement:
 
     @property
     def unit(self) -> ProtectedUnit:
-        """What is protected."""
+        """The unit of privacy."""
         return ProtectedUnit(self.neighbour, self.units_per_subject)
 
     @property
     def subject_mu(self) -> float:
-        """The mu of a whole subject: that of as many units as a subject may hold."""
+        """The mu of a whole subject with the largest number of units."""
         return self.guarantee.person_mu
 
     @property
     def subject_epsilon(self) -> float:
-        """The epsilon of a whole subject (:mod:`capedjica.privacy.neighbour`); ``epsilon`` if that is it."""
+        """The epsilon of a whole subject (:mod:`capedjica.privacy.neighbour`)."""
         return self.guarantee.person_epsilon
 
     @property
     def adversary(self) -> Adversary:
-        """Against whom the guarantee holds, and against whom it does not."""
+        """The adversaries that the guarantee covers and those that it does not."""
         return self.guarantee.adversary
 
     @property
     def curious_site_epsilon(self) -> float | None:
-        """Epsilon against one curious site, where the guarantee covers none; else None."""
+        """Epsilon against one curious site if the guarantee covers no other site, else None."""
         return self.guarantee.curious_site_epsilon
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The sites of the study that were not among those of the last release."""
+        """The sites of the study that did not take part in the last release."""
         if not self.nominal_releases or self.mechanism == "local":
             return ()
         return tuple(
@@ -197,7 +197,7 @@ class PrivacyStatement:
 
     @property
     def spent_mu(self) -> float:
-        """The mu of everything that was released so far, for the site that gave most."""
+        """Total mu of all releases so far, for the site with the largest cost."""
         return self._true(self._nominal_spent_mu)
 
     @property
@@ -207,15 +207,15 @@ class PrivacyStatement:
 
     @property
     def spent_epsilon(self) -> float:
-        """The epsilon of what was released so far; for information, not the guarantee."""
+        """Epsilon of the releases so far; for information only, it is not the guarantee."""
         return self._true(self.nominal_spent_epsilon)
 
     @property
     def nominal_spent_epsilon(self) -> float:
-        """What the releases so far would have cost had their noise come from a secure source.
+        """Epsilon of the releases so far if their noise had come from a secure source.
 
-        With Laplace noise among them the smaller of two upper bounds: all of them as Gaussian ones, or the
-        Gaussian ones and then, by basic composition, the epsilons of the others.
+        If some of them have Laplace noise, this is the smaller of two upper bounds: all composed as Gaussian
+        releases, or the Gaussian releases plus, by basic composition, the epsilons of the others.
         """
         as_gaussian = gaussian_epsilon(self._nominal_spent_mu, self.delta)
         if not any(one.pure_epsilon for one in self.nominal_releases):
@@ -223,7 +223,7 @@ class PrivacyStatement:
         return min(as_gaussian, _epsilon_of(self.nominal_releases, self.delta))
 
     def epsilon_of(self, *labels: str) -> float:
-        """Epsilon of the releases with these labels alone; for comparison with other accounts."""
+        """Return the epsilon of the releases with these labels only, for comparison with other accounts."""
         chosen = [release for release in self.nominal_releases if release.label in labels]
         return self._true(_epsilon_of(chosen, self.delta))
 
@@ -235,32 +235,35 @@ class PrivacyStatement:
     def _lines(self) -> list[str]:
         counts = Counter((release.label, release.aborted) for release in self.releases)
         lines = [
-            f"  {count} x {label}" + (" (given up when a site was lost; charged)" if aborted else "")
+            f"  {count} x {label}" + (" (aborted when a site was lost; still charged)" if aborted else "")
             for (label, aborted), count in counts.items()
         ]
         known = _mu_of(self.releases)
         if known * (1 + 1e-6) < self.spent_mu < math.inf:
             lost = gaussian_epsilon(math.sqrt(self.spent_mu**2 - known**2), self.delta)
-            lines.append(f"  Lost to interruptions, and charged all the same: epsilon {round_up(lost)}.")
+            lines.append(f"  Lost to interruptions, but still charged: epsilon {round_up(lost)}.")
         if self.lost:
-            lines.append(f"  Sites lost on the way: {', '.join(self.lost)}; all they were asked for counts.")
+            lines.append(
+                f"  Sites lost during the run: {', '.join(self.lost)}; every release requested of them is "
+                "charged."
+            )
         if 0 < self.spent_mu < math.inf:
             lines.append(
-                f"  Spent by the end: epsilon {round_up(self.spent_epsilon)} "
+                f"  Spent in total: epsilon {round_up(self.spent_epsilon)} "
                 f"of the {round_up(self.epsilon, 6)} allowed."
             )
         return lines
 
 
 def _epsilon_of(releases: Sequence[Charge], delta: float) -> float:
-    """Return the lesser of two upper bounds: all as Gaussian ones, or the pure ones added to the others."""
+    """Return the smaller of two upper bounds: all as Gaussian releases, or pure epsilons added separately."""
     pure = math.fsum(one.pure_epsilon for one in releases)
     others = _mu_of(one for one in releases if not one.pure_epsilon)
     return min(gaussian_epsilon(_mu_of(releases), delta), gaussian_epsilon(others, delta) + pure)
 
 
 def _mu_of(releases: Iterable[Charge]) -> float:
-    """Return the mu of releases together, for the site that gave most."""
+    """Return the total mu of releases, for the site with the largest cost."""
     spent: dict[str, list[float]] = defaultdict(list)
     for release in releases:
         for site, mu in release.site_mu.items():

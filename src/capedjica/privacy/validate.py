@@ -1,4 +1,4 @@
-"""Checks of the numbers that the privacy mathematics takes: one line, the parameter and the value."""
+"""Validation of numerical parameters; every error names the parameter and the value in one line."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from capedjica.tools.arrays import FloatArray
 
 
 def real(name: str, value: Any) -> float:
-    """Return ``value`` as a float that is not NaN; words are no numbers, though Python would read them."""
+    """Return ``value`` as a float that is not NaN; refuse strings, even those that Python could parse."""
     if isinstance(value, str | bytes):
         raise InputError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
     except OverflowError:
-        raise InputError(f"{name} must be a number below 1.8e308, got a larger one") from None
+        raise InputError(f"{name} must be a number below 1.8e308, got a larger number") from None
     except (TypeError, ValueError):
         raise InputError(f"{name} must be a number, got {value!r}") from None
     if math.isnan(number):
@@ -55,7 +55,7 @@ def probability(name: str, value: Any) -> float:
 
 
 def count(name: str, value: Any, minimum: int = 1) -> int:
-    """Return ``value`` as a whole number of at least ``minimum``; as for ``range``, 3.0 is none."""
+    """Return ``value`` as an integer of at least ``minimum``; as for ``range``, 3.0 is not an integer."""
     real(name, value)
     if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
         raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
@@ -63,7 +63,7 @@ def count(name: str, value: Any, minimum: int = 1) -> int:
 
 
 def choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Refuse what is none of the choices, and say which of them it looks like."""
+    """Refuse a value that is not one of the choices, and suggest the closest one."""
     if isinstance(value, str) and value in choices:
         return
     near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
@@ -72,11 +72,11 @@ def choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:
-    """Return one non-negative value per site; a single number stands for all sites."""
+    """Return one non-negative value per site; a single number is used for all sites."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"{name} must be numbers, got {values!r}") from None
+        raise InputError(f"{name} must be a number or an array of numbers, got {values!r}") from None
     if array.ndim > 1 or array.size not in (1, n_sites):
         raise InputError(
             f"{name} must hold one value, or one for each of the {n_sites} sites; got {array.size}"
@@ -89,7 +89,7 @@ def per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:
 
 
 def positive_per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:
-    """Return one finite value above 0 per site; a single number stands for all sites."""
+    """Return one finite value above 0 per site; a single number is used for all sites."""
     array = per_site(name, values, n_sites)
     bad = np.flatnonzero((array == 0) | np.isinf(array))
     if bad.size:
@@ -98,7 +98,7 @@ def positive_per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:
 
 
 def weights(values: ArrayLike) -> FloatArray:
-    """Return site weights: at least 0, adding up to 1."""
+    """Return site weights that are at least 0 and add up to 1."""
     size = np.size(values)
     if size == 0:
         raise InputError("weights must hold one value per site, got none")

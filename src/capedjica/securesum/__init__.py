@@ -1,5 +1,5 @@
-"""The sum that nobody sees: secure aggregation in the ring of integers modulo 2^64, and its noise.
+"""Secure aggregation in the ring of integers modulo 2^64, and the noise of the private path.
 
-``site`` and ``aggregator`` are the two sides, state machines without input or output that never import each
-other; all else is what both know.
+``site`` and ``aggregator`` are the two sides of the protocol, state machines without I/O that never import
+each other. The other modules are shared by both sides.
 """

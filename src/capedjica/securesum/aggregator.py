@@ -1,4 +1,4 @@
-"""The aggregator's side of the secure sum, as a state machine without input or output."""
+"""The aggregator's side of the secure sum, as a state machine without I/O."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from capedjica.securesum.stream import Keystream
 
 
 class AggregatorSum:
-    """The party that adds up what it cannot read.
+    """The aggregator of one secure sum, which learns only the total of the sites' vectors.
 
-    In each of five rounds the sites' messages go to :meth:`receive`, in any order; :meth:`advance` closes the
-    round with those that answered and returns the next message for each of them. A message that is
-    refused (ProtocolError) changes nothing: the round goes on with the other sites. A site that did not
-    answer a round is out of the sum; with fewer than t answers :meth:`advance` refuses to close the round.
+    In each of five rounds the sites' messages are passed to :meth:`receive`, in any order; :meth:`advance`
+    closes the round with the sites that answered and returns the next message for each of them. A message
+    that is refused (ProtocolError) changes nothing, and the round continues with the other sites. A site that
+    did not answer a round is excluded from the sum; with fewer than t answers :meth:`advance` refuses to
+    close the round.
 
     Parameters
     ----------
@@ -53,25 +54,25 @@ class AggregatorSum:
     def __init__(self, parameters: SumParameters) -> None:
         self.parameters: Final = parameters
         self._round = 0
-        # Sites that may answer this round, and the bytes of those that did (kept where they are relayed).
+        # Sites that may answer this round, and the bytes of the answers (kept only if they are relayed).
         self._expected = parameters.roster.names
         self._answered: dict[str, bytes] = {}
         self._keys: dict[str, Advertisement] = {}
         self._deals: dict[str, SharedKeys] = {}
         self._survivors: tuple[str, ...] = ()
         self._total = np.zeros(parameters.length, dtype=np.uint64)
-        # dealer -> holder -> sound share, of the seed for survivors and of the mask key for the others
+        # dealer -> holder -> valid share, of the seed for survivors and of the mask key for the others
         self._shares: dict[str, dict[str, bytes]] = {}
         self._lock = threading.Lock()
 
     @property
     def done(self) -> bool:
-        """Whether the sum is known."""
+        """Whether the sum is complete."""
         return self._round == len(_ROUNDS)
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """The sites in the sum, in the order of the roster."""
+        """The sites in the sum, in roster order."""
         self._check_done()
         return self._survivors
 
@@ -82,29 +83,31 @@ class AggregatorSum:
         return self._total
 
     def receive(self, data: bytes) -> None:
-        """Take a message of a site, or raise ProtocolError and stay as before."""
+        """Accept a message of a site, or raise ProtocolError and change nothing."""
         with self._lock:
             if self.done:
-                raise ProtocolError("the sum is known: no more messages are expected")
+                raise ProtocolError("the sum is complete; no more messages are expected")
             expected, take, _ = _ROUNDS[self._round]
             message = read_site_message(data, self.parameters, expected)
             sender = message.sender
             if sender in self._answered:
-                raise ProtocolError(f"site {sender} has answered this round before: its first answer stands")
+                raise ProtocolError(f"site {sender} already answered this round; its first answer is kept")
             if sender not in self._expected:
-                raise ProtocolError(f"site {sender} is out of this sum: it did not answer an earlier round")
+                raise ProtocolError(
+                    f"site {sender} is excluded from this sum because it did not answer an earlier round"
+                )
             take(self, message)
             self._answered[sender] = bytes(data) if expected in _RELAYED else b""
 
     def advance(self) -> dict[str, bytes]:
         """Close the round and return the next message for each site still taking part.
 
-        After the last round there are no messages and :attr:`result` holds the sum. When too few sites have
-        answered ProtocolError names the others, nothing is sent, and the round stays open.
+        After the last round there are no messages and :attr:`result` holds the sum. If too few sites have
+        answered, ProtocolError names the missing sites, nothing is sent, and the round stays open.
         """
         with self._lock:
             if self.done:
-                raise ProtocolError("the sum is known: there is no round to close")
+                raise ProtocolError("the sum is complete; there is no round to close")
             expected, _, close = _ROUNDS[self._round]
             present = self.parameters.roster.in_order(self._answered)
             self._check_enough(expected.__name__, present)
@@ -121,7 +124,7 @@ class AggregatorSum:
 
     def _check_done(self) -> None:
         if not self.done:
-            raise ProtocolError("the sum is not known yet")
+            raise ProtocolError("the sum is not complete yet")
 
     def _check_enough(self, what: str, present: tuple[str, ...]) -> None:
         roster = self.parameters.roster
@@ -209,7 +212,7 @@ class AggregatorSum:
                     self._shares.setdefault(dealer, {})[message.sender] = share
 
     def _unmask(self, present: tuple[str, ...]) -> dict[str, bytes]:
-        """Recover every secret first, so that a failure leaves the masked total as it was."""
+        """Remove the masks; recover every secret first, so that a failure leaves the total unchanged."""
         survivors = set(self._survivors)
         seeds = {name: self._recover("seed", name) for name in self._survivors}
         secrets = {name: self._recover("key", name) for name in self._deals if name not in survivors}
@@ -224,8 +227,8 @@ class AggregatorSum:
         if len(shares) < roster.threshold:
             unsound = [name for name in self._answered if name not in shares]
             raise ProtocolError(
-                f"the {kind} of site {dealer} cannot be recovered: {len(shares)} sound shares, "
-                f"{roster.threshold} are needed; unsound ones came from: {', '.join(unsound) or 'nobody'}"
+                f"the {kind} of site {dealer} cannot be recovered: got {len(shares)} valid shares, "
+                f"{roster.threshold} are needed; invalid shares came from: {', '.join(unsound) or 'no site'}"
             )
         holders = roster.in_order(shares)[: roster.threshold]
         try:
@@ -233,7 +236,7 @@ class AggregatorSum:
         except ProtocolError:
             secret = b""
         if not (secret and self._is_committed(kind, dealer, secret)):
-            raise ProtocolError(f"site {dealer} dealt shares of another {kind} than the one it committed to")
+            raise ProtocolError(f"site {dealer} dealt shares of a different {kind} than it committed to")
         return secret
 
     def _is_committed(self, kind: str, dealer: str, secret: bytes) -> bool:
@@ -243,7 +246,7 @@ class AggregatorSum:
         return private.public_key().public_bytes_raw() == self._keys[dealer].mask_key
 
     def _leftover_masks(self, secrets: dict[str, bytes]) -> tuple[list[Keystream], list[Keystream]]:
-        """Return the masks between survivors and lost sites: to be added, and to be subtracted."""
+        """Return the masks between survivors and lost sites, those to add and those to subtract."""
         added: list[Keystream] = []
         subtracted: list[Keystream] = []
         points = self.parameters.roster.points
@@ -256,7 +259,7 @@ class AggregatorSum:
         return added, subtracted
 
 
-# What the sites send in each round, how it is taken, and how the round is closed.
+# For each round: the message that sites send, its handler, and the method that closes the round.
 _ROUNDS: Final[tuple[tuple[type[Message], Callable[..., None], Callable[..., dict[str, bytes]]], ...]] = (
     (Advertisement, AggregatorSum._take_advertisement, AggregatorSum._list_keys),
     (SharedKeys, AggregatorSum._take_shared_keys, AggregatorSum._list_shares),
@@ -271,5 +274,5 @@ def _check_names(message: Message, what: str, given: dict[str, Any], wanted: set
     if set(given) != wanted:
         names = listed(set(given) ^ wanted)
         raise ProtocolError(
-            f"site {message.sender} sent {what} for other sites than asked; they differ in: {names}"
+            f"site {message.sender} sent {what} for other sites than requested; the sets differ in: {names}"
         )

@@ -1,7 +1,7 @@
-r"""The law of the grid noise, and how far its privacy is from that of a continuous Gaussian.
+r"""Distribution of the grid noise, and the difference between its privacy and that of a continuous Gaussian.
 
-Write :math:`N_Z(c, \sigma^2)` for the law :math:`P(k) \propto e^{-(k - c)^2 / 2 \sigma^2}` on the integers.
-Everything below rests on one identity, Poisson's summation formula for its normaliser,
+Write :math:`N_Z(c, \sigma^2)` for the distribution :math:`P(k) \propto e^{-(k - c)^2 / 2 \sigma^2}` on the
+integers. All results below follow from one identity, Poisson's summation formula for its normaliser,
 
 .. math::
 
@@ -10,7 +10,7 @@ Everything below rests on one identity, Poisson's summation formula for its norm
 
 so :math:`\theta_\sigma(c) / \sqrt{2 \pi} \sigma` stays within :math:`1 \pm r(\sigma^2)` with
 :math:`r(\sigma^2) = 2 \sum_m e^{-2 \pi^2 \sigma^2 m^2} \le 2 q / (1 - q^3)` where
-:math:`q = e^{-2 \pi^2 \sigma^2}` (because :math:`m^2 \ge 1 + 3 (m - 1)`). Two laws are called
+:math:`q = e^{-2 \pi^2 \sigma^2}` (because :math:`m^2 \ge 1 + 3 (m - 1)`). Two distributions are called
 :math:`\eta`-*close* when their probabilities differ at every point by a factor within :math:`e^{\pm \eta}`;
 let :math:`\eta(\sigma^2) = \log \frac{1 + r}{1 - r}`.
 
@@ -18,7 +18,7 @@ let :math:`\eta(\sigma^2) = \log \frac{1 + r}{1 - r}`.
 Completing the square, :math:`N_Z(0, \sigma_1^2) * N_Z(0, \sigma_2^2)` has at :math:`k` a probability
 proportional to :math:`e^{-k^2 / 2 (\sigma_1^2 + \sigma_2^2)} \theta_\tau(c_k)` with :math:`\tau^{-2} =
 \sigma_1^{-2} + \sigma_2^{-2}`, so by (1) it is :math:`\eta(\tau^2)`-close to :math:`N_Z(0, \sigma_1^2 +
-\sigma_2^2)`. Convolution keeps closeness, and :math:`\tau^2 \ge \sigma_{\min}^2 / 2` at each of the
+\sigma_2^2)`. Convolution preserves closeness, and :math:`\tau^2 \ge \sigma_{\min}^2 / 2` at each of the
 :math:`n - 1` convolutions: the sum of :math:`n` is :math:`(n - 1) \eta(\sigma_{\min}^2 / 2)`-close to
 :math:`N_Z(0, \sigma^2)`, :math:`\sigma^2 = \sum \sigma_i^2`.
 
@@ -30,22 +30,23 @@ proportional to :math:`e^{-k^2 / 2 (\sigma_1^2 + \sigma_2^2)} \theta_\tau(c_k)` 
     P(K = k) \propto
     \int e^{-x^2 / 2 (\sigma^2 - \tau^2)} \frac{e^{-(k - x)^2 / 2 \tau^2}}{\theta_\tau(x)} dx ,
 
-and as the numerator integrates to a multiple of :math:`e^{-k^2 / 2 \sigma^2}`, by (1) :math:`K` is
+and since the numerator integrates to a multiple of :math:`e^{-k^2 / 2 \sigma^2}`, by (1) :math:`K` is
 :math:`\eta(\tau^2)`-close to :math:`N_Z(0, \sigma^2)`, for every :math:`0 < \tau < \sigma`. The rounding
 commutes with integer shifts: :math:`N_Z(X + \Delta, \tau^2) = \Delta + N_Z(X, \tau^2)`.
 
-**So the grid costs almost nothing.** Releasing an integer vector of :math:`d` coordinates with the noise of
-:math:`n` honest sites is, up to :math:`\eta`-closeness with
+**The grid therefore costs almost nothing.** Releasing an integer vector of :math:`d` coordinates with the
+noise of :math:`n` honest sites is, up to :math:`\eta`-closeness with
 
 .. math:: \eta = d \, [\eta(\tau^2) + (n - 1) \eta(\sigma_{\min}^2 / 2)] , \tag{2}
 
 a post-processing of the continuous Gaussian mechanism of standard deviation :math:`\sqrt{\sigma^2 - \tau^2}`:
-where the continuous noise of standard deviation :math:`\sigma` would give :math:`\mu`-GDP, that one gives
+if continuous noise of standard deviation :math:`\sigma` gives :math:`\mu`-GDP, this mechanism gives
+:math:`\mu'`-GDP with
 
 .. math:: \mu' = \mu / \sqrt{1 - \tau^2 / \sigma^2} . \tag{3}
 
-If :math:`P, Q` are the laws of two neighbours on the grid and :math:`P', Q'` the post-processed ones, then
-:math:`P(E) \le e^\eta P'(E) \le e^\eta (e^{\varepsilon'} Q'(E) + \delta_{\mu'}(\varepsilon')) \le
+If :math:`P, Q` are the distributions of two neighbours on the grid and :math:`P', Q'` the post-processed
+ones, then :math:`P(E) \le e^\eta P'(E) \le e^\eta (e^{\varepsilon'} Q'(E) + \delta_{\mu'}(\varepsilon')) \le
 e^{\varepsilon' + 2 \eta} Q(E) + e^\eta \delta_{\mu'}(\varepsilon')`. With :math:`|\partial \delta / \partial
 \varepsilon| \le 1`, :math:`\partial \delta / \partial \mu = \varphi(\varepsilon / \mu - \mu / 2) \le 1 /
 \sqrt{2 \pi}` and :math:`\eta \le 0.1`, for **every** epsilon
@@ -55,10 +56,11 @@ e^{\varepsilon' + 2 \eta} Q(E) + e^\eta \delta_{\mu'}(\varepsilon')`. With :math
 
 The free :math:`\tau` is chosen to make (4) small. **Several releases** whose costs are fixed in advance can
 be bounded as one, because composition multiplies densities: (2) adds up and (3) holds for the total
-:math:`\mu`. Or, also where costs are chosen on the way (docs/privacy.md, section 2), the numbers that (4)
-adds for each are added. It holds at every real epsilon, so with :math:`y` the first outcome,
-:math:`\int P_1(y) \, \delta_2(\varepsilon + \log \frac{Q_1(y)}{P_1(y)}) \, dy` grows by no more than what the
-second adds when its curve is replaced by that of :math:`\mu_2`, and then the same is done for the first.
+:math:`\mu`. Alternatively, also if costs are chosen adaptively (docs/privacy.md, section 2), the terms that
+(4) adds for each release are added up. Equation (4) holds at every real epsilon, so with :math:`y` the first
+outcome, :math:`\int P_1(y) \, \delta_2(\varepsilon + \log \frac{Q_1(y)}{P_1(y)}) \, dy` grows by no more than
+what the second adds when its curve is replaced by that of :math:`\mu_2`, and then the same is done for the
+first.
 """
 
 from __future__ import annotations
@@ -86,33 +88,35 @@ def _closeness(variance: float) -> float:
 
 
 def grid_delta(mu: float, sigmas: Sequence[float], dimension: int) -> float:
-    r"""Return what the grid adds to delta, at every epsilon, over continuous noise of the same variance.
+    r"""Return the grid's contribution to delta, at every epsilon, over continuous noise of equal variance.
 
-    Equation (4), with :math:`\tau^2` where its two leading terms, :math:`A \tau^2 + B e^{-2 \pi^2 \tau^2}`,
-    are smallest: :math:`2 \pi^2 \tau^2 = \log(2 \pi^2 B / A)`, :math:`A = \mu / (2 \sqrt{2 \pi} \sigma^2)`,
+    Equation (4), with the :math:`\tau^2` that minimises its two leading terms, :math:`A \tau^2 + B e^{-2
+    \pi^2 \tau^2}`: :math:`2 \pi^2 \tau^2 = \log(2 \pi^2 B / A)`, :math:`A = \mu / (2 \sqrt{2 \pi} \sigma^2)`,
     :math:`B = 16 d`. Any :math:`\tau` gives a valid bound; it is at most :math:`1.3 \times 10^{-10} \mu` for
     :math:`\sigma \ge 2^{16}`, :math:`d \le 10^7` and :math:`\mu \ge 10^{-3}`.
 
     Parameters
     ----------
     mu : float
-        Euclidean sensitivity in grid steps over the standard deviation ``sqrt(sum(sigmas**2))``; for a whole
-        run the total mu.
+        Euclidean sensitivity in grid steps divided by the standard deviation ``sqrt(sum(sigmas**2))``; for a
+        whole run, the total mu.
     sigmas : sequence of float
-        Grid noise of the honest sites, one each; for a whole run those of the release with the least noise.
+        Grid noise of each honest site; for a whole run, those of the release with the least noise.
     dimension : int
-        Coordinates released; for a whole run all of them.
+        Number of coordinates released; for a whole run, in total.
 
     Returns
     -------
     float
-        A number to add to ``delta(epsilon)`` of the mu-GDP curve; 1 where the noise is too small for a bound.
-        Those of several releases add up.
+        A term to add to ``delta(epsilon)`` of the mu-GDP curve; 1 if the noise is too small for a bound.
+        The terms of several releases add up.
     """
     if not 0 < mu < math.inf:
         raise InputError(f"mu must be a positive finite number, got {mu!r}")
     if dimension < 1 or not len(sigmas):
-        raise InputError(f"a release has coordinates and sites, got {dimension=} and {len(sigmas)} sigmas")
+        raise InputError(
+            f"dimension must be at least 1 and sigmas not empty, got {dimension=} and {len(sigmas)} sigmas"
+        )
     variance = math.fsum(_checked(sigma) ** 2 for sigma in sigmas)
     smoothing = min(_best_smoothing(mu, variance, dimension), variance / 2)
     closeness = dimension * (_closeness(smoothing) + (len(sigmas) - 1) * _closeness(min(sigmas) ** 2 / 2))
@@ -124,6 +128,6 @@ def grid_delta(mu: float, sigmas: Sequence[float], dimension: int) -> float:
 
 
 def _best_smoothing(mu: float, variance: float, dimension: int) -> float:
-    """Return the tau^2 that makes equation (4) smallest, to leading order."""
+    """Return the tau^2 that minimises equation (4) to leading order."""
     slope = mu / (2 * math.sqrt(2 * math.pi) * variance)
     return math.log(1 + 2 * math.pi**2 * 16 * dimension / slope) / (2 * math.pi**2)

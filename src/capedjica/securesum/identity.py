@@ -1,4 +1,4 @@
-"""Who a site is: a long-term Ed25519 key, and the card by which its peers know it."""
+"""The identity of a site: a long-term Ed25519 key, and the site card with its public key."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AGGREGATOR: Final = "aggregator"
 _CARD_PREFIX: Final = "capedjica-site-1"
 _COUNTED_PREFIX: Final = "capedjica-site-2"
-# A count of people is no larger.
+# The number of participants of a site has no more digits than this.
 _MOST_DIGITS: Final = 12
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256 of a public key in 13 groups of four letters, to be compared by voice."""
+    """Return the SHA-256 of a public key as 13 groups of four characters, to be compared by voice."""
     text = base64.b32encode(hashlib.sha256(public_key).digest()).decode().rstrip("=").lower()
     return " ".join(text[i : i + 4] for i in range(0, len(text), 4))
 
 
 @dataclass(frozen=True)
 class PublicIdentity:
-    """A site as its peers know it: a name and the Ed25519 public key pinned out of band.
+    """The public identity of a site: its name and the Ed25519 public key, pinned out of band.
 
     Parameters
     ----------
     name : str
-        Up to 64 letters, digits, dots, dashes and underscores; "aggregator" is taken.
+        Up to 64 letters, digits, dots, dashes and underscores; "aggregator" is reserved.
     public_key : bytes
         The 32 bytes of the Ed25519 public key.
     """
@@ -60,12 +60,12 @@ class PublicIdentity:
     def __post_init__(self) -> None:
         if not re.fullmatch(NAME_PATTERN, self.name) or self.name == AGGREGATOR:
             raise InputError(
-                f"site name {self.name[:80]!r} cannot be used: up to 64 letters, digits, '.', '-' and '_', "
-                f"the first a letter or digit, and not {AGGREGATOR!r}"
+                f"site name {self.name[:80]!r} cannot be used; expected up to 64 letters, digits, '.', '-' "
+                f"and '_', starting with a letter or digit, and not {AGGREGATOR!r}"
             )
         if len(self.public_key) != KEY_BYTES:
             raise InputError(
-                f"site {self.name}: a public key has {KEY_BYTES} bytes, got {len(self.public_key)}"
+                f"site {self.name}: a public key must have {KEY_BYTES} bytes, got {len(self.public_key)}"
             )
 
     @property
@@ -75,12 +75,12 @@ class PublicIdentity:
 
     @property
     def card(self) -> str:
-        """One line of text to hand to the peers."""
+        """The site card: one line of text to send to the coordinator."""
         return f"{_CARD_PREFIX} {self.name} {base64.b64encode(self.public_key).decode()}"
 
     @classmethod
     def from_card(cls, card: str) -> PublicIdentity:
-        """Read a card; the fingerprint is still to be compared with what the site itself says."""
+        """Read a site card; its fingerprint must still be compared with the one that the site states."""
         words = card.split()
         if len(words) != 3 or words[0] != _CARD_PREFIX:
             raise InputError(f"not a site card: expected '{_CARD_PREFIX} NAME KEY', got {card[:80]!r}")
@@ -91,7 +91,7 @@ class PublicIdentity:
             raise InputError(f"the card of site {name[:80]!r} cannot be read: {error}") from None
 
     def verify(self, signature: bytes, data: bytes) -> bool:
-        """Whether ``signature`` is this site's signature of ``data``."""
+        """Return whether ``signature`` is this site's signature of ``data``."""
         try:
             self._verifier.verify(signature, data)
         except InvalidSignature:
@@ -103,24 +103,24 @@ class PublicIdentity:
         return Ed25519PublicKey.from_public_bytes(self.public_key)
 
     def __reduce__(self) -> tuple[type[PublicIdentity], tuple[str, bytes]]:
-        """Pickle without the verifier, which cannot be."""
+        """Pickle without the verifier, which cannot be pickled."""
         return PublicIdentity, (self.name, self.public_key)
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a site hands to the coordinator: who it is and, once it has enrolled, how many people.
+    """The site card sent to the coordinator: the site's identity and, after enrolment, its cohort size.
 
-    Before the enrolment it reads ``capedjica-site-1 NAME KEY``, then ``capedjica-site-2 NAME KEY N
-    SIGNATURE``. The signature, by the site's own key, is of its name and N, so that the number that a study
-    is planned with is the site's, and no slip of whoever typed it.
+    Before enrolment it reads ``capedjica-site-1 NAME KEY``, afterwards ``capedjica-site-2 NAME KEY N
+    SIGNATURE``. The site's own key signs its name and N, so that a study is planned with the number stated by
+    the site and not with a typing error.
 
     Parameters
     ----------
     site : PublicIdentity
-        Who it is; the fingerprint is still to be compared with what the site itself says.
+        The site; its fingerprint must still be compared with the one that the site states.
     n_enrolled : int or None
-        How many people are enrolled there; None where the card does not say.
+        Number of participants enrolled; None if the card does not state it.
     """
 
     site: PublicIdentity
@@ -128,7 +128,7 @@ class Card:
 
     @classmethod
     def read(cls, text: str) -> Card:
-        """Read a card of either form; refuse a number that the site did not sign."""
+        """Read a card of either form; refuse a number of participants that the site did not sign."""
         words = text.split()
         if words[:1] != [_COUNTED_PREFIX]:
             return cls(PublicIdentity.from_card(text), None)
@@ -142,8 +142,8 @@ class Card:
         plain = words[3].isascii() and words[3].isdigit() and len(words[3]) <= _MOST_DIGITS
         if not plain or not site.verify(signature, _enrolled_content(site.name, int(words[3]))):
             raise InputError(
-                f"the card of site {site.name} says {words[3][:20]!r} enrolled participants, and that is not "
-                "signed by its key: ask the site for its card again"
+                f"the card of site {site.name} states {words[3][:20]!r} enrolled participants, which is not "
+                "signed by its key; ask the site for its card again"
             )
         return cls(site, int(words[3]))
 
@@ -169,12 +169,12 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """Make a new identity from the randomness of the operating system."""
+        """Generate a new identity with the randomness of the operating system."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
-        """Read an identity that :meth:`save` wrote; refuse a file that others on the machine can read."""
+        """Load an identity written by :meth:`save`; refuse a file that other users can read."""
         try:
             with open(path, "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -182,11 +182,11 @@ class Identity:
         except OSError as error:
             raise InputError(f"identity file {os.fspath(path)} cannot be read: {error.strerror}") from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise InputError(f"identity file {os.fspath(path)} is open to other users: run chmod 600 on it")
+            raise InputError(f"identity file {os.fspath(path)} is open to other users; run chmod 600 on it")
         return cls(_parse(pem, path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key as unencrypted PKCS #8 with mode 0600: whole or not at all, and never over a file."""
+        """Write the key as unencrypted PKCS #8 with mode 0600, atomically; never overwrite a file."""
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             with writing(f"identity file {os.fspath(path)}"):
@@ -200,11 +200,11 @@ class Identity:
         return fingerprint(self.public_key)
 
     def public(self, name: str) -> PublicIdentity:
-        """Return the public half under the name the site goes by."""
+        """Return the public identity with the name of the site."""
         return PublicIdentity(name, self.public_key)
 
     def card(self, name: str, n_enrolled: int | None = None) -> str:
-        """Return the card of the site, one line of text, with the number of people if that is known."""
+        """Return the site card, one line of text, with the number of participants if it is given."""
         public = self.public(name)
         if n_enrolled is None:
             return public.card
@@ -213,11 +213,11 @@ class Identity:
         return f"{_COUNTED_PREFIX} {name} {key} {n_enrolled} {signature}"
 
     def sign(self, data: bytes) -> bytes:
-        """Return the 64 bytes of the signature of ``data``, which begins with a label of what is signed."""
+        """Return the 64-byte signature of ``data``, which must begin with a label of its purpose."""
         return self._key.sign(data)
 
     def derive_key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes that only this identity can make again, others for every purpose."""
+        """Return 32 secret bytes that only this identity can derive, different for every purpose."""
         info = b"capedjica site key\x00" + purpose.encode()
         return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(self._key.private_bytes_raw())
 
@@ -225,7 +225,7 @@ class Identity:
         return f"Identity({self.fingerprint})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an identity is not pickled or copied: save it to its own file")
+        raise TypeError("an identity is not pickled or copied; save it to its own file")
 
 
 def _parse(pem: bytes, path: str | os.PathLike[str]) -> Ed25519PrivateKey:
@@ -234,5 +234,5 @@ def _parse(pem: bytes, path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise InputError(f"identity file {os.fspath(path)} is not an unencrypted PEM private key") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"identity file {os.fspath(path)} holds another kind of key than Ed25519")
+        raise InputError(f"identity file {os.fspath(path)} does not hold an Ed25519 key")
     return key

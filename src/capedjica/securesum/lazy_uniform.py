@@ -1,4 +1,4 @@
-"""Exact comparison of a uniform variate with exp(-x): as many random bits as the answer needs, no more."""
+"""Exact comparison of a uniform variate with exp(-x), drawing only as many random bits as needed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from fractions import Fraction
 from typing import Final
 
 _WORD: Final = 64
-# Extra bits carried through the Taylor sum and the squarings, so that the bounds come out a few units apart.
+# Extra bits carried through the Taylor sum and the squarings, so that the bounds differ by a few units only.
 _GUARD_BITS: Final = 32
 
 
 def exp_minus_bounds(x: Fraction, bits: int) -> tuple[int, int]:
-    r"""Enclose :math:`2^{bits} e^{-x}` between two integers, by integer arithmetic alone.
+    r"""Return two integers that enclose :math:`2^{bits} e^{-x}`, using integer arithmetic only.
 
-    With :math:`x / 2^h < 1`, the positive series of :math:`e^{x/2^h}` is summed once rounding every term
-    down and once rounding every term up, the reciprocals enclose :math:`e^{-x/2^h}`, and *h* squarings of
+    With :math:`x / 2^h < 1`, the positive series of :math:`e^{x/2^h}` is summed once with every term rounded
+    down and once with every term rounded up. The reciprocals enclose :math:`e^{-x/2^h}`, and *h* squarings of
     the enclosure, again rounded outwards, enclose :math:`e^{-x}`.
 
     Parameters
@@ -23,7 +23,7 @@ def exp_minus_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     x : Fraction
         A non-negative rational.
     bits : int
-        Binary places wanted.
+        Number of binary places.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def exp_minus_bounds(x: Fraction, bits: int) -> tuple[int, int]:
 
 
 def _series_below(scaled: int, places: int) -> int:
-    """Lower bound of ``2**places * exp(scaled / 2**places)``: every term rounded down, the tail left out."""
+    """Lower bound of ``2**places * exp(scaled / 2**places)``: every term rounded down, the tail omitted."""
     term = total = 1 << places
     order = 0
     while term:
@@ -80,7 +80,7 @@ class LazyUniform:
     word : int
         Its first 64 bits.
     next_word : callable
-        Returns 64 further random bits each time.
+        Returns the next 64 random bits.
     """
 
     __slots__ = ("_bits", "_next_word", "_value")
@@ -91,7 +91,7 @@ class LazyUniform:
         self._next_word = next_word
 
     def below_exp_minus(self, x: Fraction) -> bool:
-        """Whether the variate is below exp(-x), drawing bits until the enclosure of exp(-x) settles it."""
+        """Return whether the variate is below exp(-x), drawing bits until the comparison is certain."""
         if x == 0:
             return True
         while True:

@@ -1,11 +1,11 @@
-"""Masks that cancel: keys agreed by X25519, expanded by AES-CTR, added to a vector in place.
+"""Masks that cancel in the sum: keys agreed by X25519, expanded with AES-CTR, added to a vector in place.
 
 Site u sends
 
     y_u = x_u + PRG(b_u) + sum_{v after u} PRG(s_uv) - sum_{v before u} PRG(s_uv)  mod 2^64,
 
 where b_u is its own secret seed and s_uv the key that u and v agree on (Bonawitz et al. 2017, section 4).
-"After" and "before" refer to the order of the roster.
+"After" and "before" refer to roster order.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from capedjica.errors import ProtocolError
 from capedjica.securesum.parameters import SumParameters, framed
 from capedjica.securesum.stream import KEY_BYTES, Keystream
 
-# Words of the vector worked on at a time: the piece and one piece of mask stay in the cache for all peers.
+# Number of words processed at a time, so that a chunk of the vector and of one mask stay in the cache.
 _CHUNK: Final = 1 << 14
 
 
 def derive_key(secret: bytes | bytearray, purpose: str, parameters: SumParameters, *names: str) -> bytes:
-    """Return 32 bytes by HKDF-SHA256, bound to the purpose, the sum and the sites in ``names``."""
+    """Return 32 bytes derived by HKDF-SHA256, bound to the purpose, the sum and the sites in ``names``."""
     info = framed(purpose.encode(), parameters.context, *(name.encode() for name in names))
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(bytes(secret))
 
 
 def agree(private: X25519PrivateKey, public_key: bytes, peer: str) -> bytes:
-    """Return the X25519 secret shared with ``peer``, refusing a key that would make it a constant."""
+    """Return the X25519 secret shared with ``peer``; refuse a key that would make it a constant."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public_key))
     except ValueError:
@@ -44,12 +44,12 @@ def agree(private: X25519PrivateKey, public_key: bytes, peer: str) -> bytes:
 
 
 def self_mask(seed: bytes | bytearray, parameters: SumParameters, name: str) -> Keystream:
-    """Return PRG(b_u), the mask that site ``name`` alone can make until its seed is recovered."""
+    """Return PRG(b_u), the mask that only site ``name`` can derive until its seed is recovered."""
     return Keystream(derive_key(seed, "self mask", parameters, name))
 
 
 def pairwise_mask(shared: bytes, parameters: SumParameters, name: str, peer: str) -> Keystream:
-    """Return PRG(s_uv), the same for both sites whichever way round they are named."""
+    """Return PRG(s_uv), which is the same for both sites, in either order."""
     return Keystream(
         derive_key(shared, "pairwise mask", parameters, *parameters.roster.in_order((name, peer)))
     )

@@ -1,9 +1,9 @@
-"""The messages of a secure sum: their exact bytes, read strictly.
+"""Messages of a secure sum: exact encoding and strict parsing.
 
 A message is a MessagePack array: its kind (which implies the round), the protocol version, the study hash,
-the roster hash, block, attempt, sender, and then its own fields. What a site sends ends with 64 more bytes,
-its Ed25519 signature of everything before; peers receive such messages as they were sent, inside the
-aggregator's lists. The aggregator signs nothing, because nothing it says is taken on trust.
+the roster hash, block, attempt, sender, and then its own fields. A site's message is followed by 64 bytes,
+its Ed25519 signature of everything before; other sites receive such messages unchanged inside the
+aggregator's lists. The aggregator signs nothing, because the protocol does not rely on its statements.
 
 ================  ==============================  ====================================================
 round             site to aggregator              aggregator to each site still taking part
@@ -33,7 +33,7 @@ from capedjica.securesum.shamir import SHARE_BYTES
 PUBLIC_KEY_BYTES: Final = 32
 # Two shares under AES-GCM with its tag of 16 bytes.
 ENVELOPE_BYTES: Final = 2 * SHARE_BYTES + 16
-# More than any message holds besides the vector, per site of the roster.
+# Upper bound on the size of a message without the vector, per site of the roster.
 _BYTES_PER_SITE: Final = 1024
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -45,7 +45,7 @@ Envelope = Annotated[bytes, Meta(min_length=ENVELOPE_BYTES, max_length=ENVELOPE_
 
 
 class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """What every message is bound to; the kind of the message implies the round."""
+    """The fields that every message is bound to; the kind of the message implies the round."""
 
     version: Counter
     study_hash: Hash
@@ -59,14 +59,14 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class Advertisement(Message, frozen=True):
-    """Round 1: fresh X25519 public keys, one to seal shares for the site and one to agree on masks."""
+    """Round 1: fresh X25519 public keys, one for sealing shares to the site and one for masks."""
 
     channel_key: PublicKey
     mask_key: PublicKey
 
 
 class SharedKeys(Message, frozen=True):
-    """Round 2: for each peer, shares of b_u and of the secret mask key, sealed; and commitments to them."""
+    """Round 2: for each peer, sealed shares of b_u and of the secret mask key; and commitments to them."""
 
     seed_commitment: Hash
     envelopes: dict[Name, Envelope]
@@ -81,13 +81,13 @@ class MaskedInput(Message, frozen=True):
 
 
 class Agreement(Message, frozen=True):
-    """Round 4: the sender was told that the survivors are those with this hash, and nothing else."""
+    """Round 4: the sender received the set of survivors with this hash, and no other set."""
 
     survivors_hash: Hash
 
 
 class Unmasking(Message, frozen=True):
-    """Round 5: a share of b_v for every survivor v, of the secret mask key for every other site of U2."""
+    """Round 5: a share of b_v for every survivor v, and of the mask key for every other site of U2."""
 
     seed_shares: dict[Name, Share]
     key_shares: dict[Name, Share]
@@ -129,7 +129,7 @@ _aggregator_decoder: Final[msgspec.msgpack.Decoder[AggregatorMessage]] = msgspec
 
 
 def header(parameters: SumParameters, sender: str) -> tuple[int, bytes, bytes, int, int, str]:
-    """Return the fields that every message of ``sender`` in this sum begins with."""
+    """Return the fields with which every message of ``sender`` in this sum begins."""
     return (
         PROTOCOL_VERSION,
         parameters.study_hash,
@@ -141,13 +141,13 @@ def header(parameters: SumParameters, sender: str) -> tuple[int, bytes, bytes, i
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of a message of the aggregator."""
+    """Return the encoded bytes of an aggregator's message."""
     return _encoder.encode(message)
 
 
 def encode_payload(message: Message) -> bytearray:
-    """Return the bytes of a site's message before it is signed."""
-    # Room for the vector from the start: a buffer that grows would take half as much again.
+    """Return the encoded bytes of a site's message before signing."""
+    # Allocated at full size from the start: a growing buffer would need half as much memory again.
     payload = bytearray(len(message.words) + _BYTES_PER_SITE if isinstance(message, MaskedInput) else 0)
     _encoder.encode_into(message, payload)
     return payload
@@ -159,15 +159,15 @@ def sign(payload: bytearray, identity: Identity) -> bytes:
 
 
 def size_limit(parameters: SumParameters) -> int:
-    """Return the number of bytes beyond which a message of this sum is refused unread."""
+    """Return the size in bytes above which a message of this sum is refused without parsing."""
     return 8 * parameters.length + _BYTES_PER_SITE * (len(parameters.roster.sites) + 1)
 
 
 def read_site_message(data: bytes, parameters: SumParameters, expected: type[Expected]) -> Expected:
-    """Return the message in signed bytes, or raise ProtocolError: the only exception, whatever the bytes."""
+    """Return the message in signed bytes; for any malformed bytes raise ProtocolError and nothing else."""
     if not SIGNATURE_BYTES < len(data) <= size_limit(parameters):
         raise ProtocolError(
-            f"a message of {len(data)} bytes cannot be read: too short or too long for this sum"
+            f"a message of {len(data)} bytes cannot be read: it is too short or too long for this sum"
         )
     view = memoryview(data)
     payload, signature = view[:-SIGNATURE_BYTES], view[-SIGNATURE_BYTES:]
@@ -187,12 +187,12 @@ def read_site_message(data: bytes, parameters: SumParameters, expected: type[Exp
 
 
 def read_aggregator_message(data: bytes, parameters: SumParameters, expected: type[Expected]) -> Expected:
-    """Return the message in bytes said to come from the aggregator, or raise ProtocolError."""
+    """Return the aggregator's message in ``data``, or raise ProtocolError."""
     if len(data) > size_limit(parameters):
         raise ProtocolError(f"a message of {len(data)} bytes is too long for this sum")
     message = _decode(_aggregator_decoder, data)
     if message.sender != AGGREGATOR:
-        raise ProtocolError(f"a message of the aggregator names {message.sender!r} as its sender")
+        raise ProtocolError(f"a message from the aggregator names {message.sender!r} as its sender")
     _check_header(message, parameters)
     if not isinstance(message, expected):
         raise ProtocolError(
@@ -202,13 +202,13 @@ def read_aggregator_message(data: bytes, parameters: SumParameters, expected: ty
 
 
 def listed(names: Collection[str]) -> str:
-    """Return names from a message as text that stays short however many there are."""
+    """Return names from a message as text, at most ten of them."""
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return ", ".join(sorted(names)[:10]) + more
 
 
 def check_distinct_keys(keys: Mapping[str, Advertisement]) -> None:
-    """Refuse a public key that serves twice: a copied or replayed one."""
+    """Refuse a public key that is used twice, that is, a copied or replayed key."""
     owners: dict[bytes, str] = {}
     for name, message in keys.items():
         for key in (message.channel_key, message.mask_key):
@@ -225,7 +225,7 @@ def _decode(decoder: msgspec.msgpack.Decoder[_Decoded], data: bytes | memoryview
         return decoder.decode(data)
     # Every error of the decoder, and UnicodeDecodeError, is a ValueError.
     except ValueError as error:
-        # The text may quote the message: kept short and on one line.
+        # The error may quote the message, so it is kept short and on one line.
         raise ProtocolError(f"a message of {len(data)} bytes cannot be read: {str(error)[:100]!a}") from None
 
 

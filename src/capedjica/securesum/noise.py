@@ -1,37 +1,37 @@
-r"""The noise of the private path: ring masks and exact discrete Gaussians from a cryptographic stream.
+r"""Noise of the private path: ring masks and exact discrete Gaussian samples from a cryptographic stream.
 
 The discrete Gaussian, :math:`P(k) \propto e^{-k^2 / 2 \sigma^2}` on the integers, is sampled by rejection
 from a discrete Laplace distribution (Canonne, Kamath and Steinke 2020) whose scale :math:`t` is a power of
-two. One *trial* spends three words of the stream:
+two. One *trial* uses three words of the stream:
 
 1. the low bits of the first give :math:`u` uniform on :math:`[0, t)` without a modulo, its top bit the sign;
-2. the second, read as a uniform variate :math:`U`, gives :math:`v = \#\{k \ge 1 : U < e^{-k}\}`, so that
+2. the second, taken as a uniform variate :math:`U`, gives :math:`v = \#\{k \ge 1 : U < e^{-k}\}`, so that
    :math:`P(v \ge k) = e^{-k}`;
-3. with :math:`y = u + t v` (and -0 refused), the third accepts :math:`\pm y` with probability
+3. with :math:`y = u + t v` (and -0 rejected), the third accepts :math:`\pm y` with probability
 
    .. math:: p = e^{-x}, \quad x = \frac{u}{t} + \frac12 \Bigl(\frac{y}{\sigma} - \frac{\sigma}{t}\Bigr)^2
              = \frac{y^2}{2 \sigma^2} - v + \frac{\sigma^2}{2 t^2} .
 
-The chance of a trial ending in :math:`+y` is :math:`\frac{1}{2t} (1 - e^{-1}) e^{-v} p \propto
-e^{-y^2 / 2 \sigma^2}`, and the same for :math:`-y`: the distribution is the one wanted, for any :math:`t`.
+The probability that a trial yields :math:`+y` is :math:`\frac{1}{2t} (1 - e^{-1}) e^{-v} p \propto
+e^{-y^2 / 2 \sigma^2}`, and the same for :math:`-y`: the distribution is the intended one, for any :math:`t`.
 
 **Exactness.** A double *is* a rational number, so :math:`\sigma` and therefore :math:`x` are exact rationals.
-The compiled kernel only takes the decisions it can prove; the rest, about one in :math:`2^{43}` trials, are
-handed to rational arithmetic, which draws further bits of the same uniform variate until the answer is
-certain (`LazyUniform`). Step 2 compares with the integers :math:`\lfloor 2^{64} e^{-k} \rfloor` and is
-undecided only on equality. In step 3 the kernel's :math:`\hat p` differs from :math:`p` by less than
+The compiled kernel only decides trials whose outcome is certain. The others, about one in :math:`2^{43}`
+trials, are decided in rational arithmetic, which draws further bits of the same uniform variate until the
+outcome is certain (`LazyUniform`). Step 2 compares with the integers :math:`\lfloor 2^{64} e^{-k} \rfloor`
+and is undecided only on equality. In step 3 the kernel's :math:`\hat p` differs from :math:`p` by less than
 `PROBABILITY_ERROR` :math:`= 2^{-46}`, and it decides only when the variate, read to 53 bits, is further than
-`GUARD` :math:`= 2^{-44}` from :math:`\hat p`. Given independent uniform words the samples therefore have
-**exactly** the stated law: the total-variation error of the arithmetic is zero. What is left is the stream
-itself, `total_variation_bound`.
+`GUARD` :math:`= 2^{-44}` from :math:`\hat p`. Given independent uniform words, the samples therefore have
+**exactly** the stated distribution: the total-variation error of the arithmetic is zero. The only remaining
+error is that of the stream itself, `total_variation_bound`.
 
-**The error bound**, with :math:`\epsilon = 2^{-53}` and nothing assumed but IEEE 754 rounding of + - * / (a
-fused multiply-add rounds once instead of twice, which only helps; no libm function is called):
+**The error bound**, with :math:`\epsilon = 2^{-53}`, assumes only IEEE 754 rounding of + - * / (a
+fused multiply-add rounds once instead of twice, which can only reduce the error; no libm function is called):
 
 - :math:`a = y/\sigma` is one rounding of exact operands (:math:`y < 2^{47}`); :math:`b = \sigma/t \le
-  \sqrt2` and :math:`u/t` are exact because :math:`t` is a power of two. So :math:`\hat z` is off by at most
-  :math:`(a + |z|) \epsilon \le (2|z| + \sqrt2) \epsilon` to first order.
-- :math:`\hat x` is off by :math:`|z| (2|z| + \sqrt2) \epsilon` from :math:`\hat z`, and by
+  \sqrt2` and :math:`u/t` are exact because :math:`t` is a power of two. So the error of :math:`\hat z` is at
+  most :math:`(a + |z|) \epsilon \le (2|z| + \sqrt2) \epsilon` to first order.
+- The error of :math:`\hat x` is :math:`|z| (2|z| + \sqrt2) \epsilon` from :math:`\hat z`, plus
   :math:`2 x \epsilon` from the square and the sum. Multiplied by :math:`e^{-x} \le e^{-z^2/2}`, using
   :math:`\max z^2 e^{-z^2/2} = 2/e`, :math:`\max z e^{-z^2/2} = e^{-1/2}` and
   :math:`\max x e^{-x} = 1/e`, that is less than :math:`4 \epsilon`.
@@ -41,7 +41,8 @@ fused multiply-add rounds once instead of twice, which only helps; no libm funct
   :math:`7 \epsilon`.
 - First-order terms sum to less than :math:`11 \epsilon`, those of second order to less than
   :math:`\epsilon`, and an underflow adds less than :math:`2^{-1000}`: together below :math:`2^{-49}`. For
-  :math:`\hat x \ge 32` the kernel takes :math:`\hat p = 0`, off by at most :math:`e^{-31.9} < 2^{-46}`.
+  :math:`\hat x \ge 32` the kernel uses :math:`\hat p = 0`, with an error of at most
+  :math:`e^{-31.9} < 2^{-46}`.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _STEPS: Final = 64  # entries of the table of exp(-j / 64)
 
 
 def _exp_minus_double(x: Fraction) -> float:
-    """Round exp(-x), 0 <= x < 32, to the nearest double: far more places than it needs leave no doubt."""
+    """Round exp(-x), 0 <= x < 32, to the nearest double, from an enclosure of 160 binary places."""
     lower, upper = exp_minus_bounds(x, 160)
     nearest = float(Fraction(lower, 1 << 160))
     assert nearest == float(Fraction(upper, 1 << 160))
@@ -124,12 +125,12 @@ def _run_trials_python(
     out: NDArray[np.int64],
     filled: int,
 ) -> tuple[int, int, bool]:
-    """Run trials until the words or the free places of ``out`` end, or one trial is undecided.
+    """Run trials until the words are used up, ``out`` is full, or a trial is undecided.
 
     Returns
     -------
     trial, filled : int
-        The next trial to run (or the undecided one), and how many places of ``out`` are filled.
+        The next trial to run (or the undecided one), and the number of entries of ``out`` filled.
     undecided : bool
         Whether that trial needs exact arithmetic.
     """
@@ -165,7 +166,7 @@ _run_trials = compiled(_run_trials_python)
 def _decide_exactly(
     words: NDArray[np.uint64], sigma: float, scale_bits: int, next_word: Callable[[], int]
 ) -> int | None:
-    """Settle one trial in rational arithmetic: the sample, or None where the trial is rejected."""
+    """Decide one trial in rational arithmetic; return the sample, or None if the trial is rejected."""
     position, decay, coin = (int(word) for word in words)
     scale = 1 << scale_bits
     rest, negative = position & scale - 1, position >> 63
@@ -183,7 +184,7 @@ def _decide_exactly(
 
 
 def _sample(stream: Keystream, sigma: float, count: int, guard: float = GUARD) -> NDArray[np.int64]:
-    """Draw ``count`` discrete Gaussians; a wider guard decides more trials exactly, with the same outcome."""
+    """Draw ``count`` samples; a wider guard sends more trials to exact arithmetic, with the same outcome."""
     scale_bits = max(0, round(math.log2(sigma)))
     out = np.empty(count, dtype=np.int64)
     filled = 0
@@ -203,7 +204,7 @@ def _fill(
     scale_bits: int,
     guard: float,
 ) -> int:
-    """Run fresh trials, exactly those that the kernel leaves undecided; return the places filled."""
+    """Run new trials, using exact arithmetic for undecided ones; return the number of entries filled."""
     words = stream.words(_TRIAL_WORDS * trials)
     trial, filled, undecided = _run_trials(words, 0, sigma, scale_bits, guard, out, filled)
     while undecided:
@@ -217,12 +218,12 @@ def _fill(
 
 
 def total_variation_bound(count: int) -> float:
-    r"""Bound how far everything drawn under one key is from ideal noise, AES-256 being a random permutation.
+    r"""Bound the distance from ideal noise of all samples under one key, for AES-256 as a random permutation.
 
     The arithmetic is exact, so the only deviation is that of the stream: the blocks of counter mode never
-    repeat, those of a truly random stream may. Up to the first repetition among the blocks *used* the two
-    can be coupled, so the distance is at most :math:`E[B (B - 1)] / 2^{129}` for :math:`B` blocks of 128
-    bits. A trial touches at most two blocks and succeeds with probability
+    repeat, whereas those of a truly random stream may. Up to the first repetition among the blocks *used* the
+    two can be coupled, so the distance is at most :math:`E[B (B - 1)] / 2^{129}` for :math:`B` blocks of 128
+    bits. A trial uses at most two blocks and succeeds with probability
 
     .. math:: q = \frac{1 - e^{-1}}{2} \, \frac1t \sum_k e^{-k^2 / 2 \sigma^2} \, e^{-\sigma^2 / 2 t^2}
               \ge 0.29 ,
@@ -234,50 +235,52 @@ def total_variation_bound(count: int) -> float:
 
     .. math:: TV \le n^2 / 2^{122} .
 
-    That a magnitude exceeds 63 bits (probability below :math:`e^{-2^{44}}`) fits there as well. That AES-256
-    under a secret key cannot be told from a random permutation remains an assumption, the computational one
-    on which masks and keys rest too.
+    This also covers a magnitude of more than 63 bits (probability below :math:`e^{-2^{44}}`). It remains an
+    assumption that AES-256 under a secret key is indistinguishable from a random permutation, the same
+    computational assumption on which masks and keys rely.
 
     Parameters
     ----------
     count : int
-        Samples drawn by one call of a source, which is under one key; the bounds of several calls add up.
+        Number of samples drawn by one call of a source, which uses one key; the bounds of several calls add
+        up.
 
     Returns
     -------
     float
-        The total-variation distance, at most. What it does to delta: :mod:`capedjica.privacy.reserved_delta`.
+        Upper bound on the total-variation distance. For its effect on delta, see
+        :mod:`capedjica.privacy.reserved_delta`.
     """
     return min(1.0, float(_checked_count(count)) ** 2 * 2.0**-122)
 
 
 def word_variation_bound(count: int) -> float:
-    r"""Bound the same for uniform words alone: :math:`B (B - 1) / 2^{129}` with two words to a block."""
+    r"""Bound the same distance for uniform words: :math:`B (B - 1) / 2^{129}` with two words per block."""
     blocks = -(-_checked_count(count) // 2)
     return min(1.0, blocks * (blocks - 1) * 2.0**-129)
 
 
 class NoiseSource:
-    """Noise and masks that an adversary cannot predict: streams keyed by the operating system.
+    """Source of unpredictable noise and masks, from streams keyed by the operating system.
 
-    Every call draws from a stream under a key of its own, so that how far it is from ideal noise follows from
-    its ``count`` alone (`total_variation_bound`), however much the source is used. With a seed there is one
-    stream: the source re-keys itself in the child of a fork, and cannot be copied or pickled, since two
+    Every call draws from a stream with its own key, so its distance from ideal noise depends only on its
+    ``count`` (`total_variation_bound`) and not on earlier use of the source. With a seed there is one
+    stream. The source gets a new key in the child of a fork and cannot be copied or pickled, since two
     streams under one key would mask two messages with the same noise. Threads may share a source.
 
     Parameters
     ----------
     insecure_noise_seed : int, optional
-        Reproducible noise, for experiments only: whoever guesses the seed can take the noise off again. In a
-        forked child the source is keyed afresh and no longer reproducible.
+        Seed for reproducible noise, for experiments only: anyone who guesses the seed can remove the noise.
+        In a forked child the source gets a new key and is no longer reproducible.
     purpose : str
-        Separates the streams of one seed, such as the name of the site; of no effect without a seed.
+        Separates the streams of one seed, for example the name of the site; no effect without a seed.
 
     Attributes
     ----------
     secure : bool
-        False for a seeded source. **Whatever is made from an insecure source is not private**: a result must
-        carry ``secure = all(source.secure for source in its sources)`` and show it beside any guarantee.
+        False for a seeded source. **Results computed from an insecure source are not private**: a result must
+        carry ``secure = all(source.secure for source in its sources)`` and show it next to any guarantee.
     """
 
     __slots__ = ("__weakref__", "_lock", "_purpose", "_secure", "_seed", "_seeded")
@@ -296,16 +299,16 @@ class NoiseSource:
 
     @property
     def secure(self) -> bool:
-        """Whether the key came from the operating system; False taints whatever is made from the source."""
+        """Whether the keys come from the operating system; if False, no result of the source is private."""
         return self._secure
 
     def branch(self, purpose: str) -> NoiseSource:
-        """Return a source of its own stream: with a seed, what either draws leaves the other as it was.
+        """Return a source with its own stream; with a seed, draws from one do not affect the other.
 
         Parameters
         ----------
         purpose : str
-            Separates the branches of one source; of no effect without a seed.
+            Separates the branches of one source; no effect without a seed.
         """
         return NoiseSource(insecure_noise_seed=self._seed, purpose=f"{self._purpose}/{purpose}")
 
@@ -316,17 +319,18 @@ class NoiseSource:
             return self._stream().words(count)
 
     def discrete_gaussian(self, sigma: float, count: int) -> NDArray[np.int64]:
-        """Return ``count`` independent integers with P(k) proportional to exp(-k^2 / (2 sigma^2)), exactly.
+        """Return ``count`` independent integers with P(k) exactly proportional to exp(-k^2 / (2 sigma^2)).
 
-        The time this takes depends on what is drawn, a little more for larger magnitudes. It never depends on
-        data, but who can time a draw of very few samples to nanoseconds learns something about them.
+        The running time depends on the samples and increases slightly with their magnitudes. It never depends
+        on data, but an observer who can time a draw of very few samples to nanoseconds learns something about
+        them.
 
         Parameters
         ----------
         sigma : float
-            Scale in grid steps, in (0, 2^40], taken as the exact rational number that the double is.
+            Scale in grid steps, in (0, 2^40], taken as the exact rational value of the double.
         count : int
-            How many.
+            Number of samples.
 
         Returns
         -------
@@ -338,14 +342,14 @@ class NoiseSource:
             return _sample(self._stream(), sigma, count)
 
     def _rekey_after_fork(self) -> None:
-        # A thread of the parent may have held the lock; that thread does not exist here.
+        # A thread of the parent may have held the lock; it does not exist in the child.
         self._lock = threading.Lock()
         self._seeded = None
-        # The parent may branch too.
+        # The parent may create branches, too.
         self._purpose = os.urandom(KEY_BYTES).hex()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a NoiseSource cannot be copied or pickled: its stream must be used once")
+        raise TypeError("a NoiseSource cannot be copied or pickled: its stream must be used only once")
 
     def __repr__(self) -> str:
         return f"NoiseSource(secure={self._secure})"

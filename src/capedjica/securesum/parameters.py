@@ -1,4 +1,4 @@
-"""What all parties of a secure sum agree on before the first message: the roster and the block."""
+"""Public parameters of a secure sum, agreed on before the first message: the roster and the block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTER_LIMIT: Final = 2**63
 
 
 def framed(*parts: bytes) -> bytes:
-    """Concatenate ``parts``, each after its length: no two lists give the same bytes."""
+    """Concatenate ``parts``, each preceded by its length, so that different lists give different bytes."""
     return b"".join(len(part).to_bytes(4) + part for part in parts)
 
 
@@ -27,7 +27,7 @@ def default_threshold(n_sites: int) -> int:
 
 
 def suitable_threshold(n_sites: int, n_colluding: int) -> int:
-    """Return the default threshold, or where that is too low for the colluding sites, 2t > S + S_C."""
+    """Return the default threshold, or the least t with 2t > S + S_C if that is larger."""
     return max(default_threshold(n_sites), least_threshold(n_sites, n_colluding))
 
 
@@ -37,7 +37,7 @@ def least_threshold(n_sites: int, n_colluding: int) -> int:
 
 
 def default_colluding(n_sites: int) -> int:
-    """Return S_C = max(1, ceil(S/3) - 1): every participant is a potential adversary."""
+    """Return S_C = max(1, ceil(S/3) - 1), since every site is a potential adversary."""
     return max(1, -(-n_sites // 3) - 1)
 
 
@@ -45,9 +45,9 @@ def default_colluding(n_sites: int) -> int:
 class Roster:
     """The sites of a study in their agreed order, and how many of them may fail or collude.
 
-    A site answers each round once, so for the honest sites S - S_C to be split into two groups that each
-    gather t answers with the help of the S_C colluding sites takes 2t <= S + S_C. Such a threshold is
-    refused: with it an aggregator could have a site called dead by one group and alive by the other.
+    A site answers each round once. Splitting the S - S_C honest sites into two groups that each gather t
+    answers with the help of the S_C colluding sites is only possible if 2t <= S + S_C. Such a threshold is
+    refused: an aggregator could otherwise present a site as lost to one group and as surviving to the other.
 
     Parameters
     ----------
@@ -87,13 +87,13 @@ class Roster:
             ("public key", [site.public_key for site in self.sites]),
         ):
             if len(set(values)) != len(values):
-                raise InputError(f"two sites of the roster have the same {what}")
+                raise InputError(f"two sites of the roster have the same {what}; each must be unique")
 
     @classmethod
     def of(
         cls, sites: Iterable[PublicIdentity], threshold: int | None = None, n_colluding: int | None = None
     ) -> Roster:
-        """Make a roster, with the default threshold and number of colluding sites where not given."""
+        """Return a roster, with the default threshold and number of colluding sites if not given."""
         ordered = tuple(sites)
         return cls(
             ordered,
@@ -108,7 +108,7 @@ class Roster:
 
     @cached_property
     def points(self) -> Mapping[str, int]:
-        """Where each site's share of a secret is evaluated: its place in the roster, from 1."""
+        """The evaluation point of each site's share of a secret: its position in the roster, from 1."""
         return {name: place for place, name in enumerate(self.names, start=1)}
 
     @cached_property
@@ -119,7 +119,7 @@ class Roster:
         return hashlib.sha256(framed(b"capedjica/roster", *limits, *sites)).digest()
 
     def site(self, name: str) -> PublicIdentity:
-        """Return the site called ``name``, which may come from an untrusted message."""
+        """Return the site with this name, which may come from an untrusted message."""
         if name not in self.points:
             raise ProtocolError(f"there is no site {name[:80]!r} in the roster")
         return self.sites[self.points[name] - 1]
@@ -137,13 +137,13 @@ class SumParameters:
     Parameters
     ----------
     study_hash : bytes
-        32 bytes that stand for everything the sites approved.
+        32-byte hash of everything that the sites approved.
     roster : Roster
-        Who takes part.
+        The participating sites.
     length : int
         Number of words in each site's vector.
     block, attempt : int
-        Which sum of the study this is; (block, attempt) only grows.
+        Number of this sum within the study; (block, attempt) only increases.
     """
 
     study_hash: bytes
@@ -154,15 +154,15 @@ class SumParameters:
 
     def __post_init__(self) -> None:
         if len(self.study_hash) != HASH_BYTES:
-            raise InputError(f"a study hash has {HASH_BYTES} bytes, got {len(self.study_hash)}")
+            raise InputError(f"study_hash must have {HASH_BYTES} bytes, got {len(self.study_hash)}")
         if self.length < 1:
-            raise InputError(f"the vectors to be summed need at least one word, got length {self.length}")
+            raise InputError(f"length of the vectors to be summed must be at least 1, got {self.length}")
         for what, value in (("block", self.block), ("attempt", self.attempt)):
             if not 0 <= value < COUNTER_LIMIT:
                 raise InputError(f"{what} must lie between 0 and 2^63 - 1, got {value}")
 
     @cached_property
     def context(self) -> bytes:
-        """What every key, commitment and associated data of this sum is bound to."""
+        """The context to which every key, commitment and associated data of this sum is bound."""
         counters = (PROTOCOL_VERSION.to_bytes(8), self.block.to_bytes(8), self.attempt.to_bytes(8))
         return framed(b"capedjica/securesum", *counters, self.study_hash, self.roster.hash)

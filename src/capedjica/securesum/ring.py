@@ -1,4 +1,4 @@
-"""Real numbers as integers of the ring Z/2^64: the arithmetic in which masks cancel to the last bit."""
+"""Fixed-point encoding of real numbers in the ring Z/2^64, in which masks cancel exactly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
 
-# A quarter of the ring: a sum that stays below it in absolute value is lifted back without doubt.
+# A quarter of the ring: a sum below it in absolute value is decoded unambiguously.
 SUM_LIMIT: Final = 2**62
 
 
@@ -31,9 +31,9 @@ class FixedPoint:
     """The public grid on which real numbers are added as integers modulo 2^64.
 
     A number v with abs(v) <= bound becomes q = rint(v / step), so abs(q) <= bound/step + 1/2 (the division
-    is correctly rounded, which moves it by far less than the 1/2 left over). A sum of ``n_terms`` such
-    integers stays below ``n_terms (bound/step + 1)``, and the grid is refused unless this is below 2^62:
-    whether a sum can wrap depends on public values only, never on data.
+    is correctly rounded, with an error far below the remaining margin of 1/2). A sum of ``n_terms`` such
+    integers stays below ``n_terms (bound/step + 1)``, and the grid is refused unless this is below 2^62.
+    Whether a sum can wrap around depends on public values only, never on data.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class FixedPoint:
     bound : float
         Largest absolute value that may be encoded.
     n_terms : int
-        Largest number of encoded values that are ever added together.
+        Largest number of encoded values in one sum.
     """
 
     step: float
@@ -59,13 +59,13 @@ class FixedPoint:
         if not self.n_terms * (self.bound / self.step + 1) < SUM_LIMIT:
             raise InputError(
                 f"the sum of {self.n_terms} values up to {self.bound:g} on a grid of step {self.step:g} "
-                "could reach 2^62 and wrap around: take a larger step"
+                "could reach 2^62 and wrap around; use a larger step"
             )
 
     def encode(self, values: ArrayLike) -> NDArray[np.uint64]:
-        """Return ``rint(values / step)`` modulo 2^64; refuse NaN, infinity and values beyond the bound."""
+        """Return ``rint(values / step)`` modulo 2^64; refuse NaN, infinity and values above the bound."""
         reals = np.asarray(values, dtype=np.float64)
-        # One comparison refuses NaN too: no comparison with NaN is true.
+        # This also refuses NaN, for which every comparison is false.
         if not np.all(np.abs(reals) <= self.bound):
             raise InputError(
                 f"a value to be summed is not finite or exceeds the public bound {self.bound:g}: "

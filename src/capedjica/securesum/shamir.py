@@ -1,13 +1,14 @@
 """Shamir's secret sharing over the integers modulo a 257-bit prime.
 
 A secret a_0 of 32 bytes is the value at zero of a random polynomial f(x) = a_0 + a_1 x + ... of degree t - 1;
-the share of the holder at the point x >= 1 is f(x). Any t shares give it back by Lagrange's formula
+the share of the holder at the point x >= 1 is f(x). Any t shares recover it by Lagrange's formula
 
     a_0 = sum_i w_i f(x_i)  mod p,        w_i = prod_{j != i} x_j / (x_j - x_i)  mod p,
 
-and t - 1 shares fit every secret equally well. The prime p = 2^256 + 297 is the smallest above 2^256, so that
-every string of 32 bytes is a secret. Python's integers do this an order of magnitude faster than field
-arithmetic written in Python, and the weights depend only on who answered: they are computed once per set.
+and t - 1 shares are equally compatible with every secret. The prime p = 2^256 + 297 is the smallest above
+2^256, so every string of 32 bytes is a valid secret. Python's integers are an order of magnitude faster than
+field arithmetic written in Python. The weights depend only on which sites answered and are cached for each
+set.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from capedjica.errors import InputError, ProtocolError
 PRIME: Final = 2**256 + 297
 SECRET_BYTES: Final = 32
 SHARE_BYTES: Final = 33
-# 16 bytes more than the prime has: reducing them modulo p is within p/2^392 < 2^-135 of uniform.
+# 16 bytes more than the prime: the reduction modulo p is within p/2^392 < 2^-135 of uniform.
 _COEFFICIENT_BYTES: Final = 49
 
 
@@ -42,12 +43,12 @@ def split(
     threshold : int
         Number of shares that recover the secret, at most the number of points.
     points : sequence of int
-        Where the polynomial is evaluated: distinct and at least 1.
+        Distinct evaluation points, each at least 1.
     random_bytes : callable
         Source of the coefficients; anything but the default is for test vectors only.
     """
     if len(secret) != SECRET_BYTES:
-        raise InputError(f"a shared secret has {SECRET_BYTES} bytes, got {len(secret)}")
+        raise InputError(f"a shared secret must have {SECRET_BYTES} bytes, got {len(secret)}")
     if not 1 <= threshold <= len(points):
         raise InputError(f"threshold must lie between 1 and the {len(points)} points, got {threshold}")
     _check_points(points)
@@ -59,12 +60,12 @@ def split(
 
 
 def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> dict[int, bytes]:
-    """Return the encoded values of a polynomial at ``points``; its constant term comes first."""
+    """Return the encoded values at ``points`` of a polynomial, given with its constant term first."""
     descending = coefficients[::-1]
     shares = {}
     for point in points:
         value = 0
-        # Points are small, so the value grows by a few bits a step: one reduction at the end is cheapest.
+        # Points are small, so the value grows by a few bits per step; one reduction at the end is cheapest.
         for coefficient in descending:
             value = value * point + coefficient
         shares[point] = (value % PRIME).to_bytes(SHARE_BYTES)
@@ -72,10 +73,10 @@ def evaluate(coefficients: Sequence[int], points: Sequence[int]) -> dict[int, by
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret through the ``shares`` (point to share); all of those given are used.
+    """Return the secret recovered from all ``shares`` (a mapping from point to share).
 
-    Shares that do not belong together give another secret or, as every 32-byte value is below the prime
-    but not the reverse, a ProtocolError; a caller checks the result against a commitment.
+    Inconsistent shares give a wrong secret or, if the result does not fit into 32 bytes, a ProtocolError.
+    The caller must check the result against a commitment.
     """
     weights = lagrange_weights(tuple(shares))
     value: int = sum(map(mul, weights, decode_shares(shares.values()))) % PRIME
@@ -85,11 +86,11 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
 
 
 def decode_shares(shares: Iterable[bytes]) -> list[int]:
-    """Return the field elements that shares encode, refusing anything that is not one."""
+    """Return the field elements that shares encode; refuse malformed shares."""
     encoded = list(shares)
     values = list(map(int.from_bytes, encoded))
     if set(map(len, encoded)) - {SHARE_BYTES} or max(values, default=0) >= PRIME:
-        raise ProtocolError(f"a share is {SHARE_BYTES} bytes below the prime 2^256 + 297; one given is not")
+        raise ProtocolError(f"a share must be {SHARE_BYTES} bytes and below the prime 2^256 + 297")
     return values
 
 

@@ -1,23 +1,24 @@
-"""A site's side of the secure sum, as a state machine without input or output: bytes in, bytes out.
+"""A site's side of the secure sum, as a state machine without I/O: bytes in, bytes out.
 
 Bonawitz et al. 2017, "Practical secure aggregation for privacy-preserving machine learning", figure 4, with
 its consistency check. U1 are the sites that advertised keys, U2 those that dealt shares, U3 those whose
 masked input arrived (the survivors).
 
-What is guaranteed against an aggregator that lies and colludes with up to S_C sites, given 2t > S + S_C: of
-the honest inputs at most one sum is ever learnt, and it runs over *all* honest sites of one set U3 of at
-least t sites, the set that :attr:`SiteSum.survivors` shows.
+Guarantee against an active aggregator that colludes with up to S_C sites, given 2t > S + S_C: at most one sum
+of honest inputs is ever revealed, and it includes *all* honest sites of one set U3 of at least t sites, the
+set given by :attr:`SiteSum.survivors`.
 
-- Shares are given out only for a set U3 on which t sites signed. A site signs one set, containing itself,
-  and two sets with t signatures each would need 2t <= S + S_C. So the set is the same for all, and no site
-  is called dead to one and alive to another: b_u or s_u is recovered, never both.
-- No part of U3 can be split off either. The honest sites that signed share masks pairwise, as each has U3
-  inside its U2. An honest site u of U3 that did not sign (say k such sites) masked towards its own U2 of at
-  least t sites; U3 has at least t + k members, so at least 2t + k - S > S_C + k of them are in both: beyond
-  the S_C colluders and the k that did not sign, an honest signer, whose mask with u only their sum cancels.
+- Shares are revealed only for a set U3 signed by t sites. A site signs one set, which contains itself, and
+  two sets with t signatures each would require 2t <= S + S_C. So the set is the same for all, and no site is
+  presented as lost to one site and as surviving to another: b_u or s_u is recovered, never both.
+- No part of U3 can be split off either. The honest sites that signed share masks pairwise, since each has U3
+  inside its U2. An honest site u of U3 that did not sign (say there are k such sites) used masks with all of
+  its own U2 of at least t sites. U3 has at least t + k members, so at least 2t + k - S > S_C + k of them are
+  in both sets. Beyond the S_C colluding sites and the k that did not sign, these include an honest signer,
+  whose mask with u cancels only in their sum.
 
-Without the round of agreement the second statement fails: for S = 100, S_C = 33, t = 67 split views would
-reveal the sum of two honest sites, and noise that was sized for 34 would not cover it.
+Without the agreement round the second statement fails: for S = 100, S_C = 33, t = 67, split views would
+reveal the sum of two honest sites, which noise calibrated for 34 sites would not protect.
 """
 
 from __future__ import annotations
@@ -67,23 +68,23 @@ _NONCE: Final = bytes(12)
 
 
 class BlockRegister(Protocol):
-    """The memory that outlives a restart.
+    """Persistent record of claimed blocks.
 
-    A site claims (block, attempt) before its first message leaves. As the secrets of a sum live in memory
-    only, a site that restarts cannot continue a sum, and as a claim is granted once, it cannot begin it
-    again with other keys and the same input.
+    A site claims (block, attempt) before it sends its first message. The secrets of a sum are kept in memory
+    only, so a restarted site cannot continue a sum. A claim is granted only once, so the site cannot start
+    the sum again with other keys and the same input.
     """
 
     def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
-        """Record (block, attempt) durably; raise ProtocolError unless it exceeds all claimed before."""
+        """Record (block, attempt) durably; raise ProtocolError unless it exceeds all earlier claims."""
 
 
 class _Secrets:
-    """What a site must not reveal, in memory that is overwritten when it is no longer needed.
+    """The secrets of a site, in memory that is overwritten when it is no longer needed.
 
-    Overwriting covers the bytes held here. It cannot reach copies that Python and its libraries make: the
-    integers of the secret sharing, immutable bytes on their way into or out of a cipher, OpenSSL's own
-    buffers (which it clears itself), and pages the operating system wrote to swap.
+    Overwriting covers the bytes held here. It does not cover copies made by Python and its libraries: the
+    integers of the secret sharing, immutable bytes passed to or returned by a cipher, OpenSSL's own
+    buffers (which it clears itself), and pages that the operating system wrote to swap.
     """
 
     __slots__ = ("channel_secret", "mask_secret", "seed", "shares", "unseal")
@@ -94,17 +95,17 @@ class _Secrets:
         self.seed = bytearray(random_bytes(32))
         # dealer -> (share of the dealer's seed, share of its secret mask key)
         self.shares: dict[str, tuple[bytearray, bytearray]] = {}
-        # peer -> key of the envelope it seals for this site
+        # peer -> key of the envelope that it seals for this site
         self.unseal: dict[str, bytearray] = {}
 
     def wipe_keys(self) -> None:
-        """Forget all but the shares: nothing else is needed once the masked input is made."""
+        """Overwrite everything except the shares, which are all that is needed after the masked input."""
         for secret in (self.channel_secret, self.mask_secret, self.seed, *self.unseal.values()):
             _overwrite(secret)
         self.unseal.clear()
 
     def wipe(self) -> None:
-        """Forget everything."""
+        """Overwrite all secrets."""
         self.wipe_keys()
         for pair in self.shares.values():
             for share in pair:
@@ -118,24 +119,24 @@ class _Secrets:
 class SiteSum:
     """One site in one secure sum.
 
-    The first message comes from :meth:`start`; after that, each message of the aggregator given to
-    :meth:`receive` yields the site's answer. Each round is answered once: the request answered last gets the
-    same bytes again, and any other request for a round that was answered is refused. A refusal
-    (ProtocolError) changes nothing, so the right request can still follow.
+    The first message comes from :meth:`start`; after that, each message of the aggregator passed to
+    :meth:`receive` yields the site's answer. Each round is answered once: repeating the last request returns
+    the same bytes, and any other request for an answered round is refused. A refusal (ProtocolError) changes
+    nothing, so the correct request can still follow.
 
     Parameters
     ----------
     parameters : SumParameters
-        The public values, from what the site approved; never from an aggregator's message.
+        The public values, taken from the approved study, never from an aggregator's message.
     identity : Identity
         The site's signing key, the one pinned in the roster.
     name : str
         The site's name in the roster.
     vector : array of uint64
-        The site's summand, fresh for every attempt: if it went into two sums with different survivors, their
-        difference would show it. Not copied, so it must stay as it is until the masked input is made.
+        The site's summand, drawn anew for every attempt: if it entered two sums with different survivors,
+        their difference would reveal it. It is not copied and must not change until the masked input is made.
     register : BlockRegister
-        Where (block, attempt) is claimed before the first message; one for all runs of this identity.
+        Where (block, attempt) is claimed before the first message; shared by all runs of this identity.
     random_bytes : callable
         Source of all secrets; anything but the default is for test vectors only.
     """
@@ -171,24 +172,24 @@ class SiteSum:
 
     @property
     def done(self) -> bool:
-        """Whether the site has given all its answers; its secrets are gone by then."""
+        """Whether the site has given all its answers; its secrets are then overwritten."""
         return self._round == len(_REQUESTS) + 1
 
     @property
     def survivors(self) -> tuple[str, ...]:
-        """The sites in the sum, in the order of the roster, as t of them agreed."""
+        """The sites in the sum, in roster order, as agreed by t of them."""
         if not self.done:
             raise ProtocolError(f"site {self.name}: the survivors are not agreed on yet")
         return self._survivors
 
     def start(self) -> bytes:
-        """Claim (block, attempt), make fresh keys and return the signed advertisement."""
+        """Claim (block, attempt), generate keys and return the signed advertisement."""
         with self._lock:
             self._check_process()
             if self._round == 1 and self._secrets is not None:
                 return self._answer
             if self._round != 0:
-                raise ProtocolError(f"site {self.name} has started this sum before")
+                raise ProtocolError(f"site {self.name} already started this sum")
             p = self.parameters
             self._register.claim(p.study_hash, p.block, p.attempt)
             self._secrets = _Secrets(self._random_bytes)
@@ -196,7 +197,7 @@ class SiteSum:
             return self._answer
 
     def receive(self, data: bytes) -> bytes:
-        """Return the answer to a message of the aggregator, or raise ProtocolError and stay as before."""
+        """Return the answer to a message of the aggregator, or raise ProtocolError and change nothing."""
         with self._lock:
             self._check_process()
             digest = hashlib.sha256(data).digest()
@@ -211,7 +212,7 @@ class SiteSum:
             return self._answer
 
     def wipe(self) -> None:
-        """Overwrite the secrets and leave the sum; after this the site answers nothing, not even a repeat."""
+        """Overwrite the secrets and leave the sum; the site then answers nothing, not even a repeat."""
         with self._lock:
             self._forget()
             self._answered = self._answer = b""
@@ -227,15 +228,15 @@ class SiteSum:
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
-            raise ProtocolError(f"site {self.name}: a sum is continued only by the process that began it")
+            raise ProtocolError(f"site {self.name}: only the process that started a sum can continue it")
 
     def _commit(self, request: bytes, answer: bytes) -> None:
-        # The round first: interrupted here, the answer is lost, but no second one can be given.
+        # The round first: if interrupted here, the answer is lost, but no second one can be given.
         self._round += 1
         self._answered, self._answer = request, answer
 
     def _drop_what_was_used(self, secret: _Secrets) -> None:
-        """Wipe after the round is committed: an interruption in between must not leave a round to repeat."""
+        """Overwrite used secrets, after the round is committed so that an interruption cannot repeat it."""
         if self._round == _MASKED:
             secret.wipe_keys()
             self._vector = None
@@ -280,7 +281,7 @@ class SiteSum:
         return answer
 
     def _read_keys(self, request: KeyList) -> dict[str, Advertisement]:
-        """Return the advertisements of U1 in roster order, each signed for this attempt, no key twice."""
+        """Return the advertisements of U1 in roster order, after checking signatures and distinct keys."""
         keys: dict[str, Advertisement] = {}
         for data in request.advertisements:
             message = read_site_message(data, self.parameters, Advertisement)
@@ -299,7 +300,7 @@ class SiteSum:
         shares: Mapping[str, tuple[bytearray, bytearray]],
         secret: _Secrets,
     ) -> tuple[dict[str, bytes], dict[str, bytearray]]:
-        """Encrypt each peer's two shares for it, and derive the keys of what the peers will send."""
+        """Encrypt each peer's two shares for it, and derive the keys of the envelopes from the peers."""
         private = X25519PrivateKey.from_private_bytes(secret.channel_secret)
         envelopes, unseal = {}, {}
         for peer in keys:
@@ -350,12 +351,12 @@ class SiteSum:
             plain = AESGCM(secret.unseal[dealer]).decrypt(_NONCE, envelope, aad)
         except InvalidTag:
             raise ProtocolError(
-                f"the shares of site {dealer} for site {self.name} do not open: altered"
+                f"the shares of site {dealer} for site {self.name} do not open; they were altered"
             ) from None
         return bytearray(plain[: shamir.SHARE_BYTES]), bytearray(plain[shamir.SHARE_BYTES :])
 
     def _masked_input(self, dealers: Iterable[str], secret: _Secrets) -> bytearray:
-        """Return the encoded masked input; the array itself is gone when the signed copy is made."""
+        """Return the encoded masked input; the array is released before the signed copy is made."""
         assert self._vector is not None, "the vector is kept until it was masked"
         private = X25519PrivateKey.from_private_bytes(secret.mask_secret)
         added = [self_mask(secret.seed, self.parameters, self.name)]
@@ -394,7 +395,7 @@ class SiteSum:
         )
 
     def _check_agreements(self, request: AgreementList) -> None:
-        """Refuse unless t survivors signed the very set that this site signed."""
+        """Refuse unless t survivors signed exactly the set that this site signed."""
         agreed = survivors_hash(self.parameters, self._survivors)
         signers = set()
         for data in request.agreements:
@@ -414,14 +415,14 @@ class SiteSum:
     def _check_group(
         self, what: str, names: Iterable[str], within: Iterable[str] | None = None
     ) -> tuple[str, ...]:
-        """Return ``names`` in roster order if they are t or more, all of ``within``, this site among them."""
+        """Return ``names`` in roster order; refuse fewer than t, any outside ``within``, or without self."""
         group = self.parameters.roster.in_order(names)
         if within is not None and (strangers := set(names) - set(within)):
             raise ProtocolError(
-                f"site {self.name} cannot accept that {listed(strangers)} {what}: not in the round before"
+                f"site {self.name} cannot accept that {listed(strangers)} {what}: not in the previous round"
             )
         if self.name not in group:
-            raise ProtocolError(f"site {self.name} is not among those said to have {what}: it is left out")
+            raise ProtocolError(f"site {self.name} is not among the sites listed as having {what}: excluded")
         # defence: enough-agreements-end-to-end
         if len(group) < self.parameters.roster.threshold:
             raise ProtocolError(
@@ -431,14 +432,14 @@ class SiteSum:
         return group
 
 
-# What is expected in each round after the first, and how it is answered.
+# The expected message of each round after the first, and its handler.
 _REQUESTS: Final[tuple[tuple[type[Message], Callable[..., bytes]], ...]] = (
     (KeyList, SiteSum._share_keys),
     (ShareList, SiteSum._mask_input),
     (SurvivorList, SiteSum._agree),
     (AgreementList, SiteSum._unmask),
 )
-# Numbers of answers given: all up to the masked input; and what stands for a sum that was left.
+# Values of the round counter: masked input sent; sum abandoned.
 _MASKED: Final = 3
 _LEFT: Final = -1
 
@@ -466,6 +467,6 @@ def _check_membership(parameters: SumParameters, identity: Identity, name: str) 
 def _check_vector(parameters: SumParameters, vector: NDArray[np.uint64], name: str) -> None:
     if vector.dtype != np.uint64 or vector.shape != (parameters.length,):
         raise InputError(
-            f"site {name}: the vector to be summed needs {parameters.length} words of type uint64, "
+            f"site {name}: the vector to be summed must have {parameters.length} words of type uint64, "
             f"got shape {vector.shape} of type {vector.dtype}"
         )

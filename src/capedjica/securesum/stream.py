@@ -1,4 +1,4 @@
-"""A cryptographic stream of 64-bit words: AES-256 in counter mode, keyed once."""
+"""A cryptographic stream of 64-bit words: AES-256 in counter mode under one key."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _ZEROS: Final = bytes(8 * _CHUNK)
 class Keystream:
     """Successive words of the AES-256-CTR key stream, as little-endian unsigned 64-bit integers.
 
-    The same key always gives the same words, whatever the sizes they are asked for in: this is what
-    lets two sites that share a key derive the same mask. A key must serve one stream only.
+    The same key always gives the same words, regardless of the request sizes, so two sites that share a key
+    derive the same mask. A key must be used for one stream only.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Keystream:
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a stream key has {KEY_BYTES} bytes, got {len(key)}")
+            raise ValueError(f"a stream key must have {KEY_BYTES} bytes, got {len(key)}")
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def fill(self, out: NDArray[np.uint64]) -> None:

@@ -1,1 +1,1 @@
-"""Small tools that know nothing of studies: settings files, locks, logs, text for people, files that last."""
+"""General-purpose utilities: settings files, locks, logs, text output, atomic writes and confinement."""

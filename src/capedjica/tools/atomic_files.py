@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, and that outlast a loss of power."""
+"""Atomic and durable writing of files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from capedjica.errors import InputError
 
 
 class TakenError(InputError):
-    """A file is in the place of a new one."""
+    """A new file cannot be created because one already exists."""
 
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Say in words what cannot be written, and why not."""
+    """Convert OSError to an InputError that names what cannot be written, and why."""
     try:
         yield
     except OSError as error:
@@ -29,19 +29,20 @@ def writing(what: object) -> Iterator[None]:
 
 @contextmanager
 def whole_file(path: Path, *, mode: int = 0o666, new: bool = False) -> Iterator[IO[bytes]]:
-    """Give a file to write into, which gets its name when it is complete and on disk; OSError if it cannot.
+    """Yield a file to write to, which is moved to ``path`` when it is complete and on disk.
 
-    Until then it is a hidden draft beside its place, another one for each writer. An error removes the draft;
-    that of a process that was killed is removed by the next writer of the same file.
+    Until then it is a hidden draft in the same folder, with a different name for each writer. An error
+    removes the draft; the draft of a killed process is removed by the next writer of the same file. Raises
+    OSError if the file cannot be written.
 
     Parameters
     ----------
     path : Path
-        Its place. A file that is there is replaced.
+        The path of the file. An existing file is replaced.
     mode : int
-        Who may read it, from its first byte on; the umask takes away from it.
+        Permissions from the first byte on, subject to the umask.
     new : bool
-        Refuse to replace a file, by TakenError; also one that another process writes at the same time.
+        Raise TakenError instead of replacing a file, even one that another process writes concurrently.
     """
     _sweep(path)
     with _new_draft(path, mode) as file:
@@ -62,21 +63,21 @@ def whole_file(path: Path, *, mode: int = 0o666, new: bool = False) -> Iterator[
 
 
 def _new_draft(path: Path, mode: int) -> IO[bytes]:
-    """Open a draft that is locked until it is closed, or until its process ends, however it ends."""
+    """Open a draft that stays locked until it is closed or its process ends."""
     while True:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         file = open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115
-        # Where a file system has no locks nothing is swept.
+        # On a file system without locks no drafts are removed.
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        # Another writer may have swept it before it was locked.
+        # Another writer may have removed it before it was locked.
         if draft.exists():
             return file
         file.close()
 
 
 def _sweep(path: Path) -> None:
-    """Remove the drafts of a file that no process holds any more."""
+    """Remove drafts of a file that are no longer held by any process."""
     drafts = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.part")
     with suppress(OSError):
         for name in filter(drafts.fullmatch, os.listdir(path.parent)):
@@ -86,7 +87,7 @@ def _sweep(path: Path) -> None:
 
 
 def _link(draft: Path, path: Path) -> None:
-    """Give a draft its name; unlike a rename, a link fails where that is taken."""
+    """Move a draft to its final path; unlike a rename, a link fails if the path exists."""
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -95,13 +96,13 @@ def _link(draft: Path, path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes, *, mode: int = 0o666, new: bool = False) -> None:
-    """Write what a file holds, as :func:`whole_file` does."""
+    """Write the content of a file atomically (see :func:`whole_file`)."""
     with whole_file(path, mode=mode, new=new) as file:
         file.write(content)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk: those of new files are not when the files are."""
+    """Wait until the entries of a folder are on disk, which syncing the files alone does not ensure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -110,7 +111,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a file, whole or not at all, that nobody else can read from its first byte on; durably."""
+    """Write a file atomically and durably, readable by its owner only from the first byte on."""
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         # defence: enrolment-is-private

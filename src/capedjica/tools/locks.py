@@ -1,4 +1,4 @@
-"""One process at a time."""
+"""File locks between processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from capedjica.tools.atomic_files import writing
 
 
 class BusyError(InputError):
-    """Another process holds what is wanted."""
+    """Another process holds the lock."""
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds a file; nothing is made where it is missing."""
+    """Return whether a process holds a lock file; a missing file is not created."""
     if not path.exists():
         return False
     try:
@@ -28,9 +28,9 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold a file, made where it is missing; BusyError with ``busy`` while another process does.
+    """Hold a lock file, created if missing; raise BusyError with ``busy`` if another process holds it.
 
-    The operating system lets go of it when the process ends, however it ends.
+    The operating system releases the lock when the process ends, however it ends.
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

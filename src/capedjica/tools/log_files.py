@@ -1,4 +1,4 @@
-"""Logs of a run and of its sites, on which nothing depends."""
+"""Log files of a run and of its sites; a run continues even if they cannot be written."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 
 from capedjica.tools.atomic_files import writing
 
-# No name of a module begins so: what goes into FLARE's logs, and what must not, is told apart by it.
+# No module name starts with this prefix; it marks messages that must not enter FLARE's logs.
 PRIVATE_LOGS: Final = "capedjica-site"
 
 
 @contextmanager
 def logged(name: str, path: Path, *, private: bool = False) -> Iterator[None]:
-    """Write what is logged under a name into a file; of a private one nobody but its owner reads a line.
+    """Write the messages of a logger to a file; a private file is readable by its owner only.
 
-    Inside of another such context for the same file, that one does it.
+    Within another such context for the same file, this does nothing.
     """
     logger = logging.getLogger(name)
     if any(isinstance(one, _LogFile) and one.path == path.absolute() for one in logger.handlers):
@@ -42,14 +42,14 @@ def logged(name: str, path: Path, *, private: bool = False) -> Iterator[None]:
 
 
 def _make_private(path: Path) -> None:
-    """Let nobody but its owner read a file, from before its first byte on."""
+    """Make a file readable by its owner only, before its first byte is written."""
     with writing(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         path.chmod(0o600)
 
 
 class _LogFile(logging.FileHandler):
-    """A log on which nothing depends: on a full disk lines are lost, and the run goes on."""
+    """A log file whose write errors are ignored: on a full disk lines are lost and the run continues."""
 
     @property
     def path(self) -> Path:
@@ -57,14 +57,14 @@ class _LogFile(logging.FileHandler):
         return Path(self.baseFilename)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Lose the line."""
+        """Ignore the error; the line is lost."""
 
     def close(self) -> None:
-        """Close the file, and lose what could not be written."""
+        """Close the file; lines that could not be written are lost."""
         with suppress(OSError):
             super().close()
 
 
 def private_log(site: str) -> logging.Logger:
-    """Return where to log what may name people: nobody but the site may read it."""
+    """Return the logger for messages that may name participants; only the site may read them."""
     return logging.getLogger(f"{PRIVATE_LOGS}.{site}")

@@ -1,4 +1,4 @@
-"""Tables, headings and paragraphs for a terminal: no number is ever shortened."""
+"""Tables, headings and paragraphs for a terminal; numbers are never truncated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def show_heading(text: str, console: Console) -> None:
 
 
 def show_paragraph(text: str, console: Console, style: str = "") -> None:
-    """Print words, indented; they wrap between words at the terminal's width and are taken as they are."""
+    """Print an indented paragraph, wrapped between words at the terminal's width, without markup."""
     lines = textwrap.fill(
         text,
         console.width,
@@ -30,9 +30,9 @@ def show_paragraph(text: str, console: Console, style: str = "") -> None:
 def show_table(
     columns: list[str], rows: list[list[str]], console: Console, strong: int | None = None
 ) -> None:
-    """Print a table; ``strong`` is the row that matters most.
+    """Print a table; the row ``strong`` is printed in bold.
 
-    Where the terminal is too narrow, the first column gets lines of its own: nothing is ever cut short.
+    If the terminal is too narrow, the first column is printed on separate lines; nothing is truncated.
     """
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     narrow = 2 * len(widths) + sum(widths) > console.width

@@ -1,23 +1,23 @@
-"""Words of others, made safe to show; and numbers of things."""
+"""Text helpers: sanitised output of untrusted text, and counts with a plural."""
 
 from __future__ import annotations
 
 from typing import Final
 
-# Words of others are quoted up to this length.
+# Untrusted text is quoted up to this length.
 _LONGEST: Final = 200
 
 
 def counted(number: int, thing: str) -> str:
-    """Return how many there are of a thing that is named in the singular: "1 release", "1,200 releases"."""
+    """Return a count with its noun, given in the singular: "1 release", "1,200 releases"."""
     return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def printable(text: str, *, exactly: bool = False) -> str:
-    """Return others' words as a terminal may show them: on one line, and nothing that it would obey.
+    """Return untrusted text that is safe to print: on one line, without control characters.
 
-    They are cut to what a person reads. ``exactly`` is for names by which something is to be found: all of it
-    stays, and what does not print is escaped.
+    Long text is truncated. With ``exactly``, for names that must identify something, the whole text is kept
+    and unprintable characters are escaped.
     """
     if exactly:
         return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

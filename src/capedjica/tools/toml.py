@@ -1,4 +1,4 @@
-"""Settings files for people: read strictly, all problems named at once, a misspelt key put right."""
+"""Strict reading of TOML settings files: all problems are listed at once, with suggestions for typos."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN: Final = {
     "array": "a list",
 }
 _BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
-# A value is quoted to people up to this length.
+# Values are quoted in messages up to this length.
 _LONGEST_QUOTE: Final = 60
 _Content = TypeVar("_Content", bound=msgspec.Struct)
 
@@ -33,10 +33,10 @@ _Content = TypeVar("_Content", bound=msgspec.Struct)
 def read_toml(
     path: str | os.PathLike[str], kind: type[_Content], schema: int | None = None, expected: str = ""
 ) -> _Content:
-    """Read a TOML file into a struct; InputError lists all that is wrong with it.
+    """Read a TOML file into a struct; raise InputError with a list of all problems.
 
-    A file made for another ``schema`` is refused as such, whatever else it holds. ``expected`` says what to
-    give instead of a file that cannot be read.
+    A file with another ``schema`` is refused for that reason, whatever else it contains. ``expected`` is the
+    advice shown if the file cannot be read.
     """
     file = Path(path)
     table = parse_toml(file, expected)
@@ -52,35 +52,35 @@ def read_toml(
 
 
 def check_schema(file: Path, table: dict[str, Any], *known: int) -> int:
-    """Return the schema that a file was made for, the last known if it does not say; refuse another."""
+    """Return the schema of a file, the last known one if not stated; refuse an unknown schema."""
     schema = table.get("schema", known[-1])
     if schema not in known or isinstance(schema, bool):
         raise InputError(
-            f"{file}: schema must be {' or '.join(map(str, known))}, got {_quoted(schema)}: "
-            "made for another version of capedjica"
+            f"{file}: schema must be {' or '.join(map(str, known))}, got {_quoted(schema)}; "
+            "the file was made for another version of capedjica"
         )
     return int(schema)
 
 
 def parse_toml(file: Path, expected: str = "") -> dict[str, Any]:
-    """Return the tables of a file; InputError if it is not TOML, or with what was expected if not there."""
+    """Return the tables of a TOML file; raise InputError, with the advice ``expected`` if it is missing."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         advice = f"; {expected}" if expected else ""
         raise InputError(f"{file} cannot be read: {error.strerror}{advice}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{file} is not a text file (UTF-8)") from None
+        raise InputError(f"{file} is not a UTF-8 text file") from None
     except RecursionError:
-        raise InputError(f"{file} is not a settings file: brackets inside brackets without end") from None
+        raise InputError(f"{file} is not a settings file: brackets are nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError, and numbers of thousands of digits
         raise InputError(f"{file} is not valid TOML: {printable(str(error))}") from None
 
 
 def toml_value(value: Any) -> str:
-    """Return a value as TOML has it: as JSON does, but for tables and one character that TOML wants escaped.
+    """Return a value in TOML syntax: as in JSON, except for tables and one character that TOML escapes.
 
-    Structs are tables on one line, without what is as by default.
+    Structs become inline tables without fields that have their default value.
     """
     if isinstance(value, msgspec.Struct):
         given = {
@@ -102,14 +102,14 @@ def listed(what: str, found: list[str]) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return what was probably meant, or all that is known."""
+    """Return a suggestion of the closest known word, or the list of all known words."""
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
 
 
 def problems(table: dict[str, Any], kind: type[msgspec.Struct], where: str = "") -> list[str]:
-    """Return what is wrong with a table that is to become a struct: unknown, missing and unfit keys."""
+    """Return the problems of a table to be converted to a struct: unknown, missing and invalid keys."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     found = [
         f"{where}{_key(key)} is not a known key; {suggestion(key, fields)}"
@@ -143,14 +143,14 @@ def _unfit(value: Any, kind: Any, place: str) -> list[str]:
 
 
 def _choices(kind: Any) -> list[str]:
-    """Return the words that a type allows, wherever they stand in it."""
+    """Return the string choices that a type allows, at any level of nesting."""
     if get_origin(kind) is Literal:
         return [choice for choice in get_args(kind) if isinstance(choice, str)]
     return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
 def _plain(text: str, choices: list[str]) -> str:
-    """Return a message of msgspec in the words of TOML."""
+    """Return an error message of msgspec in TOML terms."""
     text = re.sub(r"( - at `.*|, got .*)", "", text)
     words = _PLAIN | ({"str": " or ".join(map(repr, choices))} if choices else {})
 

@@ -1,4 +1,4 @@
-"""The version of this package, for people: what parties of a study must share is the protocol's."""
+"""The version of this package; parties of a study must share the protocol version, not this one."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def test_a_site_whose_clock_is_a_day_slow_is_told_and_cannot_connect(tmp_path):
             told = command("site", "start", parties.home("s2").folder)
             parties.start("s2")
         assert told.returncode == 2
-        assert "it is slow" in " ".join(told.stderr.split())
+        assert "set the clock" in " ".join(told.stderr.split())
         parties.start(*OTHERS)
         parties.run(wait=40.0)
         audit(parties, OTHERS)

@@ -30,6 +30,6 @@ def test_a_path_that_flare_would_not_understand_is_refused(tmp_path, name):
     place.mkdir()
     program = processes.Program("carrier", ("true",), str(place))
     for begin in (processes.start, processes.supervise):
-        with pytest.raises(InputError, match="cannot work with a path"):
+        with pytest.raises(InputError, match="does not support paths with spaces"):
             begin(place, [program])
     assert list(place.iterdir()) == []

@@ -131,7 +131,7 @@ def test_a_message_that_is_not_bytes_is_not_recorded(ledger, wrong):
 
 
 def test_a_message_cannot_use_its_own_ledger(ledger):
-    with pytest.raises(LedgerError, match="must not use the ledger"):
+    with pytest.raises(LedgerError, match="make_message must not use the ledger"):
         ask(ledger, make_message=lambda: ask(ledger, slot=1))
     assert spent(ledger) == 0.0
     assert ledger.verify_chain() == 4
@@ -259,11 +259,11 @@ def test_time_points_are_charged_as_such_and_a_whole_subject_stands_beside_them(
         assert sample.subject_epsilon == pytest.approx(gaussian_epsilon(30 * 0.1, DELTA), rel=1e-6)
         assert overall.mu2 == pytest.approx(0.05**2 + 0.1**2)
         assert overall.subject_mu2 == pytest.approx(0.05**2 + 900 * 0.1**2)
-        assert "each person epsilon" in str(subject)
-        assert f"each single time point epsilon {round_up(sample.epsilon)} (a whole person" in str(sample)
+        assert "for each participant at delta" in str(subject)
+        assert f"epsilon {round_up(sample.epsilon)} for each single time point (" in str(sample)
         first, second = reopened.outbox()
-        assert "cost each person epsilon" in str(first)
-        assert "cost each single time point epsilon" in str(second)
+        assert " for each participant at delta" in str(first)
+        assert " for each single time point (" in str(second)
         reopened.export(tmp_path / "all.json")
         written = json.loads((tmp_path / "all.json").read_text())
         assert written["studies"][other.hex()]["neighbour"] == "sample"
@@ -396,7 +396,7 @@ def test_totals_and_outbox_tell_what_left(ledger):
     assert [item.aborted for item in outbox] == [False, True, False]
     assert outbox[0].participants == tuple(sorted(SITES))
     text = str(outbox[1])
-    for word in ("UTC", "Resting state", "gradient", "5 numbers", "40 bytes", "aborted"):
+    for word in ("UTC", "Resting state", "gradient", "5 values", "40 bytes", "aborted"):
         assert word in text
 
 
@@ -524,7 +524,7 @@ def test_a_sites_own_identity_signs_the_head(site):
 
 
 def test_the_head_needs_a_second_place(site):
-    with pytest.raises(InputError, match="second place"):
+    with pytest.raises(InputError, match="head_path must differ"):
         site.open(head_path=site.path)
 
 

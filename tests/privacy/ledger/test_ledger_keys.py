@@ -76,7 +76,7 @@ def test_keys_follow_one_another(site, spent):
 
 def test_the_old_key_opens_it_no_more(site, spent):
     hand_over(site)
-    with pytest.raises(WrongKeyError, match="which has another since 20"):
+    with pytest.raises(WrongKeyError, match="whose key was changed on 20"):
         site.open()
     with pytest.raises(WrongKeyError):
         site.open(**NEWER.opens)
@@ -164,9 +164,9 @@ def test_a_change_that_the_old_key_did_not_sign(site, spent, monkeypatch):
 
 
 def test_only_the_holder_of_the_old_key_hands_over(site, spent):
-    with pytest.raises(InputError, match="not the one that signs this ledger"):
+    with pytest.raises(InputError, match="not the key that signs this ledger"):
         hand_over(site, old=NEWER.public)
-    with pytest.raises(InputError, match="must be another one"), site.open() as ledger:
+    with pytest.raises(InputError, match="must differ from the old key"), site.open() as ledger:
         ledger.change_key(storage_key=STORAGE_KEY, old=OLD, new=OLD)
     with site.open() as ledger:
         assert (ledger.totals(), ledger.entries()) == (spent[0], spent[2])

@@ -118,4 +118,4 @@ def test_a_forked_child_cannot_answer_with_its_parents_masks():
     result = subprocess.run(
         [sys.executable, "-c", FORK], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert result.stdout.startswith("StorageError a ledger does not survive a fork")
+    assert result.stdout.startswith("StorageError a ledger cannot be used after a fork")

@@ -146,7 +146,7 @@ def test_two_agents_of_a_study_do_not_run_at_once(ready):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == FINAL_CODE
         (line,) = done.stderr.splitlines()
-        assert "is in use already: another process listens there" in line
+        assert "is already in use: another process listens there" in line
         # The first one's token stays good.
         assert standing(agent.kit) is not None
 

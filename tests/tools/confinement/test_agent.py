@@ -126,7 +126,7 @@ def test_nothing_is_claimed_that_would_hold_for_one_thread_only():
     with socket.create_server(("127.0.0.1", 0)) as server:
         done = run_python(THREADS, server.getsockname()[1])
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("the network as it was")
+    assert done.stdout.startswith("the network is unchanged")
 
 
 MEMORY = """
@@ -176,8 +176,8 @@ def test_an_agent_of_two_users_is_told_which_network_it_was_started_in(monkeypat
         said[" ".join(sorted(found))] = agent.isolate_agent(knows_users=True)
     assert asked == [False] * 3
     assert said["lo"].startswith("no network, by the empty network namespace that it was started in")
-    assert said["eth0 lo"].startswith("the network as it was")
-    assert said["unknown"].startswith("the network as it was")
+    assert said["eth0 lo"].startswith("the network is unchanged")
+    assert said["unknown"].startswith("the network is unchanged")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can unshare")

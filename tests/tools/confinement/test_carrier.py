@@ -35,9 +35,9 @@ def test_root_gives_the_program_the_account_that_was_named(machine):
     machine()
     found = strongest("carrier", [], "seed")
     assert (found.kind, found.uid, found.gid) == ("user", 950, 951)
-    assert found.words == "a user of its own (950) and Landlock, ABI 7"
+    assert found.words == "its own user (950) and Landlock, ABI 7"
     machine(abi=0)
-    assert strongest("carrier", [], "seed").words == "a user of its own (950)"
+    assert strongest("carrier", [], "seed").words == "its own user (950)"
 
 
 def test_root_gives_the_program_a_number_that_nobody_has(machine, monkeypatch):
@@ -61,11 +61,11 @@ def test_root_gives_the_program_a_number_that_nobody_has(machine, monkeypatch):
 def test_a_machine_may_have_no_number_left(machine, monkeypatch):
     machine()
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: User(uid, uid))
-    with pytest.raises(InputError, match="all user numbers from 61184 to 65519 are taken"):
+    with pytest.raises(InputError, match="all user IDs from 61184 to 65519 are in use"):
         strongest(None, [], "a")
 
 
-@pytest.mark.parametrize(("account", "why"), [("nobody-here", "no user account"), ("root", "is root's")])
+@pytest.mark.parametrize(("account", "why"), [("nobody-here", "no user account"), ("root", "is root, which")])
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_an_account_that_is_missing_or_roots_is_refused(machine, account, why, uid):
     machine(uid=uid)
@@ -94,7 +94,7 @@ def test_who_is_not_root_uses_landlock_if_there_is_any(machine):
     machine(uid=950, abi=0)
     found = strongest(None, [], "seed")
     assert found.kind == "none"
-    assert found.words == "nothing: this system has no Landlock, and only root can give it a user of its own"
+    assert found.words == "nothing: this system has no Landlock, and only root can give it its own user"
 
 
 def test_who_is_not_root_cannot_use_another_account(machine):

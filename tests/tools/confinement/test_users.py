@@ -70,7 +70,7 @@ def test_what_another_user_can_read_is_tried(wrapper, package, public):
     kind, uid, words = done.stdout.strip().split(";")
     rules = f" and Landlock, ABI {landlock.abi()}" if landlock.abi() else ""
     assert kind == "user"
-    assert words == f"a user of its own ({uid}){rules}"
+    assert words == f"its own user ({uid}){rules}"
 
 
 def test_what_another_user_cannot_read_is_named(wrapper, package, public):
@@ -78,7 +78,7 @@ def test_what_another_user_cannot_read_is_named(wrapper, package, public):
     closed.mkdir(mode=0o700)
     (closed / "kit").touch()
     done = run_python(STRONGEST, closed / "kit", wrapper=wrapper, package=package)
-    why = f"another user cannot read {closed}/kit: it lies under {closed}, which only its owner can enter"
+    why = f"another user cannot read {closed}/kit: it is inside {closed}, which only its owner can enter"
     assert why in done.stdout
     assert not done.stdout.startswith("user")
 
@@ -90,5 +90,5 @@ def test_an_interpreter_that_only_root_can_read_is_named():
         pytest.skip("everybody can read this interpreter, or this is not root")
     assert users.obstacle(NOBODY, NOBODY, []) == (
         f"another user cannot read the interpreter {interpreter}: "
-        f"it lies under {closed[0]}, which only its owner can enter"
+        f"it is inside {closed[0]}, which only its owner can enter"
     )

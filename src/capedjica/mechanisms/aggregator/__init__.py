@@ -1,1 +1,1 @@
-"""What the aggregator does for a private mean: ask, add up, go on without lost sites."""
+"""The aggregator's side of private means: requests, summation, and continuing without lost sites."""

@@ -1,4 +1,4 @@
-"""How the aggregator makes a block: the sites are invited, and the secure sum adds up their masks."""
+"""Preparation of a block by the aggregator: invite the sites and compute the secure sum of their masks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from capedjica.securesum.parameters import SumParameters
 
 
 class OpenBlock:
-    """The slots of a block that are still to be used, and the sum of each one's masks.
+    """The unused slots of a block, and the sum of the masks of each slot.
 
     Parameters
     ----------
     contract : Contract
-        What was agreed.
+        The agreed contract.
     begin : Begin
         The block.
     participants : tuple of str
-        Those whose masks are in the sum.
+        The sites whose masks are in the sum.
     total : array of uint64, optional
-        The sum; without a secure sum there are no masks.
+        The sum of the masks; without a secure sum there are no masks.
     """
 
     def __init__(
@@ -49,22 +49,22 @@ class OpenBlock:
 
     @property
     def unused(self) -> list[SlotPlan]:
-        """The slots that are left."""
+        """The unused slots."""
         return self.begin.slots[self._next :]
 
     def serves(self, stage: int) -> bool:
-        """Whether a slot for this stage is left; slots of earlier stages are passed over for good."""
+        """Return whether a slot for this stage is left; :meth:`take` skips slots of earlier stages."""
         return any(slot.stage == stage for slot in self.unused)
 
     def take(self, stage: int) -> int:
-        """Use up the next slot for this stage."""
+        """Return the next slot for this stage and mark it as used."""
         while self.begin.slots[self._next].stage != stage:
             self._next += 1
         self._next += 1
         return self._next - 1
 
     def plan(self, slot: int) -> ReleasePlan:
-        """Return what every participant does in a slot."""
+        """Return the release plan of a slot."""
         return self._layout.plan(slot, self.participants)
 
     def masks(self, slot: int) -> NDArray[np.uint64]:
@@ -73,24 +73,24 @@ class OpenBlock:
 
 
 class BlockMaking:
-    """One attempt to make a block.
+    """One attempt to prepare a block.
 
-    It may run in a thread of its own beside a release, so it keeps what it learns of the sites to itself
-    until the aggregator asks for the result.
+    It may run in its own thread during a release, so failures of sites are recorded here and reported only
+    when the aggregator requests the result.
 
     Parameters
     ----------
     contract : Contract
-        What was agreed.
+        The agreed contract.
     exchange : callable
-        Sends bytes to sites by name and returns the answers that came back in time.
+        Sends bytes to sites by name and returns the answers received in time.
     begin : Begin
-        The block to make.
+        The block to prepare.
 
     Attributes
     ----------
     missing : tuple of str
-        The sites because of which the attempt was given up.
+        The sites whose failure ended the attempt.
     """
 
     def __init__(self, contract: Contract, exchange: Exchange, begin: Begin) -> None:
@@ -102,20 +102,20 @@ class BlockMaking:
 
     @property
     def refusals(self) -> Mapping[str, str]:
-        """Why sites did not answer as they should."""
+        """The reasons why sites did not give a valid answer."""
         return self._conversation.refusals
 
     def start(self, worker: Executor) -> Self:
-        """Begin the attempt in another thread."""
+        """Start the attempt in another thread."""
         self._future = worker.submit(self._make)
         return self
 
     def result(self) -> OpenBlock | None:
-        """Make the block, or wait until it is made; None if sites were lost on the way."""
+        """Prepare the block, or wait until it is ready; return None if sites were lost."""
         return self._make() if self._future is None else self._future.result()
 
     def abandon(self) -> None:
-        """Return when no more messages of an attempt in another thread will be sent."""
+        """Cancel an attempt in another thread, and return when it sends no more messages."""
         self._abandoned.set()
         if self._future is not None:
             wait([self._future])
@@ -129,7 +129,7 @@ class BlockMaking:
         return OpenBlock(self._contract, self._begin, participants) if participants else None
 
     def _ask(self, questions: Mapping[str, Question]) -> dict[str, bytes]:
-        """Return the sites' messages of the secure sum; an answer about another block is as good as none."""
+        """Return the sites' messages of the secure sum, ignoring answers about another block."""
         answers = self._conversation.ask(questions, SumAnswer)
         return {name: answer.data for name, answer in answers.items() if answer.block == self._begin.block}
 
@@ -149,8 +149,8 @@ class BlockMaking:
                 self._note_missing(self._begin.invited, accepted)
                 return None
             if total.done:
-                # A survivor that did not finish does not know the participants, so it would refuse every
-                # release: the block is usable only if all its survivors are still there.
+                # A survivor that did not finish does not know the participants and would refuse every
+                # release, so the block is usable only if all its survivors finished.
                 if not set(total.survivors) <= accepted:
                     self._note_missing(total.survivors, accepted)
                     return None
@@ -163,7 +163,7 @@ class BlockMaking:
         self.missing = tuple(name for name in expected if name not in present)
 
     def _feed(self, total: AggregatorSum, name: str, data: bytes) -> bool:
-        """Hand a site's message to the secure sum; whether it was accepted."""
+        """Pass a site's message to the secure sum; return whether it was accepted."""
         try:
             total.receive(data)
         except ProtocolError as error:

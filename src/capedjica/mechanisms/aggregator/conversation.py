@@ -1,4 +1,4 @@
-"""How the aggregator talks to the sites: a question to each, and of the answers only those that fit."""
+"""Requests of the aggregator to the sites, and validation of their answers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Conversation:
     Parameters
     ----------
     contract : Contract
-        What all parties agreed on.
+        The agreed contract.
     exchange : callable
-        Sends bytes to sites by name and returns the answers that came back in time.
+        Sends bytes to sites by name and returns the answers received in time.
 
     Attributes
     ----------
     refusals : dict
-        Why each site that did not answer as it should did not, the last time.
+        The most recent reason for each site that did not give a valid answer.
     """
 
     def __init__(self, contract: Contract, exchange: Exchange) -> None:
@@ -37,8 +37,8 @@ class Conversation:
     def ask(self, questions: Mapping[str, Question], expected: type[_Answer]) -> dict[str, _Answer]:
         """Return the answers of the expected kind.
 
-        As good as none are a refusal, a broken message, and what the site did not sign as its answer to
-        exactly this question.
+        A refusal, a malformed message, or a message not signed by the site as its answer to exactly this
+        question counts as no answer.
         """
         sent = {name: encode(question) for name, question in questions.items()}
         replies = self._exchange(sent)
@@ -53,7 +53,7 @@ class Conversation:
     def take(
         self, name: str, question: bytes, data: bytes, expected: type[_Answer], answers: dict[str, _Answer]
     ) -> None:
-        """Put what came for a question among the answers, or why not among the refusals."""
+        """Add a valid reply to the answers, or the reason why it is not valid to the refusals."""
         try:
             reply = read_reply(data, self._contract, name, question_hash(question))
         except ProtocolError as error:
@@ -65,4 +65,4 @@ class Conversation:
         elif isinstance(reply, expected):
             answers[name] = reply
         else:
-            self.refusals[name] = f"answered with {type(reply).__name__}, expected {expected.__name__}"
+            self.refusals[name] = f"it answered with {type(reply).__name__}, expected {expected.__name__}"

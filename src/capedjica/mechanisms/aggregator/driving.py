@@ -1,7 +1,7 @@
-"""The aggregator's side of private means: it drives, adds up, and is trusted with nothing.
+"""The aggregator's side of private means: runs the releases and adds up the answers, without being trusted.
 
-It talks to the sites through one function, ``exchange``: messages by site in, answers of those that answered
-in time out. What carries them (a function call, a network) is not its business.
+It communicates with the sites through one function, ``exchange``, which takes messages by site and returns
+the answers received in time. The transport (a function call or a network) is not its concern.
 """
 
 from __future__ import annotations
@@ -50,39 +50,39 @@ __all__ = ["Aggregator", "Exchange"]
 class Aggregator:
     """Runs the releases of a contract, one private mean at a time.
 
-    Without ``ahead`` a block of masks is made for as many coming releases as fit into it, before the first
-    of them. With ``ahead`` the first block is for one release only, and while the sites compute that one
-    the next block, for as many as fit, is made in another thread; and so on. A block made ahead that failed
-    is found out when it is needed. When a site is lost in a release, both blocks are given up, and what is
-    left of the budget is spread over the releases that are left.
+    Without ``ahead``, a block of masks is prepared before the first of as many releases as fit into it. With
+    ``ahead``, the first block is for one release only; while the sites compute that release, the next block,
+    for as many releases as fit, is prepared in another thread, and so on. A failure of a block prepared ahead
+    is detected when the block is needed. When a site is lost during a release, both blocks are discarded, and
+    the remaining budget is distributed over the remaining releases.
 
     Parameters
     ----------
     contract : Contract
-        What all parties agreed on.
+        The agreed contract.
     exchange : callable
-        Sends bytes to sites by name and returns the answers that came back in time.
+        Sends bytes to sites by name and returns the answers received in time.
     noise : NoiseSource, optional
-        For ``mechanism="pooled"``, where the aggregator is the trusted curator who adds the noise.
+        For ``mechanism="pooled"``, where the aggregator is the trusted curator that adds the noise.
     done : sequence of ReleaseRecord
-        What an earlier aggregator of the same contract made, before it was interrupted.
+        The releases of an earlier aggregator of the same contract that was interrupted.
     n_done : sequence of int
-        How many means of each stage it completed.
+        Number of means of each stage that it completed.
     ahead : bool
-        Whether to make blocks while the sites compute; ``exchange`` is then called from two threads at once.
+        Whether to prepare blocks while the sites compute; ``exchange`` is then called from two threads.
     on_event : callable, optional
-        Told what is about to be done (:class:`Event`), in the thread of the caller.
+        Called with each :class:`Event` before it happens, in the thread of the caller.
     standing : Standing, optional
-        What is remembered of the sites, by an earlier aggregator too; by default nothing yet.
+        The record of the sites, possibly of an earlier aggregator; empty by default.
 
     Attributes
     ----------
     releases : list of ReleaseRecord
-        What was made so far, in order.
+        The releases so far, in order.
     refusals : dict
-        Why each site that did not answer as it should did not, the last time.
+        The most recent reason for each site that did not give a valid answer.
     standing : Standing
-        What is remembered of the sites.
+        The record of the sites.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Aggregator:
     ) -> None:
         if contract.mechanism == "pooled":
             if noise is None:
-                raise InputError("mechanism 'pooled' needs the curator's source of noise")
+                raise InputError("mechanism 'pooled' needs the curator's source of noise, got None")
             if noise.secure == contract.insecure_noise:
                 raise InputError("the curator's noise and the contract disagree on whether noise is seeded")
         self.contract = contract
@@ -119,7 +119,7 @@ class Aggregator:
         self._informed: Collection[str] = ()
 
     def publish(self, data: bytes) -> None:
-        """Hand public data to all sites for the releases that follow, in place of any published before."""
+        """Send public data to all sites for later releases, replacing the data published before."""
         self._published = data
         self._hello()
         if self._block is not None and not self._knows_what_is_published(self._block):
@@ -138,14 +138,14 @@ class Aggregator:
         Raises
         ------
         ProtocolError
-            If too few sites are left, naming the missing.
+            If too few sites are left; the message names the missing sites.
         BudgetExceededError
-            If the stage was asked for more often than agreed, or the budget does not allow it.
+            If the stage was requested more often than agreed, or the budget does not allow it.
         """
         if self._done[stage] >= self.contract.stages[stage].count:
             raise BudgetExceededError(
-                f"'{self._query(stage).label}' was agreed on {self.contract.stages[stage].count} times; "
-                "it cannot be asked once more"
+                f"the contract allows {self.contract.stages[stage].count} releases of "
+                f"'{self._query(stage).label}'; it cannot be requested again"
             )
         for _ in range(MAX_ATTEMPTS):
             if self._block is None or not self._block.serves(stage):
@@ -160,14 +160,14 @@ class Aggregator:
         raise ProtocolError(f"'{self._query(stage).label}' failed {MAX_ATTEMPTS} times: {self._blame()}")
 
     def charged(self) -> dict[str, float]:
-        """Ask the sites for the mu^2 that their ledgers have charged to this contract."""
+        """Return the mu^2 that the ledger of each site has charged to this contract."""
         if not self.contract.protects:
             return dict.fromkeys(self._wanted(), math.inf)
         total = self.contract.total_mu
         return {name: status.spent * total[name] ** 2 for name, status in self._hello().items()}
 
     def close(self) -> None:
-        """Stop making a block ahead, and return when no more messages will be sent."""
+        """Stop preparing a block ahead, and return when no more messages will be sent."""
         self._give_up_blocks()
         if self._worker is not None:
             self._worker.shutdown()
@@ -188,25 +188,25 @@ class Aggregator:
     def _blame(self) -> str:
         return (
             "; ".join(f"{name}: {reason}" for name, reason in sorted(self.refusals.items()))
-            or "nobody refused"
+            or "no site refused"
         )
 
     # Greetings
 
     def _wanted(self) -> tuple[str, ...]:
-        """Return the sites to work with: all but those that lied, or failed the others too often."""
+        """Return the sites to work with: all except dishonest ones and those that failed too often."""
         alone = self.contract.mechanism == "local"
         names = (self.contract.alone,) if alone else self.contract.roster.names
         # defence: patience-with-a-site
         return tuple(name for name in names if not self.standing.leaves_out(name))
 
     def _hello(self) -> dict[str, Status]:
-        """Tell the sites what is published and was given up, hand each its last head, and see who answers."""
+        """Send each site the published data, the aborted releases and its last head; return who answers."""
         told, nonce = (*self._header(), self._published, self._aborted), secrets.token_bytes(NONCE_BYTES)
         questions = {name: Hello(*told, self._heads.get(name, b""), nonce) for name in self._wanted()}
         self._tell("greeting", self._informed)
         answers = self._conversation.ask(questions, Status)
-        # Without the sites that lie about what they claimed or spent.
+        # Excludes sites that misreport what they claimed or spent.
         left_out = self.standing.judge(self.contract, answers)
         self.refusals.update(left_out)
         present = {name: status for name, status in answers.items() if name not in left_out}
@@ -217,16 +217,16 @@ class Aggregator:
         return present
 
     def _note_failures(self, names: Iterable[str]) -> None:
-        """Remember which sites failed the others, and why."""
+        """Record which sites failed, and why."""
         self.standing.fail({name: self.refusals.get(name, "no answer") for name in names})
 
     @property
     def _needed(self) -> int:
-        """How many sites must be there."""
+        """The number of sites that must be present."""
         return self.contract.roster.threshold if self.contract.mechanism == "cape" else 1
 
     def _greet(self) -> dict[str, Status]:
-        """Return the sites that are there; refuse to go on with too few."""
+        """Return the sites that are present; refuse to continue with too few."""
         present = self._hello()
         if len(present) < self._needed:
             missing = ", ".join(name for name in self.contract.roster.names if name not in present)
@@ -238,13 +238,13 @@ class Aggregator:
         return present
 
     def _knows_what_is_published(self, block: OpenBlock) -> bool:
-        """Whether all participants do: one that does not would refuse, and the others be charged in vain."""
+        """Return whether all participants hold it; one without it would refuse after others are charged."""
         return set(block.participants) <= set(self._informed)
 
     # Blocks
 
     def _open_block(self, stage: int) -> OpenBlock | None:
-        """Make a block for the coming releases; None if sites were lost on the way: try again."""
+        """Prepare a block for the next releases; return None if sites were lost and it must be repeated."""
         present = self._greet()
         self._calibrate(max(status.spent for status in present.values()))
         slots = self._coming_slots(stage)
@@ -260,14 +260,14 @@ class Aggregator:
         return self._result(BlockMaking(self.contract, self._exchange, begin))
 
     def _make_next(self, block: OpenBlock, stage: int) -> None:
-        """Begin to make the block for what this one does not hold, unless that was done."""
+        """Start preparing the block after this one, unless that was already done."""
         if self._worker is None or self._next is not None:
             return
         slots = self._coming_slots(stage, block.unused)
         if not slots:
             return
         invited, number = block.participants, block.begin.block + 1
-        # The sites of a block that was made ahead were greeted long ago; others may have come since.
+        # The sites of a block prepared ahead were greeted long ago; others may have joined since.
         if block.begin.ahead:
             present = self._hello()
             invited = self.contract.roster.in_order(present)
@@ -280,7 +280,7 @@ class Aggregator:
         self._next = BlockMaking(self.contract, self._exchange, begin).start(self._worker)
 
     def _take_next(self, stage: int) -> OpenBlock | None:
-        """Return the block that was made ahead, if it can be used."""
+        """Return the block that was prepared ahead, if it can be used."""
         if self._next is None:
             return None
         block, self._next = self._result(self._next), None
@@ -288,26 +288,26 @@ class Aggregator:
         return block if usable else None
 
     def _result(self, making: BlockMaking) -> OpenBlock | None:
-        """Return a block that is made, and take note of what was learnt of the sites."""
+        """Return the finished block, and record the failures of sites."""
         block = making.result()
         self.refusals.update(making.refusals)
         self._note_failures(making.missing)
         return block
 
     def _give_up_blocks(self) -> None:
-        """Forget all masks."""
+        """Discard all blocks."""
         self._block = None
         if self._next is not None:
-            # What was learnt in it is not noted: a lost site would be counted twice for being lost once.
+            # Its failures are not recorded: a site lost once would be counted twice.
             self._next.abandon()
             self._next = None
 
     def _calibrate(self, spent: float) -> None:
-        """Spread what is left of the budget over the releases that are left."""
+        """Distribute the remaining budget over the remaining releases."""
         self._shrink = recalibrated(self.contract, self._done, spent, self._shrink)
 
     def _coming_slots(self, stage: int, held: Sequence[SlotPlan] = ()) -> list[SlotPlan]:
-        """Return slots for this stage and those after it, as many as fit a block, without those held."""
+        """Return the next slots, from this stage on, that fit into a block, excluding those already held."""
         n_held = Counter(slot.stage for slot in held)
         coming = (
             SlotPlan(index, self.contract.planned_share(agreed) * self._shrink)
@@ -326,7 +326,7 @@ class Aggregator:
     # Releases
 
     def _ask(self, block: OpenBlock, stage: int, state: bytes) -> FloatArray | None:
-        """Ask for one release; None, with what was sent charged, if a participant did not answer."""
+        """Request one release; return None if a participant did not answer (answers sent stay charged)."""
         slot = block.take(stage)
         plan = block.plan(slot)
         self._tell(f"asking {plan.query.label}", plan.participants)
@@ -361,7 +361,7 @@ class Aggregator:
         return self._combine(block, slot, plan, [answer.words for answer in answers.values()])
 
     def _ask_until_complete(self, ask: Ask, plan: ReleasePlan) -> dict[str, Answer]:
-        """Ask, and ask those again whose answer got lost: they repeat it as it was, uncharged."""
+        """Send a request, and repeat it for sites whose answer was lost; repeats are not charged."""
         answers: dict[str, Answer] = {}
         for _ in range(1 + REPEATS):
             missing = [name for name in plan.participants if name not in answers]
@@ -381,7 +381,7 @@ class Aggregator:
         return True
 
     def _combine(self, block: OpenBlock, slot: int, plan: ReleasePlan, parts: list[bytes]) -> FloatArray:
-        """Add up, take the masks off, and return to real numbers."""
+        """Add up the answers, subtract the masks and decode to real numbers."""
         total = np.zeros(plan.query.size, dtype=np.uint64)
         for part in parts:
             total += np.frombuffer(part, dtype="<u8")

@@ -1,4 +1,4 @@
-"""What the aggregator tells of a run: its releases, what it is about to do, and the guarantee."""
+"""Records of a run kept by the aggregator: releases, progress events and the privacy statement."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from capedjica.privacy.statement import Charge, PrivacyStatement
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """One release as it happened.
+    """The record of one release.
 
     Attributes
     ----------
     label : str
-        Of the query.
+        Label of the query.
     mu : dict
-        What it cost one subject of each site that was asked: whether a site that is lost had answered
-        cannot be known, so it counts. A site that answers states its mu itself, and must agree.
+        Its cost for one subject of each site that was asked. It cannot be known whether a lost site had
+        answered, so its cost counts. A site that answers states its own mu, which must match.
     participants : tuple of str
-        The sites it was meant for.
+        The sites that were asked.
     aborted : bool
-        Whether it was given up because a participant did not answer; it stays charged.
+        Whether it was aborted because a participant did not answer; it stays charged.
     noise : float
-        Standard deviation of the noise on each number of the mean.
+        Standard deviation of the noise on each value of the mean.
     """
 
     label: str
@@ -38,7 +38,7 @@ class ReleaseRecord:
 
 @dataclass(frozen=True)
 class Event:
-    """What the aggregator is about to do, and with whom.
+    """The next step of the aggregator, and the sites involved.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Event:
     present : tuple of str
         The sites taking part; before a greeting, those that answered the last one.
     lost : dict
-        Why each other site that was asked does not take part.
+        The reason why each other site that was asked does not take part.
     """
 
     doing: str
@@ -58,16 +58,16 @@ class Event:
 def privacy_statement(
     contract: Contract, releases: Iterable[ReleaseRecord], charged: Mapping[str, float] | None = None
 ) -> PrivacyStatement:
-    """Return what was guaranteed and what was spent.
+    """Return the privacy statement of a run: its guarantee and the budget spent.
 
     Parameters
     ----------
     contract : Contract
-        What was agreed.
+        The agreed contract.
     releases : iterable of ReleaseRecord
-        What the aggregator knows of.
+        The releases known to the aggregator.
     charged : dict, optional
-        mu^2 by site as the sites' ledgers say, which also know of what was lost to interruptions.
+        mu^2 of each site according to its ledger, which also contains releases lost to interruptions.
     """
     names = contract.roster.names
     caps = contract.epsilon or (math.inf,) * len(names)

@@ -1,4 +1,4 @@
-"""What the aggregator does about sites that are lost: how often it asks again, and with what it goes on."""
+"""Handling of lost sites by the aggregator: number of repeats, and recalibration of the budget."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import MAX_AHEAD, Status
 from capedjica.mechanisms.release import HEADROOM
 
-# How often those are asked again whose answer to a release did not arrive.
+# How often the request for a release is repeated if an answer did not arrive.
 # defence: a-late-answer
 REPEATS: Final = 1
-# How often a release is tried again after sites were lost.
+# Number of attempts at one release when sites are lost.
 MAX_ATTEMPTS: Final = 20
-# How often a site that was there may fail the others, at their cost, before it is left out for good.
+# Number of failures, each at the cost of the other sites, after which a site is permanently excluded.
 LEFT_OUT_AFTER: Final = 2
-# A release is not made with less than this part of the budget that was planned for it.
+# A release is not made with less than this fraction of its planned budget.
 LEAST_SHRINK: Final = 0.01
-# What the headroom of earlier releases leaves over, at most, as part of the budget of a release.
+# Largest leftover from the headroom of earlier releases, as a fraction of the budget of one release.
 ROUNDING: Final = 1e-6
 
 
 def recalibrated(contract: Contract, done: Sequence[int], spent: float, before: float) -> float:
-    """Spread what is left of the budget over the releases that are left.
+    """Return the factor that distributes the remaining budget over the remaining releases.
 
     Parameters
     ----------
     contract : Contract
-        What all parties agreed on.
+        The agreed contract.
     done : sequence of int
-        How many means of each stage are complete.
+        Number of completed means of each stage.
     spent : float
-        The part of its budget that the site with the least left has spent, on releases given up too.
+        Largest fraction of its budget that any site has spent, including aborted releases.
     before : float
-        What this function returned last, or 0.
+        The previous return value of this function, or 0.
 
     Returns
     -------
     float
-        The part of its planned share that each coming release may cost, at most 1.
+        The fraction of its planned share that each remaining release may cost, at most 1.
 
     Raises
     ------
     BudgetExceededError
-        If noise would swallow what is left.
+        If the remaining budget is too small for useful results.
     """
     left = math.fsum(
         (agreed.count - n_done) * contract.planned_share(agreed)
@@ -58,9 +58,9 @@ def recalibrated(contract: Contract, done: Sequence[int], spent: float, before: 
         n_left = sum(agreed.count for agreed in contract.stages) - sum(done)
         raise BudgetExceededError(
             f"only {max(0.0, 1 - spent):.2g} of the budget is left for {n_left} releases, because "
-            "others were given up when sites were lost: noise would swallow them, so they are not made"
+            "others were aborted when sites were lost; the noise would be too large, so the run stops"
         )
-    # A gain by rounding is left alone: seeded noise must not depend on how releases are cut into blocks.
+    # A gain from rounding is ignored: seeded noise must not depend on how releases are split into blocks.
     return before if before <= shrink <= before * (1 + ROUNDING) else shrink
 
 

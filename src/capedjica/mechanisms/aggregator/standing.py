@@ -1,18 +1,18 @@
-r"""What the aggregator remembers of its sites, so that one that lies about blocks or spending is found out.
+r"""The aggregator's record of its sites, used to detect sites that misreport their blocks or spending.
 
-A site says in every greeting which block it claimed last and which part of its budget is spent. Both follow
-from what it was asked, so the aggregator writes down what it asks, always before it asks it. Whatever is lost
-on the way, an honest site can then never have claimed or spent more than is written, and one that says more
-contradicts the record. Saying less harms nobody but the site itself.
+In every greeting a site reports the last block it claimed and the fraction of its budget that is spent. Both
+follow from the requests it received, so the aggregator records every request before it sends it. Even if
+messages are lost, an honest site can then never have claimed or spent more than is recorded, and a site that
+reports more contradicts the record. Reporting less harms only the site itself.
 
-A record can be wrong too: a run that begins in a new folder knows nothing of blocks and releases of an
-earlier one. Of S sites at most S_C lie, and the threshold t has 2t > S + S_C, so if t sites agree with the
-record, more than half of the honest ones do,
+The record can be incomplete: a run started in a new folder has no record of the blocks and releases of an
+earlier run. Of S sites at most S_C are dishonest, and the threshold t satisfies 2t > S + S_C, so if t sites
+agree with the record, more than half of the honest ones do,
 
 .. math:: t - S_C > (S - S_C) / 2 ,
 
-and the others lie. If more sites contradict it than may lie, the record lacks something. If neither is so,
-too few sites are there to tell.
+and the others are dishonest. If more sites contradict the record than may be dishonest, the record is
+incomplete. Otherwise too few sites are present to decide.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from capedjica.mechanisms.aggregator.lost_sites import LEFT_OUT_AFTER, far_ahead
 from capedjica.mechanisms.contract import Contract
 from capedjica.mechanisms.messages import CarrierName, Status
 
-# Every release costs less than its part of the budget, by the headroom of its plan; what remains is that sums
-# of many parts are rounded, here and at the site.
+# Every release costs less than its share of the budget, by the headroom of its plan. These tolerances cover
+# rounding in sums of many shares, here and at the site.
 _RELATIVE: Final = 1e-9
 _ABSOLUTE: Final = 1e-12
 
 
 def _keep_in_memory(standing: Standing) -> None:
-    """Save nothing."""
+    """Do not save the record."""
 
 
 @dataclass
 class Standing:
-    """What is known of the sites of one run.
+    """The record of the sites of one run.
 
     Attributes
     ----------
     block : int
-        The highest block ever begun, -1 for none.
+        The highest block ever started, -1 for none.
     asked : dict
-        The part of its budget that each site was ever asked to spend, on releases given up too.
+        The fraction of its budget that each site was asked to spend in total, including aborted releases.
     failures : Counter
-        How often each site failed the others.
+        Number of failures of each site.
     reasons : dict
-        Why a site failed or lied, the last time.
+        The most recent reason why a site failed or was found dishonest.
     liars : set of str
-        The sites whose own words were false; they are left out for good.
+        The dishonest sites, which are permanently excluded.
     carriers : dict
-        What each site says that keeps the program with the network from its files.
+        How each site reports that its carrier is confined.
     save : callable
-        Called with this object whenever it changed, and before anything is asked that depends on it.
+        Called with this object after every change, before any request that depends on it.
     """
 
     block: int = -1
@@ -70,41 +70,41 @@ class Standing:
         self.failures.update({name: LEFT_OUT_AFTER - self.failures[name] for name in self.liars})
 
     def leaves_out(self, name: str) -> bool:
-        """Whether a site lied, or failed the others too often."""
+        """Return whether a site is excluded because it was dishonest or failed too often."""
         return self.failures[name] >= LEFT_OUT_AFTER
 
     def begin(self, block: int) -> None:
-        """Write down a block that is about to be begun."""
+        """Record a block that is about to be started."""
         if block > self.block:
             self.block = block
             self.save(self)
 
     def ask(self, participants: Collection[str], fraction: float) -> None:
-        """Write down a release that is about to be asked for, and the part of each budget that it may use."""
+        """Record a release that is about to be requested, and the fraction of each budget it may use."""
         for name in participants:
             self.asked[name] = self.asked.get(name, 0.0) + fraction
         self.save(self)
 
     def note_carriers(self, present: Mapping[str, Status]) -> None:
-        """Write down how sites keep the network from their files; once a site had no boundary, that stays."""
+        """Record how each site confines its carrier; a site once unconfined stays recorded as such."""
         said = {name: status.carrier for name, status in present.items() if self.carriers.get(name) != "none"}
         if not said.items() <= self.carriers.items():
             self.carriers |= said
             self.save(self)
 
     def fail(self, reasons: Mapping[str, str]) -> None:
-        """Write down which sites failed the others, and why."""
+        """Record which sites failed, and why."""
         if reasons:
             self.failures.update(reasons.keys())
             self.reasons.update(reasons)
             self.save(self)
 
     def judge(self, contract: Contract, present: Mapping[str, Status]) -> dict[str, str]:
-        """Return whom to leave out of those that answered a greeting, and why.
+        """Return the sites to exclude among those that answered a greeting, with the reasons.
 
-        Liars are left out for good. Where the record turns out to lack something, the sites are believed and
-        the record is raised to what they say. Where that cannot be told, those that contradict the record
-        are left out until more sites are there.
+        Dishonest sites are permanently excluded. If the record is found to be incomplete, it is raised to
+        what the sites report. If this cannot be determined, the sites that contradict the record are
+        excluded until more sites are present.
         """
         impossible = {name: _impossible(status) for name, status in present.items() if _impossible(status)}
         self._convict(impossible)
@@ -118,7 +118,7 @@ class Standing:
         return impossible | doubts
 
     def _contradiction(self, name: str, status: Status) -> str:
-        """Return in words what a site says against the record; "" for nothing."""
+        """Return how a site's report contradicts the record, or "" if it does not."""
         asked = self.asked.get(name, 0.0)
         # defence: false-spending
         if status.spent > asked * (1 + _RELATIVE) + _ABSOLUTE:
@@ -131,7 +131,7 @@ class Standing:
         return ""
 
     def _convict(self, lies: Mapping[str, str]) -> None:
-        """Leave sites out for good."""
+        """Permanently exclude dishonest sites."""
         if lies:
             self.liars.update(lies)
             self.failures.update({name: max(0, LEFT_OUT_AFTER - self.failures[name]) for name in lies})
@@ -139,9 +139,9 @@ class Standing:
             self.save(self)
 
     def _believe(self, contract: Contract, present: Mapping[str, Status]) -> dict[str, str]:
-        """Raise the record to what sites say; return whose block is too far ahead for the others to follow.
+        """Raise the record to the sites' reports; return the sites whose block is too far ahead.
 
-        A site that is away spent about what the others did, so what the most was is allowed to all.
+        An absent site has spent about as much as the others, so the largest reported value is allowed to all.
         """
         # defence: blocks-far-ahead-aggregator
         runaways = far_ahead(present)
@@ -156,13 +156,13 @@ class Standing:
 
 
 def _impossible(status: Status) -> str:
-    """Return in words why no honest site says this; "" if one may."""
+    """Return why no honest site can report this status, or "" if one can."""
     if status.spent > 1 + _RELATIVE:
         return f"it says that it spent {status.spent:.6g} of its budget, more than its ledger allows"
     return ""
 
 
 def _may_lie(contract: Contract) -> int:
-    """Return how many of the sites that are asked may lie: S_C, and never half of them or more."""
+    """Return how many of the sites asked may be dishonest: S_C, but always less than half of them."""
     n_asked = 1 if contract.mechanism == "local" else len(contract.roster.names)
     return min(contract.roster.n_colluding, (n_asked - 1) // 2)

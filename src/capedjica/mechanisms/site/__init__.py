@@ -1,1 +1,1 @@
-"""What a site does for a private mean: clip, round, mask, record, charge; runs at a hospital."""
+"""A site's side of private means: clipping, rounding, masking, recording and charging."""

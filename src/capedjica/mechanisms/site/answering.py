@@ -1,9 +1,9 @@
-"""A site's side of private means: bytes in, bytes out, every release recorded and charged before it leaves.
+"""A site's side of private means: every release is recorded and charged before its bytes leave.
 
 The site computes the noise, the clip, the weights and its own mu from the contract and from the participants
 that t sites agreed on. From the aggregator it takes only the public state that its statistics depend on, the
-order of the releases, and the part of the budget that each may use; all sites of a block agree on the
-latter, because the secure sum that makes their masks is bound to it.
+order of the releases, and the fraction of the budget that each may use. All sites of a block agree on these
+fractions, because the secure sum of their masks is bound to them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from capedjica.tools.log_files import private_log
 
 
 class SiteLedger(Protocol):
-    """What a site needs of its ledger (:class:`capedjica.privacy.ledger.Ledger`)."""
+    """The ledger interface that a site needs (:class:`capedjica.privacy.ledger.Ledger`)."""
 
     def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
         """Claim a block of masks, once."""
@@ -71,16 +71,16 @@ class SiteLedger(Protocol):
         make_message: Callable[[], bytes],
         summary: Summary,
     ) -> bytes:
-        """Record, charge and return a message; or return the stored one."""
+        """Record, charge and return a message, or return the stored one."""
 
     def record_abort(self, study: bytes, block: int, attempt: int, slot: int, reason: str) -> None:
-        """Note that a release was made in vain."""
+        """Record that a release was aborted."""
 
     def check_affordable(self, study: bytes, mu2: float) -> None:
-        """Refuse what would exceed a cap."""
+        """Refuse charges that would exceed a cap."""
 
     def totals(self) -> Totals:
-        """Return what each study was approved for and has spent."""
+        """Return the cap and the charges of each study."""
 
     def last_block(self, study: bytes) -> int:
         """Return the last block claimed, -1 if none."""
@@ -89,7 +89,7 @@ class SiteLedger(Protocol):
         """Return the mu^2 charged to a study."""
 
     def check_against(self, head: bytes) -> None:
-        """Compare with one of the ledger's own heads that came back."""
+        """Compare the ledger with one of its own heads that the aggregator returned."""
 
     @property
     def head(self) -> bytes:
@@ -98,13 +98,13 @@ class SiteLedger(Protocol):
 
 @dataclass(frozen=True)
 class SitePolicy:
-    """What the site allows besides the caps of its ledger.
+    """The site's policy in addition to the caps of its ledger.
 
     Parameters
     ----------
     allow_unprotected : bool
-        Whether to take part where the aggregator sees more than the guarantee (``pooled``, ``none``) or
-        noise can be guessed (seeds); the ledger then charges infinity.
+        Whether to take part if the guarantee does not hold against the aggregator (``pooled``, ``none``) or
+        the noise can be guessed (seeds); the ledger then charges infinity.
     """
 
     allow_unprotected: bool = False
@@ -113,40 +113,41 @@ class SitePolicy:
 class Site:
     """One site of a study.
 
-    Messages may come from several threads at once. These rules keep them apart:
+    Messages may arrive from several threads at once. These rules coordinate them:
 
-    - One release is made at a time. Any other question for a release waits; the same question again then
-      gets the stored bytes.
-    - At most two blocks are held, the one in use and the next one, made ahead. An invitation to a block
-      says which other one stays, to be used before it; all else is forgotten. The next one also comes into
-      use by the first release asked out of it.
-    - A block in use is not forgotten while a release is made of it: what would do so waits.
-    - A block is begun only if the budget covers it together with all unused slots of the one that stays.
-    - A release refers to what was published when it was asked for; what is published while it is made is
-      for later ones.
+    - One release is computed at a time. Other requests for a release wait; a repeated request then gets the
+      stored bytes.
+    - At most two blocks are held: the one in use and the next one, prepared ahead. An invitation to a block
+      names the other block that stays and is used before it; any other block is discarded. The first request
+      for a release from the next block also puts that block into use.
+    - A block is not discarded while a release from it is being computed; a message that would discard it
+      waits.
+    - A block is started only if the budget covers it and all unused slots of the block that stays.
+    - A release refers to the data published at the time of the request; data published while it is computed
+      are for later releases.
 
-    So the slow part of a release, the sum over the subjects, holds up neither greetings nor the secure sum
-    that makes the next block.
+    As a result, the slow part of a release, the sum over the subjects, delays neither greetings nor the
+    secure sum that prepares the next block.
 
     Parameters
     ----------
     contract : Contract
-        What the site approved.
+        The contract that the site approved.
     name : str
         Its name in the roster.
     identity : Identity
         Its long-term key.
     ledger : SiteLedger
-        Where everything is recorded; the contract must be registered there, with its ``cap`` or less.
+        The ledger; the contract must be registered there, with its ``cap`` or less.
     statistics : callable
-        ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time, as
-        :func:`capedjica.mechanisms.site.clipping.sum_subjects` wants them.
+        ``statistics(stage, published, state)`` yields the subjects' vectors, a few subjects at a time, in the
+        form that :func:`capedjica.mechanisms.site.clipping.sum_subjects` expects.
     noise : NoiseSource
-        Of the private noise; the masks come from a branch of it.
+        Source of the privacy noise; the masks come from a branch of it.
     policy : SitePolicy
-        What the site allows.
+        The policy of the site.
     carrier : {"embedded", "user", "landlock", "none"}
-        How the program that has the network is kept from the site's files, for greetings to tell.
+        How the carrier is confined, to be reported in greetings.
     """
 
     def __init__(
@@ -177,23 +178,23 @@ class Site:
         self.n_zero = 0
         self._identity, self._ledger, self._statistics, self._noise = identity, ledger, statistics, noise
         self._seal = HeadSeal(identity, contract, name)
-        # Apart from the noise: with a seed, the noise of a release must not depend on when masks are made.
+        # A separate branch: with a seed, the noise of a release must not depend on when masks are made.
         self._mask_source = noise.branch("masks")
         self._log = private_log(name)
         self._block: _Block | None = None
         self._next: _Block | None = None
-        # Held from the beginning of a release to its end; and, always after that one, by all who look at
-        # blocks, publications and charges or change them.
+        # The first is held during a whole release. The second, always acquired after the first, is held by
+        # any code that reads or changes blocks, published data and charges.
         self._releasing, self._state = threading.Lock(), threading.Lock()
         self._published = b""
         self._published_hash = publication_hash(b"")
 
     def handle(self, data: bytes) -> bytes:
-        """Return the signed answer to a message of the aggregator: always bytes, whatever the message."""
+        """Return the signed answer to a message of the aggregator; never raises, whatever the message."""
         return self.sign(question_hash(data), self._answer_or_refuse(data))
 
     def sign(self, hash: bytes, reply: Reply | bytes) -> bytes:
-        """Return a reply to the question with this hash as it may leave, signed by this site."""
+        """Return the signed bytes of a reply to the question with this hash."""
         return sign_reply(self._identity, hash, reply)
 
     def _answer_or_refuse(self, data: bytes) -> Reply | bytes:
@@ -219,7 +220,7 @@ class Site:
         return VERSION, self.contract.hash, self.name
 
     def _answer(self, question: Question) -> Reply | bytes:
-        # Refused once the approval is revoked: also what could be answered from memory.
+        # Refuses once the approval is revoked, even if the answer is in memory.
         # defence: revoked-in-the-middle-of-a-secure-sum
         self._ledger.spent(self.contract.hash)
         match question:
@@ -235,14 +236,14 @@ class Site:
     # Blocks
 
     def _status(self, hello: Hello) -> Status:
-        # A release must be in the ledger before it can be noted that it was in vain.
+        # A release must be in the ledger before it can be recorded as aborted.
         with self._releasing if hello.aborted else nullcontext(), self._state:
             if hello.head:
                 # defence: head-handed-back
                 self._ledger.check_against(self._seal.unseal(hello.head))
             self._published, self._published_hash = hello.published, publication_hash(hello.published)
             for block, slot in hello.aborted:
-                # Of a release that this site never made nothing is noted, whatever the aggregator says.
+                # A release that this site never made is ignored, whatever the aggregator reports.
                 with suppress(ProtocolError):
                     self._ledger.record_abort(self.contract.hash, block, 0, slot, "a site did not answer")
             return self._present_status()
@@ -256,7 +257,7 @@ class Site:
         return Status(*self._header(), self._ledger.last_block(study), part, self._head(), self.carrier)
 
     def _head(self) -> bytes:
-        """Return the ledger's head, for the aggregator to hand back and not to read."""
+        """Return the ledger's head, encrypted so that the aggregator can return but not read it."""
         # defence: sealed-heads
         return self._seal.seal(self._ledger.head)
 
@@ -264,13 +265,13 @@ class Site:
         with self._state:
             if self._block is None or self._block.begin.block == begin.after:
                 return self._first_message(begin)
-        # The block in use may have to go.
+        # The block in use may have to be discarded.
         # defence: a-block-in-use-is-waited-for
         with self._releasing, self._state:
             return self._first_message(begin)
 
     def _first_message(self, begin: Begin) -> bytes:
-        """Return the first message of a block that is held, or of a new one beside the one that stays."""
+        """Return the first message of a block that is held, or of a new block next to the one that stays."""
         repeated = next((held.first_message for held in self._blocks() if held.begin == begin), None)
         if repeated is not None:
             return repeated
@@ -282,7 +283,7 @@ class Site:
         return block.first_message
 
     def _keep(self, staying: _Block | None) -> None:
-        """Forget all blocks but one, which is then the one in use."""
+        """Discard all blocks except one, which is then in use."""
         for block in self._blocks():
             if block is not staying:
                 block.wipe()
@@ -299,16 +300,14 @@ class Site:
         return [block for block in (self._block, self._next) if block is not None]
 
     def _check(self, begin: Begin, unused: list[SlotPlan]) -> None:
-        """Refuse a block that was not agreed on or, with the unused slots of another, not affordable."""
+        """Refuse a block that violates the contract, or exceeds the budget together with ``unused`` slots."""
         invited, roster = tuple(begin.invited), self.contract.roster
         if roster.in_order(invited) != invited or self.name not in invited:
             raise ProtocolError(f"site {self.name}: the invited sites are not sites of the roster in order")
         if any(slot.stage >= len(self.contract.stages) for slot in begin.slots):
             raise ProtocolError(f"site {self.name}: a slot serves a stage that was not agreed on")
         if sum(self.query(slot).size for slot in begin.slots) > MAX_BLOCK_WORDS:
-            raise ProtocolError(
-                f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} numbers"
-            )
+            raise ProtocolError(f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} words")
         last = self._ledger.last_block(self.contract.hash)
         # defence: blocks-only-grow
         if begin.block <= last:
@@ -321,7 +320,7 @@ class Site:
         self._check_budget(begin.slots + unused)
 
     def _check_budget(self, slots: list[SlotPlan]) -> None:
-        """Refuse a block now, rather than in the middle of it, when others would be charged in vain."""
+        """Refuse a block at its start rather than later, when other sites would be charged needlessly."""
         fraction = math.fsum(slot.fraction for slot in slots)
         if fraction > 1 + 1e-9:
             raise ProtocolError(f"site {self.name}: unused slots would take more than the whole budget")
@@ -330,7 +329,7 @@ class Site:
         self._ledger.check_affordable(study, planned * (1 - HEADROOM) if self.contract.protects else math.inf)
 
     def _check_approval(self) -> None:
-        """Refuse if the ledger would let this study spend more than its contract promises to."""
+        """Refuse if the ledger would allow this study to spend more than its contract."""
         approved, cap = self._ledger.totals().studies.get(self.contract.hash), self.contract.cap(self.name)
         # defence: approval-within-the-contract
         if approved is not None and approved.cap.mu2 > cap.mu2:
@@ -358,7 +357,7 @@ class Site:
                 )
 
     def _checked_query(self, ask: Ask) -> Query:
-        """Return what is asked; refuse what no block could have been made for."""
+        """Return the query of a request; refuse a request that no block can serve."""
         participants = tuple(ask.participants)
         if ask.plan.stage >= len(self.contract.stages):
             raise ProtocolError(f"site {self.name}: a release serves a stage that was not agreed on")
@@ -367,7 +366,7 @@ class Site:
         return self.query(ask.plan)
 
     def _fresh_answer(self, ask: Ask) -> tuple[float, Callable[[], bytes]]:
-        """Return the charge and what makes the message; without the mask only stored bytes can be had."""
+        """Return the charge and the function that makes the message, which fails if the mask is gone."""
         with self._state:
             block = self._unused(ask)
             if block is None:
@@ -394,7 +393,7 @@ class Site:
         return plan.mu[self.name] if self.contract.protects else math.inf, make_message
 
     def _unused(self, ask: Ask) -> _Block | None:
-        """Return the block that holds the mask asked for, if there is one."""
+        """Return the block that holds the unused mask of a request, or None."""
         held = [block for block in self._blocks() if block.begin.block == ask.block]
         # defence: slot-of-a-held-block
         return held[0] if held and ask.slot not in held[0].used else None
@@ -438,7 +437,7 @@ class _Block:
             site._ledger.claim(site.contract.hash, begin.block, 0)
 
     def _make_masks(self, invited: tuple[str, ...]) -> NDArray[np.uint64]:
-        """Draw the masks of all slots: uniform, or Gaussian of the scale planned for those invited."""
+        """Draw the masks of all slots: uniform, or Gaussian with the scale planned for the invited sites."""
         site = self._site
         if site.contract.masking == "uniform":
             # defence: uniform-masks
@@ -449,7 +448,7 @@ class _Block:
 
     @property
     def unused(self) -> list[SlotPlan]:
-        """The slots whose masks were not used."""
+        """The slots whose masks have not been used."""
         return [plan for slot, plan in enumerate(self.begin.slots) if slot not in self.used]
 
     def receive(self, data: bytes) -> bytes:
@@ -459,7 +458,7 @@ class _Block:
         return self._sum.receive(data)
 
     def plan(self, ask: Ask) -> ReleasePlan:
-        """Return what every participant does in a release; refuse one that this block was not made for."""
+        """Return the plan of a release; refuse a release that this block was not made for."""
         name, participants = self._site.name, tuple(ask.participants)
         # defence: agreed-part-of-the-budget
         if ask.slot >= len(self.begin.slots) or self.begin.slots[ask.slot] != ask.plan:
@@ -472,7 +471,7 @@ class _Block:
         return self._layout.plan(ask.slot, participants)
 
     def use(self, slot: int) -> NDArray[np.uint64]:
-        """Return the mask of a slot, once, and forget it."""
+        """Return the mask of a slot, once, and overwrite it."""
         # defence: slot-used-once
         if slot in self.used:
             raise SlotBurntError(f"site {self._site.name}: the mask of slot {slot} serves one message only")
@@ -484,7 +483,7 @@ class _Block:
         return taken
 
     def wipe(self) -> None:
-        """Forget everything."""
+        """Overwrite all masks and mark all slots as used."""
         # defence: a-wiped-mask-serves-nothing
         self.used.update(range(len(self.begin.slots)))
         self._masks[:] = 0
@@ -497,7 +496,7 @@ def _gaussian(source: NoiseSource, scale: float, size: int) -> NDArray[np.int64]
 
 
 class _Claim:
-    """The ledger as the register of a secure sum that is bound to a block rather than to the study."""
+    """The ledger as the block register of a secure sum, which is bound to a block and not to the study."""
 
     def __init__(self, ledger: SiteLedger, study: bytes) -> None:
         self._ledger, self._study = ledger, study

@@ -1,4 +1,4 @@
-"""The site's own sum over its subjects: clipped, rounded to the grid, exact in integers, always defined."""
+"""A site's sum over its subjects: clipped, rounded to the grid, exact in integers and always defined."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from capedjica.mechanisms.contract import CrossMoment, Vectors
 from capedjica.mechanisms.release import ReleasePlan
 from capedjica.tools.arrays import FloatArray
 
-# The grids of a cross-moment: a vector of norm C is so many steps long, the largest factor and score together
-# are so many. With this many rows at a time no sum of products leaves 64 bits: 2^24 2^20 2^16 < 2^63.
+# The grids of a cross-moment: log2 of the length in steps of a vector of norm C, and of the sum of the
+# largest factor and score. With this many rows at a time no sum of products exceeds 64 bits:
+# 2^24 2^20 2^16 < 2^63.
 _VECTOR_BITS: Final = 24
 _FACTOR_BITS: Final = 20
 _ROWS_AT_A_TIME: Final = 1 << 16
@@ -35,10 +36,10 @@ def sum_subjects(
     ----------
     vectors : callable
         Returns the subjects' vectors as arrays of shape (k, d), a few subjects at a time. The call itself
-        looks at public values only and may refuse them with ProtocolError. A step that fails counts as one
-        subject of zero, and the next step is taken: ``map(f, subjects)`` goes on after an error of ``f``,
-        while a generator has ended and **all later subjects become zero with it**. One subject must not
-        change another's part, so what can fail belongs into a ``map``.
+        uses public values only and may refuse them with ProtocolError. An iteration that fails counts as one
+        subject that contributes zero, and iteration continues: ``map(f, subjects)`` continues after an error
+        in ``f``, whereas a generator ends and **all later subjects contribute zero as well**. One subject
+        must not change another subject's contribution, so use ``map`` for code that can fail.
     plan : ReleasePlan
         The grid, the clip and the site's scale.
     site : str
@@ -51,7 +52,7 @@ def sum_subjects(
     total : array of int64
         The sum.
     n_zero : int
-        How many enrolled subjects contributed zero because of their data; never leaves the site.
+        Number of enrolled subjects that contributed zero because of their data; never leaves the site.
     """
     if plan.query.cross is not None:
         return _cross_moment(vectors, plan, plan.query.cross, site, enrolled)
@@ -69,19 +70,19 @@ def sum_subjects(
 
 
 def _integer_bound(longest: float, size: int) -> float:
-    """Return the largest norm of a subject's integers, as the comparison in double precision sees it.
+    """Return the largest norm allowed for a subject's integers, adjusted for double-precision rounding.
 
-    Rounding moves a vector of norm C by at most sqrt(d)/2. The sum of d squares, computed in any order, is
-    off by less than (d + 4) 2^-53 of itself; what is subtracted for it is far less than sqrt(d)/2 on any
-    grid in use, so no vector of norm C is lost.
+    Rounding changes a vector of norm C by at most sqrt(d)/2. The sum of d squares, computed in any order, has
+    a relative error of less than (d + 4) 2^-53. The margin subtracted for it is far less than sqrt(d)/2 on
+    any grid in use, so no vector of norm C is rejected.
     """
     return (longest + math.sqrt(size) / 2) * (1 - (size + 8) * 2.0**-52)
 
 
 def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[FloatArray]:
-    """Yield arrays of rows until the vectors end; what cannot be used, for whatever reason, as rows of NaN.
+    """Yield arrays of rows until the vectors end; unusable ones, for any reason, as rows of NaN.
 
-    Which subject failed, and how, may depend on data: it must not show outside the site.
+    Which subject failed, and how, may depend on data and must not be visible outside the site.
     """
     try:
         batches = iter(vectors())
@@ -110,9 +111,9 @@ def _add_rows_python(
     row: FloatArray,
     total: NDArray[np.int64],
 ) -> int:
-    """Clip each row to the norm ``longest``, scale and round it, and add it if its integers are short enough.
+    """Clip each row to the norm ``longest``, scale and round it, and add it if its integers are within bound.
 
-    Returns how many rows were added. The sensitivity rests on the last comparison alone, made on the
+    Return the number of rows added. The sensitivity depends only on the last comparison, made on the
     integers, and not on the floating-point arithmetic before it. NaN and infinity never pass it.
     """
     added = 0
@@ -143,12 +144,14 @@ def _cross_moment(
 ) -> tuple[NDArray[np.int64], int]:
     r"""Return the cross-moment (1) of :class:`capedjica.mechanisms.contract.CrossMoment` on the grid.
 
-    Factors, scores and vectors are cut to coarser integers K, T and Y, each within its bound. Of these
+    Factors, scores and vectors are truncated to integers K, T and Y on coarser grids, each within its bound.
+    For these,
 
     .. math:: M A = M \sum_i (K_i + T_i) Y_i - \sum_i T_i \sum_i Y_i
 
-    is exact, and rounded once, at the end: the sensitivity of (2) there holds as for real numbers, and the
-    rounding of two such vectors adds at most sqrt(d). M is the number enrolled, whoever of them is missing.
+    is exact and rounded once, at the end: the sensitivity (2) of that class holds as for real numbers, and
+    the rounding of two such vectors adds at most sqrt(d). M is the number enrolled, including missing
+    subjects.
     """
     size, seen, sound = plan.query.size, 0, 0
     products, sum_y, sum_t = [0] * size, [0] * size, 0
@@ -172,27 +175,27 @@ def _cross_moment(
 
 
 class _CrossGrid:
-    """Factors, scores and vectors as integers that keep their bounds."""
+    """Conversion of factors, scores and vectors to integers that respect their bounds."""
 
     def __init__(self, clip: float, cross: CrossMoment, site: str) -> None:
         fixed = cross.largest_fixed(site)
         self.clip, self.fixed, self.score = clip, fixed, cross.score
         self.vector_step = clip * 2.0**-_VECTOR_BITS
-        # A power of two: quotients by it are exact.
+        # A power of two, so division by it is exact.
         self.factor_step = 2.0 ** (math.ceil(math.log2(fixed + cross.score)) - _FACTOR_BITS)
         self.largest_fixed = math.floor(fixed / self.factor_step)
         self.largest_score = math.floor(cross.score / self.factor_step)
 
     @property
     def unit(self) -> Fraction:
-        """What 1 in a product of integers stands for."""
+        """The real value of 1 in a product of integers."""
         return Fraction(self.factor_step) * Fraction(self.vector_step)
 
     def integers(self, rows: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return K, T and Y of the rows that are sound; of the others nothing, as if they were zero.
+        """Return K, T and Y of the valid rows; other rows are omitted, which is equivalent to zero.
 
-        The sensitivity rests on the comparisons at the end alone, made on the integers. Rows with NaN or
-        infinity are left out before.
+        The sensitivity depends only on the comparisons at the end, made on the integers. Rows with NaN or
+        infinity are removed before.
         """
         with np.errstate(all="ignore"):
             rows = rows[np.isfinite(rows).all(axis=1)]
@@ -203,7 +206,7 @@ class _CrossGrid:
             vectors = rows[:, 2:] * np.minimum(1.0, self.clip / np.maximum(norms, self.clip))
             fixed = np.clip(rows[:, 0], -self.fixed, self.fixed)
             score = np.clip(rows[:, 1], -self.score, self.score)
-            # Towards zero, so that nothing gets longer.
+            # Rounded towards zero, so that no norm increases.
             k = np.trunc(fixed / self.factor_step).astype(np.int64)
             t = np.trunc(score / self.factor_step).astype(np.int64)
             y = np.trunc(vectors / self.vector_step).astype(np.int64)

@@ -1,15 +1,15 @@
-r"""The ledger's head on its way out and back: nobody but the site can read it.
+r"""Encryption of the ledger's head for the aggregator, which stores and returns it but cannot read it.
 
-A head says how many entries the ledger has. The aggregator knows which of them it caused, so the rest would
-tell it of everything else at the site: that somebody withdrew, that another study runs. It only has to keep
-the head and hand it back, so it gets
+A head states the number of entries of the ledger. The aggregator knows which of them it caused, so the others
+would reveal other events at the site: that a participant withdrew, or that another study is running. The
+aggregator only has to store the head and return it, so it receives
 
 .. math:: \text{nonce} \,\|\, \operatorname{AES\text{-}256\text{-}GCM}_k(\text{nonce}, \text{head};\;
    \text{contract}, \text{site})
 
-with a random nonce of 96 bits and a key k that only the site's identity can make. The length is that of the
-head and 28 bytes, always. A site that has a new key is in new contracts only, so no head under its old key
-can come back to it.
+with a random 96-bit nonce and a key k that only the site's identity can derive. The length is always that of
+the head plus 28 bytes. A site with a new key takes part in new contracts only, so no head under its old key
+is ever returned to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LABEL: Final = b"capedjica/head/1\0"
 
 
 class HeadSeal:
-    """What seals the heads that a site sends in one study.
+    """Encrypts the heads that a site sends in one study.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class HeadSeal:
         self._binding = _LABEL + contract.hash + name.encode()
 
     def seal(self, head: bytes) -> bytes:
-        """Return a head as it may leave; twice the same head looks like two others."""
+        """Return an encrypted head; encrypting the same head twice gives unrelated bytes."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, head, self._binding)
 
     def unseal(self, sealed: bytes) -> bytes:
-        """Return the head that this site sealed in this study; refuse everything else."""
+        """Return the head that this site sealed in this study; refuse any other bytes."""
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], self._binding)
         except (InvalidTag, ValueError):

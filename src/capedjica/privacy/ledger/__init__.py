@@ -1,8 +1,10 @@
-"""The site's ledger: every release recorded and charged before it leaves, once, and never beyond the cap.
+"""The ledger of a site: every release is recorded and charged once, before it leaves and within the cap.
 
-``ledger`` is what a site uses. Beneath it ``chain`` keeps file, entries and head in step, ``books`` decides,
-``log`` stores, ``entry`` links, ``vault`` seals, ``keys`` follow one another, ``head`` signs, ``policy``
-compares with the caps, ``account`` tells people and ``checks`` turns bad input away.
+``ledger`` is the interface that a site uses. It is built on ``chain`` (keeps file, entries and head
+consistent), ``books`` (state derived from the entries, and decisions), ``log`` (the SQLite file), ``entry``
+(one row of the hash chain), ``vault`` (encryption of messages at rest), ``keys`` (key changes), ``head`` (the
+signed head), ``policy`` (comparison with the caps), ``account`` (summaries and export) and ``checks`` (input
+validation).
 """
 
 from capedjica.privacy.ledger.account import Sent, Spent, Summary, Totals

@@ -1,4 +1,4 @@
-"""The ledger for people: what was spent, what left, and one file with everything."""
+"""Human-readable views of the ledger: budget spent, messages sent, and the JSON export."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from capedjica.privacy.wording import round_up
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a message says, in plain words, and how many numbers it holds."""
+    """A short description of a message and the number of values it holds."""
 
     what: str
     numbers: int
@@ -28,12 +28,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    r"""A sum of charges: :math:`\mu^2`, and the epsilon it means at the delta of the cap it is held to.
+    r"""A sum of charges: :math:`\mu^2`, and the corresponding epsilon at the delta of its cap.
 
-    Both are for one unit of ``neighbour``. Where that is a time point, ``subject_mu2`` and
+    Both are for one unit of ``neighbour``. If that is a time point, ``subject_mu2`` and
     ``subject_epsilon`` are those of a whole subject: k^2 times the mu^2 of each study in which a subject
-    holds up to k of them. Of several studies the unit is the smallest, which is protected as part of a
-    subject as well.
+    holds up to k time points. For several studies the unit is the smallest one, which is also protected as
+    part of a subject.
     """
 
     title: str
@@ -58,7 +58,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What was spent by each study, keyed by its hash, and by all together."""
+    """The charges of each study, keyed by its hash, and of all studies in total."""
 
     overall: Spent
     studies: dict[bytes, Spent]
@@ -66,7 +66,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message as it was handed out: when, to which study, what, and what it cost."""
+    """A message that was handed out: its time, study, content and cost."""
 
     seq: int
     when: datetime
@@ -86,20 +86,22 @@ class Sent:
     def __str__(self) -> str:
         return (
             f"{self.when:%Y-%m-%d %H:%M:%S} UTC, to study '{self.title}': {self.what}; {self.numbers} "
-            f"numbers in {len(self.message)} bytes, cost {_cost(self)} "
+            f"values in {len(self.message)} bytes, cost {_cost(self)} "
             f"at delta {self.delta:.3g}" + ("; later aborted" if self.aborted else "")
         )
 
 
 def _cost(spent: Spent | Sent) -> str:
-    """Return an epsilon with what it is the epsilon of."""
-    unit = "each person" if spent.neighbour == "subject" else "each single time point"
-    whole = "" if spent.neighbour == "subject" else f" (a whole person {round_up(spent.subject_epsilon)})"
-    return f"{unit} epsilon {round_up(spent.epsilon)}{whole}"
+    """Return an epsilon together with its unit."""
+    unit = "participant" if spent.neighbour == "subject" else "single time point"
+    whole = ""
+    if spent.neighbour != "subject":
+        whole = f" ({round_up(spent.subject_epsilon)} for each participant)"
+    return f"epsilon {round_up(spent.epsilon)} for each {unit}{whole}"
 
 
 def totals(books: Books, policy: Policy) -> Totals:
-    """Add up the charges of each study, and of the site at the delta of its total cap."""
+    """Return the sum of the charges of each study, and of the site at the delta of its total cap."""
     studies = {key: _spent(study) for key, study in books.studies.items()}
     mu2, subject_mu2 = total(books.all_charges()), total([one.subject_mu2 for one in studies.values()])
     samples = any(one.neighbour == "sample" for one in studies.values())
@@ -138,14 +140,14 @@ def _spent(study: Study) -> Spent:
 
 
 def _of_a_subject(mu2: float, study: Study) -> float:
-    """Return k^2 mu^2, rounded up: what as many units as a subject holds cost together."""
+    """Return k^2 mu^2, rounded up: the total cost of all units that a subject holds."""
     if study.unit.is_subject or mu2 == 0:
         return mu2
     return math.nextafter(study.unit.per_subject**2 * mu2, math.inf)
 
 
 def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:
-    """Describe one release."""
+    """Return the description of one release."""
     study, release, mu2 = books.studies[slot.study], entry.read(ReleaseDetail), entry.mu2 or 0.0
     delta = study.cap.delta
     return Sent(
@@ -167,7 +169,7 @@ def sent(books: Books, slot: Slot, entry: Entry, message: bytes) -> Sent:
 
 
 def as_json(entries: Sequence[Entry], spent: Totals, messages: Mapping[int, bytes]) -> bytes:
-    """Return everything as indented JSON: hashes in hexadecimal, messages in base64, infinity as text."""
+    """Return the ledger as indented JSON: hashes in hexadecimal, messages in base64, infinity as text."""
     document = {
         "totals": _plain(asdict(spent.overall)),
         "studies": {key.hex(): _plain(asdict(value)) for key, value in spent.studies.items()},

@@ -1,7 +1,7 @@
-"""What the entries add up to: a pure function of the chain, with no file behind it.
+"""State of the ledger derived from its entries: a pure function of the chain, without file access.
 
-The books are the fold of all verified entries in order. Every decision of the ledger is made on them,
-so a decision depends on nothing that the chain hash does not cover.
+The books are a fold over all verified entries in order. Every decision of the ledger is based on them, so it
+depends only on data covered by the chain hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Field = TypeVar("Field", int, float, bytes)
 
 
 class Slot(NamedTuple):
-    """One use of a mask: a study's block and attempt, and the place in that block."""
+    """One use of a mask: the block and attempt of a study, and the position in that block."""
 
     study: bytes
     block: int
@@ -40,7 +40,7 @@ class Slot(NamedTuple):
 
 @dataclass(slots=True)
 class Study:
-    """An approved study and everything it was charged."""
+    """An approved study and its charges."""
 
     title: str
     cap: Cap
@@ -54,7 +54,7 @@ class Study:
 
 
 class Books:
-    """Studies, claimed blocks, used slots and notes, as the entries so far have them."""
+    """Studies, claimed blocks, used slots and notes, according to the entries so far."""
 
     def __init__(self) -> None:
         self.studies: dict[bytes, Study] = {}
@@ -65,11 +65,11 @@ class Books:
         self._claims: dict[bytes, dict[tuple[int, int], str]] = defaultdict(dict)
 
     def apply(self, entry: Entry) -> None:
-        """Enter one more entry, in order of sequence; one that makes no sense was not written here."""
+        """Apply the next entry in sequence; refuse an invalid one, which this site cannot have written."""
         try:
             self._apply(entry)
         except (KeyError, TypeError, InputError):
-            raise TamperedError(f"entry {entry.seq} of the ledger makes no sense; it was forged") from None
+            raise TamperedError(f"entry {entry.seq} of the ledger is invalid; it was forged") from None
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind == "note":
@@ -107,7 +107,7 @@ class Books:
             study.n_aborted += 1
 
     def approved(self, study: bytes) -> Study:
-        """Return a study that may go on, or refuse."""
+        """Return an approved study; refuse one that is unknown or revoked."""
         known = self.studies.get(study)
         if known is None:
             raise NotApprovedError(f"study {study.hex()[:16]} is not approved at this site; nothing was sent")
@@ -117,11 +117,11 @@ class Books:
         return known
 
     def all_charges(self) -> list[float]:
-        """Return every charge of every study, revoked ones too."""
+        """Return every charge of every study, including revoked ones."""
         return [charge for study in self.studies.values() for charge in study.charges]
 
     def check_claim(self, study: bytes, block: int, attempt: int) -> None:
-        """Refuse a block that is not strictly after all earlier ones of its study."""
+        """Refuse a block that is not strictly after all earlier blocks of its study."""
         self.approved(study)
         last = self.last_claim(study)
         # defence: blocks-only-grow-by-the-ledger
@@ -136,7 +136,7 @@ class Books:
         return max(self._claims[study], default=(-1, -1))
 
     def stored(self, slot: Slot, request: bytes, participants: tuple[str, ...]) -> Entry | None:
-        """Return the release that already answered this very request, None if the slot is unused."""
+        """Return the release that already answered this exact request, None if the slot is unused."""
         entry = self.releases.get(slot)
         if entry is None:
             return None
@@ -146,13 +146,13 @@ class Books:
         return entry
 
     def check_fresh(self, slot: Slot, incarnation: str) -> None:
-        """Refuse a slot whose mask is not, untouched, in the memory of this incarnation."""
+        """Refuse a slot unless its unused mask is in the memory of this incarnation."""
         owner = self._claims[slot.study].get((slot.block, slot.attempt))
         if owner is None:
             raise ProtocolError(f"{slot} was not claimed at this site; claim its block first")
         # defence: slots-of-a-dead-process
         if slot in self.burnt or owner != incarnation:
-            raise SlotBurntError(f"{slot} is burnt: its mask was touched or lost; a new block is needed")
+            raise SlotBurntError(f"{slot} is used up: its mask was touched or lost; a new block is needed")
 
 
 def _block(entry: Entry) -> tuple[int, int]:

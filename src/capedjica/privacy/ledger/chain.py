@@ -1,4 +1,4 @@
-"""The chain as a whole: file, verified entries, sealed messages and signed head, kept in step."""
+"""The hash chain on disk: file, verified entries, sealed messages and signed head, kept consistent."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _GIVEN: Final = "the given head"
 
 
 class Chain:
-    """Entries appended one by one, each verified before the books rest on it.
+    """Entries appended one by one, each verified before it enters the books.
 
-    ``books`` and the tip only ever hold committed entries: what a transaction appends is read back, and
-    verified, by the next one. So a rolled back transaction leaves no trace in memory either.
+    ``books`` and the tip only ever hold committed entries: entries appended by a transaction are read back
+    and verified by the next one. A transaction that is rolled back therefore leaves no trace in memory
+    either.
 
     Parameters
     ----------
     path, head_path : Path
-        The ledger's file, and the second place where its signed head is kept.
+        The ledger file, and the separate location of its signed head.
     storage_key : bytes
         32 secret bytes.
     sign, verify : callables
-        Of the site's Ed25519 identity.
+        Signing and verification with the site's Ed25519 identity.
     timeout : float
         Seconds to wait for another process.
     rebuild_head : bool
-        Whether a head that is missing, damaged or not signed by this site may be replaced, which is recorded;
-        one that speaks of another ledger or a later entry is not.
+        Whether a head that is missing, damaged or not signed by this site may be replaced, which is recorded.
+        A head of another ledger or of a later entry is never replaced.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Chain:
         rebuild_head: bool,
     ) -> None:
         if path == head_path:
-            raise InputError(f"head_path must be a second place, got the ledger's own path {path}")
+            raise InputError(f"head_path must differ from the path of the ledger, got {path} for both")
         self.path, self.head_path = path, head_path
         self.books = Books()
         self._sign, self._verify = sign, verify
@@ -74,7 +75,7 @@ class Chain:
             if self._log.is_new:
                 self._create(storage_key)
             self._log.check_schema()
-        # Only now: a head written before the first commit would outlive a crash that undoes it.
+        # Only after the commit: a head written earlier would survive a crash that rolls the commit back.
         with self._log.transaction():
             self._unlock(storage_key)
             self._catch_up()
@@ -91,17 +92,17 @@ class Chain:
         if read_head(self.head_path) is not None:
             raise RestoredError(
                 f"the ledger {self.path} is missing or empty, but its head {self.head_path} exists; "
-                "put the latest ledger back"
+                "restore the latest copy of the ledger"
             )
         self._log.create()
         name = os.urandom(NAME_BYTES)
         self._tip = Head(name, 0, GENESIS_HASH)
         self._keys = Keys(storage_key, [Period(1, Vault(storage_key, name), self._verify)])
-        # The empty message serves to recognise the storage key.
+        # The empty message is used to recognise the storage key.
         self.append("genesis", Genesis(name.hex()), message=b"")
 
     def _unlock(self, storage_key: bytes) -> None:
-        """Find the ledger's name in its first entry, and check the key with what was sealed under it."""
+        """Read the ledger's name from its first entry, and check the key against the sealed messages."""
         genesis = next(linked(self._log.entries(), 0, GENESIS_HASH), None)
         if genesis is None or genesis.kind != "genesis":
             raise TamperedError("entry 1 of the ledger is missing")
@@ -115,15 +116,15 @@ class Chain:
             raise WrongKeyError(f"{self.path}: {error}") from None
 
     def _check_age(self, name: bytes) -> None:
-        """Refuse a ledger from before the present key, which has signed a later head of it."""
+        """Refuse a ledger that predates the current key, if that key signed a later head of it."""
         data = read_head(self.head_path)
         if data is None or not Head.readable(data, lambda _: self._verify):
             return
         head = Head.parse(data, lambda _: self._verify, "its head")
         if head.ledger == name and self._log.hash_at(head.seq) is None:
             raise RestoredError(
-                f"the ledger {self.path} is from before the present key, but its head {self.head_path} was "
-                f"signed at entry {head.seq}: an older copy was restored; put the latest one back"
+                f"the ledger {self.path} predates the current key, but its head {self.head_path} was signed "
+                f"at entry {head.seq}: an older copy was restored; replace it with the latest copy"
             )
 
     def close(self) -> None:
@@ -139,14 +140,14 @@ class Chain:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Look at one consistent state of the file, with the books up to date."""
+        """Read one consistent state of the file, with the books up to date."""
         with self._exclusive(), self._log.transaction("DEFERRED"):
             self._catch_up()
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Append in one transaction on up-to-date books; the head follows before this ends."""
+        """Append in one transaction on up-to-date books; the head is written before this ends."""
         with self._exclusive():
             with self._log.transaction():
                 self._settle()
@@ -159,7 +160,7 @@ class Chain:
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         if os.getpid() != self._pid:
-            raise StorageError("a ledger does not survive a fork; open it again in the child process")
+            raise StorageError("a ledger cannot be used after a fork; open it again in the child process")
         with self._lock:
             if self._closed:
                 raise StorageError(f"the ledger {self.path} is closed")
@@ -171,7 +172,7 @@ class Chain:
             self._write_head()
 
     def _catch_up(self) -> None:
-        """Verify and enter what was committed since the last look, by whichever process."""
+        """Verify and apply the entries committed since the last read, by any process."""
         entries = self._log.entries(self._tip.seq or None)
         if self._tip.seq:
             last = next(entries, None)
@@ -181,7 +182,9 @@ class Chain:
                 )
         for entry in linked(entries, self._tip.seq, self._tip.hash):
             if entry.kind == "key" and entry.seq > self._keys.present.first:
-                raise WrongKeyError(f"the key of the ledger {self.path} was changed while in use")
+                raise WrongKeyError(
+                    f"the key of the ledger {self.path} was changed while in use; open it with the new key"
+                )
             self.books.apply(entry)
             self._tip = Head(self._tip.ledger, entry.seq, entry.hash)
 
@@ -200,7 +203,7 @@ class Chain:
         mu2: float | None = None,
         message: bytes | None = None,
     ) -> None:
-        """Append one entry, at most one in a transaction, and its message, sealed by the key in force."""
+        """Append one entry, at most one per transaction, and its message, sealed under the current key."""
         now, text = time.time_ns() // 1000, msgspec.json.encode(detail).decode()
         seq, previous = self._tip.seq + 1, self._tip.hash
         entry = Entry(seq, kind, now, study, block, attempt, slot, request, mu2, text, previous)
@@ -227,14 +230,14 @@ class Chain:
         entries = self.entries()
         spoken_of = {entry.seq for entry in entries if entry.digest is not None and self._log.sealed(entry)}
         for seq in self._log.message_numbers() - spoken_of:
-            raise TamperedError(f"message {seq} of the ledger was inserted; no entry speaks of it")
+            raise TamperedError(f"message {seq} of the ledger was inserted; no entry refers to it")
         self._check_head_file()
         return len(entries)
 
     # The key
 
     def change_key(self, storage_key: bytes, old: bytes, new: bytes) -> None:
-        """Let another key take over from the next entry on; this chain, which has the old one, is closed."""
+        """Change to another key from the next entry on, and close this chain, which holds the old key."""
         with self._exclusive():
             try:
                 with self._log.transaction():
@@ -249,7 +252,7 @@ class Chain:
     # The head; inside a transaction
 
     def signed_head(self) -> bytes:
-        """Return the signed head of the chain as it stands."""
+        """Return the signed head of the current chain."""
         return self._tip.signed(self._sign, self._verify)
 
     def compare(self, data: bytes, source: str = _GIVEN) -> int:
@@ -262,7 +265,7 @@ class Chain:
         if head.seq > self._tip.seq:
             raise RestoredError(
                 f"the ledger {self.path} has {self._tip.seq} entries, but {source} was signed at entry "
-                f"{head.seq}: an older copy was restored; put the latest one back"
+                f"{head.seq}: an older copy was restored; replace it with the latest copy"
             )
         if self._log.hash_at(head.seq) != head.hash:
             raise TamperedError(f"entry {head.seq} of the ledger is not the one that {source} was signed for")
@@ -275,16 +278,16 @@ class Chain:
                 self._check_claim(data, source)
             # defence: head-in-the-second-place
             return self.compare(data, source)
-        # The head is first written when the ledger has one entry, so a longer one had it and lost it.
+        # The head is first written when the ledger has one entry, so a longer ledger has lost its head.
         if self._tip.seq > 1:
             raise RestoredError(
-                f"the ledger {self.path} cannot be compared with {source}, which is missing; put it back, "
-                "or, if it is lost for good, accept the ledger as it is: capedjica ledger rebuild-head"
+                f"the ledger {self.path} cannot be compared with {source}, which is missing; restore it, or, "
+                "if it is permanently lost, accept the ledger as it is with: capedjica ledger rebuild-head"
             )
         return 0
 
     def _head_is_lost(self) -> bool:
-        """Whether there is no head, or one that cannot be verified and says nothing against the ledger."""
+        """Return whether the head is missing, or cannot be verified and does not contradict the ledger."""
         data = read_head(self.head_path)
         if data is None:
             return True
@@ -294,7 +297,7 @@ class Chain:
         return True
 
     def _check_claim(self, data: bytes, source: str) -> None:
-        """Refuse what does not fit even a head that this key did not sign: it may be of a later one."""
+        """Refuse a ledger that contradicts an unverified head: a later key may have signed that head."""
         claimed = Head.claimed(data)
         if claimed is not None:
             # defence: a-head-that-speaks-of-more

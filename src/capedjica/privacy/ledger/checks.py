@@ -1,4 +1,4 @@
-"""Checks of what callers give; an error names the parameter and never shows a secret."""
+"""Validation of the ledger's arguments; errors name the parameter and never show a secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def secret_or_hash(name: str, value: Any) -> bytes:
 
 
 def natural(name: str, value: Any) -> int:
-    """Return ``value`` as an integer that is not negative and fits the file."""
+    """Return ``value`` as a non-negative integer that fits into the file."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -42,14 +42,17 @@ def participants(values: Collection[str]) -> tuple[str, ...]:
     """Return the names of the sites in alphabetical order."""
     names = () if isinstance(values, str) else tuple(sorted(text("participants", v) for v in values))
     if not names or len(set(names)) != len(names):
-        raise InputError("participants must be the names of the sites, at least one, each once")
+        raise InputError("participants must be a non-empty collection of distinct site names")
     return names
 
 
 def message(value: Any) -> bytes:
     """Return ``value`` if it is bytes of a size that can be stored."""
     if not isinstance(value, bytes) or len(value) > MAX_MESSAGE_BYTES:
-        raise InputError(f"a message must be at most {MAX_MESSAGE_BYTES} bytes, got {_size(value)}; not sent")
+        raise InputError(
+            f"a message must be bytes of length at most {MAX_MESSAGE_BYTES}, got {_size(value)}; "
+            "nothing was sent"
+        )
     return value
 
 

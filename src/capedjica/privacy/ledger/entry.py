@@ -1,8 +1,8 @@
-"""One line of the ledger: its fields, its canonical bytes and its place in the hash chain.
+"""One entry of the ledger: its fields, its canonical encoding and its hash in the chain.
 
 Entry k carries ``hash_k = SHA-256(fields of k, digest of its sealed message, hash_{k-1})`` over an
-encoding in which different fields never give the same bytes. So whoever knows one hash knows, by
-collision resistance, every entry up to it, messages included.
+encoding in which different fields never give the same bytes. By collision resistance, one hash therefore
+determines every entry up to it, including its messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Detail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What only one kind of entry says, kept as JSON so that a person can read it."""
+    """The fields of one kind of entry, stored as readable JSON."""
 
 
 class Genesis(Detail, frozen=True):
@@ -46,10 +46,10 @@ class Genesis(Detail, frozen=True):
 
 
 class Approval(Detail, frozen=True, omit_defaults=True):
-    """A study that may charge up to (epsilon, delta) for one unit: a subject, or a time point of one.
+    """A study that may charge up to (epsilon, delta) for one unit: a subject or a single time point.
 
-    What has its default is left out of the JSON, as it was before there was another: a chain of hashes does
-    not change.
+    Fields with their default value are omitted from the JSON, so that the hashes of entries written before
+    these fields existed do not change.
     """
 
     title: str
@@ -60,13 +60,13 @@ class Approval(Detail, frozen=True, omit_defaults=True):
 
 
 class Claim(Detail, frozen=True):
-    """A block of masks, which live in the memory of one incarnation only."""
+    """A claimed block of masks, which exist only in the memory of one incarnation."""
 
     incarnation: str
 
 
 class ReleaseDetail(Detail, frozen=True):
-    """A message: between whom, what it says and how many numbers it has."""
+    """A message: the participating sites, a description and the number of values."""
 
     participants: tuple[str, ...]
     what: str
@@ -74,13 +74,13 @@ class ReleaseDetail(Detail, frozen=True):
 
 
 class Note(Detail, frozen=True):
-    """Why something was revoked, burnt, aborted or rebuilt; or a note by itself, which charges nothing."""
+    """The reason for a revocation, used-up slot, abort or rebuilt head; or a note, which charges nothing."""
 
     reason: str
 
 
 class KeyChange(Detail, frozen=True):
-    """A new key of the site: both public keys and the old one's signature, in hexadecimal."""
+    """A change of the site's key: both public keys and the old key's signature, in hexadecimal."""
 
     old: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     new: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -92,10 +92,10 @@ AnyDetail = TypeVar("AnyDetail", bound=Detail)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the ledger, in the order of its columns; ``None`` where a kind has no such field.
+    """A row of the ledger, in column order; ``None`` if the kind has no such field.
 
-    ``digest`` is the SHA-256 of the sealed message, ``time_us`` microseconds since 1970 (UTC) by the
-    site's own clock: for people, never for order. The order is ``seq``.
+    ``digest`` is the SHA-256 of the sealed message. ``time_us`` is in microseconds since 1970 (UTC) by the
+    site's own clock; it is for information only. The order is given by ``seq``.
     """
 
     seq: int
@@ -118,18 +118,18 @@ class Entry:
         return _EPOCH + timedelta(microseconds=self.time_us)
 
     def read(self, kind: type[AnyDetail]) -> AnyDetail:
-        """Decode the detail; one that does not parse means that somebody else wrote it."""
+        """Decode the detail; a detail that does not parse was edited."""
         try:
             return msgspec.json.decode(self.detail, type=kind)
         except (msgspec.MsgspecError, UnicodeEncodeError):
             raise TamperedError(f"entry {self.seq} of the ledger cannot be read; it was edited") from None
 
     def binding(self) -> bytes:
-        """Associated data of the sealed message: everything the entry says before the message exists."""
+        """Return the associated data of the sealed message: all fields known before it is sealed."""
         return _BINDING + encode(astuple(self)[: COLUMNS.index("digest")])
 
     def chain_hash(self) -> bytes:
-        """SHA-256 of the canonical encoding of all fields but the hash itself."""
+        """Return the SHA-256 of the canonical encoding of all fields except the hash itself."""
         return hashlib.sha256(_CHAIN + encode(astuple(self)[: COLUMNS.index("hash")])).digest()
 
     def chained(self, digest: bytes | None) -> Entry:
@@ -139,7 +139,7 @@ class Entry:
 
 
 def linked(entries: Iterable[Entry], seq: int, previous: bytes) -> Iterator[Entry]:
-    """Yield entries that follow one another, and the entry ``seq`` with hash ``previous``; refuse others."""
+    """Yield entries that form a chain after entry ``seq`` with hash ``previous``; refuse any other."""
     for entry in entries:
         seq += 1
         if entry.seq != seq:
@@ -158,7 +158,7 @@ COLUMNS: Final = tuple(f.name for f in fields(Entry))
 
 
 def encode(values: tuple[Value, ...]) -> bytes:
-    """Encode values so that no two different tuples give the same bytes: type, length, content."""
+    """Encode values as type, length and content, so that different tuples never give the same bytes."""
     return b"".join(_encode_one(value) for value in values)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a ledger, each in one line that a data manager can act on."""
+"""Exceptions of the ledger, each with a one-line message for the data manager."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ class LedgerError(CapedjicaError):
 
 
 class StorageError(LedgerError):
-    """The file could not be read or written: missing, read-only, full, locked or broken."""
+    """The file could not be read or written: missing, read-only, disk full, locked or corrupt."""
 
 
 class WrongKeyError(LedgerError):
-    """The storage key is not the one this ledger was made with."""
+    """The storage key is not the one of this ledger."""
 
 
 class TamperedError(LedgerError):
-    """An entry was edited, removed, inserted or reordered; the text says which."""
+    """An entry was edited, removed, inserted or reordered; the message says which."""
 
 
 class RestoredError(TamperedError):
-    """The ledger is older than its signed head: an older copy was put in its place."""
+    """The ledger is older than its signed head: an older copy was restored."""
 
 
 class NotApprovedError(ProtocolError):
@@ -32,8 +32,8 @@ class NotApprovedError(ProtocolError):
 
 
 class SlotUsedError(ProtocolError):
-    """The mask slot already answered another request; a second answer would uncover the data."""
+    """The mask slot already answered another request; a second answer would reveal the data."""
 
 
 class SlotBurntError(ProtocolError):
-    """The mask slot can no longer be used: its mask may have been touched, or is gone."""
+    """The mask slot is used up: its mask may have been touched, or is lost."""

@@ -1,7 +1,8 @@
-"""The signed head: how long the ledger is and its last hash, kept in a second place.
+"""The signed head: the length of the ledger and its last hash, stored in a separate location.
 
-The chain alone cannot show that its end is missing. A head signed by the site can: it was true once,
-so a ledger that is shorter, or differs at that entry, is not the one the head was taken from.
+The chain alone cannot reveal that its end is missing. A head signed by the site can: the ledger had that
+state once, so a ledger that is shorter, or differs at that entry, is not the one that the head was taken
+from.
 """
 
 from __future__ import annotations
@@ -39,21 +40,21 @@ class Head:
         body = _BODY.pack(_MAGIC, self.ledger, self.seq, self.hash)
         signature = sign(body)
         if len(signature) != _SIGNATURE_BYTES or not verify(signature, body):
-            raise InputError("sign and verify must be two halves of one Ed25519 identity; they do not match")
+            raise InputError("sign and verify must belong to the same Ed25519 identity; they do not match")
         return body + signature
 
     @classmethod
     def claimed(cls, data: bytes) -> Head | None:
-        """Return what a head says, whoever signed it; None if it is no head at all."""
+        """Return the content of a head without checking its signature; None if it is not a head."""
         if not isinstance(data, bytes) or len(data) != HEAD_BYTES or not data.startswith(_MAGIC):
             return None
         return cls(*_BODY.unpack(data[: _BODY.size])[1:])
 
     @classmethod
     def parse(cls, data: bytes, verifier: Callable[[int], Verify], source: str) -> Head:
-        """Read a signed head strictly; ``source`` says in the error where it came from.
+        """Parse a signed head strictly; ``source`` names its origin in the error message.
 
-        ``verifier`` returns what verifies a head of a number: that of the key in force at that entry.
+        ``verifier`` maps an entry number to the verification function of the key in force at that entry.
         """
         head = cls.claimed(data)
         if head is None:
@@ -65,7 +66,7 @@ class Head:
 
     @classmethod
     def readable(cls, data: bytes, verifier: Callable[[int], Verify]) -> bool:
-        """Whether ``data`` is a head signed by this site."""
+        """Return whether ``data`` is a head signed by this site."""
         try:
             cls.parse(data, verifier, "it")
         except TamperedError:
@@ -74,7 +75,7 @@ class Head:
 
 
 def read_head(path: Path) -> bytes | None:
-    """Return the content of the head file, None if there is none."""
+    """Return the content of the head file, None if it does not exist."""
     try:
         with path.open("rb") as file:
             return file.read(HEAD_BYTES + 1)
@@ -85,7 +86,7 @@ def read_head(path: Path) -> bytes | None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a crash leaves the old or the new content, durably once this returns."""
+    """Replace a file atomically: a crash leaves the old or the new content, and the new one is durable."""
     try:
         write_whole(path, data, mode=0o600)
     except OSError as error:

@@ -1,9 +1,8 @@
-"""The keys of a ledger: each seals messages and signs heads from one entry on, until the next takes over.
+"""The keys of a ledger: each key seals messages and signs heads from one entry on, until the next key.
 
-A change of key is an entry of the chain. The old key signs it, so it was agreed to by whoever could speak for
-the site before; the message sealed with it, under the new key, is the old storage key. So the new key opens
-everything that was ever sealed, and nothing else of the ledger is written anew: what was spent stays where it
-was recorded.
+A change of key is an entry of the chain. The old key signs the entry, so its holder agreed to the change. The
+sealed message of the entry, under the new key, is the old storage key. The new key can therefore unseal every
+earlier message, and no other entry is rewritten: all charges stay as recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _STATEMENT: Final = b"capedjica ledger key change 1\0"
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A key in force: the number of its first entry, what seals messages and what verifies heads."""
+    """The period of one key: its first entry, its vault for messages and its verification of heads."""
 
     first: int
     vault: Vault
@@ -40,9 +39,9 @@ class Keys:
     Parameters
     ----------
     storage_key : bytes
-        The present one.
+        The current storage key.
     periods : sequence of Period
-        The present key's is the last.
+        All periods; the last is that of the current key.
     """
 
     __slots__ = ("_periods", "_storage_key")
@@ -52,27 +51,27 @@ class Keys:
 
     @property
     def present(self) -> Period:
-        """The key in force."""
+        """The period of the current key."""
         return self._periods[-1]
 
     def at(self, seq: int) -> Period:
-        """Return the key that was in force at an entry."""
+        """Return the period that contains an entry."""
         return next(period for period in reversed(self._periods) if period.first <= max(seq, 1))
 
     def verifier(self, seq: int) -> Verify:
-        """Return what verifies a head that was signed at an entry."""
+        """Return the function that verifies a head signed at an entry."""
         return self.at(seq).verify
 
     def hand_over(
         self, ledger: bytes, seq: int, previous: bytes, old: bytes, new: bytes, sign: Sign
     ) -> tuple[KeyChange, bytes]:
-        """Return what entry ``seq`` says when a key takes over, and the message to be sealed by that key."""
+        """Return the detail of entry ``seq``, which changes the key, and the message to seal in it."""
         if old == new:
-            raise InputError("the new key must be another one")
+            raise InputError("the new key must differ from the old key")
         statement = _statement(ledger, seq, previous, old, new)
         signature = sign(statement)
         if not verifies(old, signature, statement):
-            raise InputError("the old public key is not the one that signs this ledger")
+            raise InputError("the old public key is not the key that signs this ledger")
         return KeyChange(old.hex(), new.hex(), signature.hex()), self._storage_key
 
     def __repr__(self) -> str:
@@ -87,7 +86,7 @@ def open_keys(
     changes: Sequence[Entry],
     sealed: Callable[[Entry], bytes],
 ) -> Keys:
-    """Return all keys of a ledger, given the present one; each uncovers the one before it."""
+    """Return all keys of a ledger, given the current one; each key unseals the key before it."""
     periods = list(_periods(storage_key, verify, ledger, [genesis, *changes], sealed))
     return Keys(storage_key, periods[::-1])
 
@@ -99,7 +98,7 @@ def _periods(
     begun: Sequence[Entry],
     sealed: Callable[[Entry], bytes],
 ) -> Iterator[Period]:
-    """Yield the periods that these entries began, the last first."""
+    """Yield the periods that begin with these entries, the last first."""
     follower: str | None = None
     for entry in reversed(begun):
         vault = Vault(storage_key, ledger)
@@ -115,13 +114,13 @@ def _periods(
 
 def _wrong_key(entry: Entry, uncovered: bool) -> str:
     if uncovered:
-        return f"the key that was in force at entry {entry.seq} of the ledger cannot be uncovered"
-    when = "" if entry.kind == "genesis" else f", which has another since {entry.when:%Y-%m-%d %H:%M} UTC"
-    return f"the storage key is not the one of the ledger{when}"
+        return f"the key that was in force at entry {entry.seq} of the ledger cannot be unsealed"
+    when = "" if entry.kind == "genesis" else f", whose key was changed on {entry.when:%Y-%m-%d %H:%M} UTC"
+    return f"the storage key is not that of the ledger{when}"
 
 
 def _agreed(entry: Entry, ledger: bytes, follower: str | None) -> KeyChange:
-    """Return a change of key that the old key signed, and whose new key is the one that changed next."""
+    """Return a key change after checking the old key's signature and that the next change continues it."""
     change = entry.read(KeyChange)
     old, new = bytes.fromhex(change.old), bytes.fromhex(change.new)
     statement = _statement(ledger, entry.seq, entry.previous, old, new)
@@ -136,7 +135,7 @@ def _statement(ledger: bytes, seq: int, previous: bytes, old: bytes, new: bytes)
 
 
 def verifies(public_key: bytes, signature: bytes, data: bytes) -> bool:
-    """Whether an Ed25519 signature is that of a public key; False for whatever is neither."""
+    """Return whether an Ed25519 signature is valid for a public key; False for malformed input."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
     except (InvalidSignature, ValueError):

@@ -1,4 +1,4 @@
-"""The ledger of a site: what leaves is recorded and charged first, once, and never beyond the cap."""
+"""The ledger of a site: every release is recorded and charged once, before it leaves, within the cap."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from capedjica.privacy.neighbour import WHOLE_SUBJECT, ProtectedUnit
 
 
 class Ledger:
-    """An append-only, crash-safe record of every release of a site; make one with :meth:`open`.
+    """An append-only, crash-safe record of every release of a site; opened with :meth:`open`.
 
     A release goes through four states, each durable before the next: nothing; recorded with its charge
-    and its bytes (one transaction); covered by the signed head; handed out. A crash at any moment leaves
-    a charge without a sent message at worst, never a sent message without its charge. The same request
-    again gets the stored bytes, uncharged.
+    and its bytes (one transaction); covered by the signed head; handed out. A crash at any moment leaves, at
+    worst, a charge without a sent message, never a sent message without its charge. A repeated request gets
+    the stored bytes and is not charged again.
 
-    Masks live in memory only. A block belongs to the *incarnation* (one ``open``) that claimed it; for
-    any other incarnation its unused slots are burnt.
+    Masks are kept in memory only. A block belongs to the *incarnation* (one call of ``open``) that claimed
+    it; for any other incarnation its unused slots are used up.
 
-    Objects may be shared between threads. After a fork the child must open its own: it would otherwise
-    hold the same masks as its parent.
+    Objects may be shared between threads. After a fork the child process must open the ledger again, because
+    it would otherwise hold the same masks as its parent.
     """
 
     def __init__(self, chain: Chain, policy: Policy) -> None:
@@ -56,27 +56,27 @@ class Ledger:
         timeout: float = 30.0,
         rebuild_head: bool = False,
     ) -> Self:
-        """Open a ledger, or start one, and verify all its entries against the chain and the head.
+        """Open or create a ledger, and verify all its entries against the chain and the head.
 
         Parameters
         ----------
         path : path
-            The ledger's file; its directory must exist.
+            The ledger file; its directory must exist.
         storage_key : bytes
-            32 secret bytes under which messages are sealed at rest.
+            32 secret bytes under which messages are encrypted at rest.
         sign, verify : callables
             ``sign(data) -> signature`` and ``verify(signature, data) -> bool`` of the site's Ed25519
-            identity; ``verify`` returns False, whatever bytes it is given, rather than raise.
+            identity; ``verify`` must return False for malformed bytes rather than raise.
         policy : Policy
-            What the site allows.
+            The caps of the site.
         head_path : path
-            The second place: where the signed head is kept, best on another disk and outside the backup
-            of the first. A ledger older than its head is refused.
+            Location of the signed head, preferably on another disk and not in the same backup as the
+            ledger. A ledger older than its head is refused.
         timeout : float
-            Seconds to wait for another process that has the ledger.
+            Seconds to wait for another process that uses the ledger.
         rebuild_head : bool
-            Accept a head that is missing or unreadable and write a new one, which is itself recorded. A
-            readable head that contradicts the ledger is refused all the same.
+            Accept a missing or unreadable head and write a new one, which is itself recorded. A
+            readable head that contradicts the ledger is still refused.
         """
         chain = Chain(
             Path(path).absolute(),
@@ -103,10 +103,10 @@ class Ledger:
         return f"Ledger({str(self._chain.path)!r}, {len(self._chain)} entries)"
 
     def change_key(self, *, storage_key: bytes, old: bytes, new: bytes) -> None:
-        """Let a new key of the site take over, in one entry that the old key signs, and close the ledger.
+        """Change to a new key of the site, in one entry that the old key signs, and close the ledger.
 
-        Open it again with the new key, which then signs the head. Until the head is written, the old head is
-        compared with the ledger; a crash in between loses nothing. Whoever still has the ledger open with
+        Open the ledger again with the new key, which then signs the head. Until then the old head is compared
+        with the ledger, so a crash in between loses nothing. A process that still has the ledger open with
         the old key is refused.
 
         Parameters
@@ -123,29 +123,29 @@ class Ledger:
         )
 
     def note(self, text: str, sealed: bytes = b"") -> None:
-        """Record that something happened, and when; only the key opens ``sealed``. It charges nothing."""
+        """Record an event with its time, and ``sealed`` encrypted under the key; charges nothing."""
         reason = checks.text("text", text)
         with self._chain.writing():
             self._chain.append("note", Note(reason), message=sealed)
 
     def notes(self) -> list[tuple[str, bytes]]:
-        """Return all notes, in order: the text of each, and what was sealed with it."""
+        """Return the text and the sealed data of all notes, in order."""
         with self._chain.reading():
             return [(note.read(Note).reason, self._chain.message(note)) for note in self._chain.books.notes]
 
     # Studies and blocks
 
     def register_study(self, study: bytes, title: str, cap: Cap, unit: ProtectedUnit = WHOLE_SUBJECT) -> None:
-        """Approve a study, by the hash of its description, for at most ``cap`` for each protected ``unit``.
+        """Approve a study, identified by its hash, for at most ``cap`` for each protected ``unit``.
 
-        Approving it again in the same words changes nothing. A cap cannot be raised and a revoked
-        approval cannot come back: a changed study is another study.
+        Approving it again with the same arguments changes nothing. A cap cannot be raised and a revoked
+        approval cannot be restored: a changed study is a different study.
         """
         study, title = checks.secret_or_hash("study", study), checks.text("title", title)
         most = self._policy.per_study
         if cap.mu2 > most.mu2:
             raise BudgetExceededError(
-                f"study '{title}' asks for {cap}; this site allows a study at most {most}"
+                f"study '{title}' requests {cap}, but this site allows a study at most {most}"
             )
         with self._chain.writing():
             if study not in self._chain.books.studies:
@@ -160,19 +160,19 @@ class Ledger:
                 )
 
     def revoke(self, study: bytes, reason: str) -> None:
-        """Withdraw the approval of a study: nothing more leaves for it, not even stored bytes."""
+        """Revoke the approval of a study: nothing more is sent for it, not even stored bytes."""
         study, reason = checks.secret_or_hash("study", study), checks.text("reason", reason)
         with self._chain.writing():
             self._chain.books.approved(study)
             self._chain.append("revoke", Note(reason), study)
 
     def claim(self, study_hash: bytes, block: int, attempt: int) -> None:
-        """Claim a block of masks for this incarnation; numbers must grow, restarts included.
+        """Claim a block of masks for this incarnation; block numbers must increase, also across restarts.
 
         Raises
         ------
         ProtocolError
-            If (block, attempt) is not after every earlier one of the study, or the study not approved.
+            If (block, attempt) is not after every earlier one of the study, or the study is not approved.
         """
         study = checks.secret_or_hash("study_hash", study_hash)
         place = checks.natural("block", block), checks.natural("attempt", attempt)
@@ -194,7 +194,7 @@ class Ledger:
         make_message: Callable[[], bytes],
         summary: Summary,
     ) -> bytes:
-        r"""Record, charge and return the message that answers a request, or the stored one if it did already.
+        r"""Record, charge and return the answer to a request, or return the stored answer to a repeated one.
 
         Parameters
         ----------
@@ -207,20 +207,20 @@ class Ledger:
         request_hash : bytes
             Hash of the public state and the query (32 bytes).
         mu : float
-            What the release costs: :math:`\mu^2` is charged. Infinity for a release without privacy.
+            The cost of the release: :math:`\mu^2` is charged. Infinity for a release without privacy.
         make_message : callable
-            Draws the noise, uses the mask and returns the bytes. Called at most once for a slot, ever,
-            and only when the charge is within the caps. If it raises, nothing is charged and the slot is
-            burnt, since its mask may have been touched.
+            Draws the noise, uses the mask and returns the bytes. Called at most once for a slot, and only if
+            the charge is within the caps. If it raises, nothing is charged and the slot is used up, since its
+            mask may have been touched.
         summary : Summary
-            What the message says, in plain words.
+            A short description of the message.
 
         Returns
         -------
         bytes
-            To be sent as they are; recorded, charged and covered by the head before this returns. Where
-            it raises StorageError after the record was made (the head could not be written), the same
-            request will get the recorded bytes.
+            The message to send; recorded, charged and covered by the head before this returns. If
+            StorageError is raised after the entry was recorded (the head could not be written), repeating
+            the request returns the recorded bytes.
         """
         place = _place(study, block, attempt, slot)
         request = checks.secret_or_hash("request_hash", request_hash)
@@ -243,18 +243,18 @@ class Ledger:
         return message
 
     def record_abort(self, study: bytes, block: int, attempt: int, slot: int, reason: str) -> None:
-        """Note that a release was sent in vain (a site vanished); it stays charged."""
+        """Record that a release was aborted because a site was lost; it stays charged."""
         place, reason = _place(study, block, attempt, slot), checks.text("reason", reason)
         with self._chain.writing():
             if place not in self._chain.books.releases:
-                raise ProtocolError(f"{place} has no release that could be aborted")
+                raise ProtocolError(f"{place} has no release to abort")
             if place not in self._chain.books.aborted:
                 self._chain.append("abort", Note(reason), *place)
 
     def _check_fresh(self, place: Slot) -> None:
         # defence: slot-touched-before
         if place in self._touched:
-            raise SlotBurntError(f"{place} is burnt: its mask was touched; a new block is needed")
+            raise SlotBurntError(f"{place} is used up: its mask was touched; a new block is needed")
         self._chain.books.check_fresh(place, self._incarnation)
 
     def _check_budget(self, asked: float, study: bytes) -> None:
@@ -266,12 +266,12 @@ class Ledger:
 
     @contextmanager
     def _burning(self, place: Slot) -> Iterator[None]:
-        """Burn the slot, in an entry of its own, if its mask was touched and no message was recorded."""
+        """Mark the slot as used up, in its own entry, if its mask was touched and no message was recorded."""
         try:
             yield
         except BaseException:
             if place in self._touched:
-                # Should even this entry fail, the set in memory and the incarnation keep the slot burnt.
+                # If even this entry fails, the set in memory and the incarnation still keep the slot used up.
                 with suppress(LedgerError), self._chain.writing():
                     books = self._chain.books
                     if place not in books.releases and place not in books.burnt:
@@ -282,45 +282,45 @@ class Ledger:
 
     @property
     def head(self) -> bytes:
-        """The signed head as it stands, 128 bytes; it tells how long the ledger is, so it leaves sealed."""
+        """The current signed head, 128 bytes; it reveals the length of the ledger, so it is sent sealed."""
         with self._chain.reading():
             return self._chain.signed_head()
 
     def check_against(self, head: bytes) -> None:
-        """Compare the ledger with one of its own heads that came back from elsewhere.
+        """Compare the ledger with one of its own heads, returned by another party.
 
         Raises
         ------
         RestoredError
             If the head is ahead of the ledger: an older copy was restored.
         TamperedError
-            If it is not a head of this ledger, or the entry it speaks of is another one.
+            If it is not a head of this ledger, or its entry does not match the ledger.
         """
         with self._chain.reading():
             self._chain.compare(head)
 
     def verify_chain(self) -> int:
-        """Verify everything from the first entry on, messages and head too; return the number of entries."""
+        """Verify all entries, messages and the head; return the number of entries."""
         with self._chain.reading():
             return self._chain.verify()
 
     def entries(self) -> list[Entry]:
-        """Return all entries in order, verified."""
+        """Return all entries in order, after verifying them."""
         with self._chain.reading():
             return self._chain.entries()
 
     def totals(self) -> Totals:
-        """Return what was spent, by study and in total."""
+        """Return the charges of each study and in total."""
         with self._chain.reading():
             return totals(self._chain.books, self._policy)
 
     def check_affordable(self, study: bytes, mu2: float) -> None:
-        r"""Refuse if charges of :math:`\mu^2` in all would exceed a cap; charges nothing.
+        r"""Check that further charges of :math:`\mu^2` in total fit within the caps; charges nothing.
 
         Raises
         ------
         BudgetExceededError
-            If they would.
+            If they would exceed a cap.
         """
         with self._chain.reading():
             self._check_budget(validate.nonnegative("mu2", mu2), checks.secret_or_hash("study", study))
@@ -331,15 +331,15 @@ class Ledger:
             return total(self._chain.books.approved(study).charges)
 
     def last_block(self, study: bytes) -> int:
-        """Return the number of the last block that was claimed for a study, -1 if there is none."""
+        """Return the number of the last block claimed for a study, -1 if there is none."""
         with self._chain.reading():
             return self._chain.books.last_claim(study)[0]
 
     def outbox(self) -> Iterator[Sent]:
-        """Yield every message that was ever handed out, in order, with what it was and what it cost.
+        """Yield every message ever handed out, in order, with its description and cost.
 
-        A message whose process was killed between record and send is among them: whether it left cannot
-        be known, so it counts as sent.
+        If a process was killed after recording a message and before sending it, the message is included: it
+        cannot be known whether it was sent, so it counts as sent.
         """
         with self._chain.reading():
             releases = list(self._chain.books.releases.items())
@@ -349,10 +349,10 @@ class Ledger:
             yield item
 
     def export(self, path: str | os.PathLike[str], *, messages: bool = False) -> None:
-        """Write the whole ledger to one JSON file for people; with the plain messages only if asked."""
+        """Write the whole ledger to one JSON file, with the unencrypted messages only if ``messages``."""
         target = Path(path).absolute()
         if target.resolve() in (self._chain.path.resolve(), self._chain.head_path.resolve()):
-            raise InputError(f"an export must not replace the ledger or its head, got {target}")
+            raise InputError(f"the export must not replace the ledger or its head, got {target}")
         with self._chain.reading():
             entries = self._chain.entries()
             released = [entry for entry in entries if entry.kind == "release"] if messages else []

@@ -1,14 +1,14 @@
-"""The file: one SQLite database that only ever grows.
+"""The ledger file: an append-only SQLite database.
 
-A rollback journal (``journal_mode=DELETE``) with ``synchronous=EXTRA`` is used, not a write-ahead log:
+It uses a rollback journal (``journal_mode=DELETE``) with ``synchronous=EXTRA`` and no write-ahead log:
 
-- the ledger stays one file, so a copy of it is whole, also on a network drive, where the shared memory
+- the ledger stays one file, so a copy of it is complete, even on a network drive, where the shared memory
   of a write-ahead log does not work;
-- ``FULL`` alone syncs the database but not the removal of the journal, so a power cut right after the
-  commit could take it back; ``EXTRA`` syncs the directory too. When COMMIT returns, the entry stays.
+- ``FULL`` syncs the database but not the removal of the journal, so a power failure right after the
+  commit could undo it; ``EXTRA`` syncs the directory too. Once COMMIT returns, the entry is durable.
 
-Every write runs under ``BEGIN IMMEDIATE``, so what was read before an entry is still true when it is
-written, whoever else has the file open.
+Every write runs under ``BEGIN IMMEDIATE``, so what was read before an entry is still valid when the entry is
+written, even if other processes have the file open.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SETTINGS: Final = (
     "cell_size_check = ON",
 )
 _REASONS: Final = {
-    sqlite3.SQLITE_BUSY: "it is in use by another process for longer than the timeout",
+    sqlite3.SQLITE_BUSY: "it has been in use by another process for longer than the timeout",
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "it is read-only, or was moved or replaced while in use",
     sqlite3.SQLITE_CANTOPEN: "the file cannot be opened; check that its directory exists and is writable",
@@ -85,19 +85,19 @@ _REASONS: Final = {
 
 
 class Log:
-    """Rows in and out of the file; what they mean is decided elsewhere.
+    """Access to the rows of the file, without interpreting them.
 
     Parameters
     ----------
     path : Path
-        The file; made readable for its owner only if it does not exist.
+        The file; if it does not exist, it is created readable by its owner only.
     timeout : float
         Seconds to wait for another process.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-            raise StorageError(f"a ledger needs SQLite 3.37 or newer, this is {sqlite3.sqlite_version}")
+            raise StorageError(f"a ledger needs SQLite 3.37 or newer, found {sqlite3.sqlite_version}")
         self.path = path
         _touch(path)
         with self._translated():
@@ -105,7 +105,7 @@ class Log:
                 path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
         try:
-            # Text that is not UTF-8 must reach the chain hash, which notices it, and not fail in the driver.
+            # Text that is not UTF-8 must reach the chain hash, which detects it, and not fail in the driver.
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             for setting in _SETTINGS:
                 self._execute(f"PRAGMA {setting}")
@@ -121,7 +121,7 @@ class Log:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        # The driver cannot decode SQLite's own message where that quotes a damaged schema.
+        # The driver cannot decode SQLite's own message if that quotes a damaged schema.
         except (sqlite3.Error, UnicodeDecodeError) as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
             reason = _REASONS.get(code & 0xFF, " ".join(str(error).split()))
@@ -135,7 +135,7 @@ class Log:
     def transaction(self, mode: str = "IMMEDIATE") -> Iterator[None]:
         """Run a block as one transaction: committed as a whole, or rolled back if it raises."""
         if self._connection.in_transaction:
-            raise StorageError("a message must not use the ledger that is recording it; nothing was sent")
+            raise StorageError("make_message must not use the ledger that is recording it; nothing was sent")
         self._execute(f"BEGIN {mode}")
         try:
             yield
@@ -146,7 +146,7 @@ class Log:
 
     @property
     def is_new(self) -> bool:
-        """Whether the file is an empty database, not yet a ledger."""
+        """Whether the file is an empty database and not yet a ledger."""
         return self._pragma("application_id") == 0 and not self._schema()
 
     def create(self) -> None:
@@ -157,20 +157,20 @@ class Log:
         self._execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def check_schema(self) -> None:
-        """Refuse a database that is no ledger, a newer one, or one whose rules were changed."""
+        """Refuse a database that is not a ledger, has a newer schema, or whose schema was altered."""
         if self._pragma("application_id") != _APPLICATION_ID:
-            raise InputError(f"{self.path} is an SQLite database but not a ledger")
+            raise InputError(f"{self.path} is an SQLite database, but not a ledger")
         version = self._pragma("user_version")
         if version > SCHEMA_VERSION:
             raise InputError(
-                f"the ledger {self.path} has schema {version}, written by a newer program; "
-                f"this one knows schema {SCHEMA_VERSION}"
+                f"the ledger {self.path} has schema {version}, written by a newer version of capedjica; "
+                f"this version supports schema {SCHEMA_VERSION}"
             )
         if version != SCHEMA_VERSION or self._schema() != set(_SCHEMA):
             raise TamperedError(f"the tables or triggers of the ledger {self.path} were changed")
 
     def check_file(self) -> None:
-        """Refuse a file whose pages or indexes contradict each other."""
+        """Refuse a file that fails SQLite's integrity check."""
         findings = self._execute("PRAGMA integrity_check(1)")[0][0]
         if findings != "ok":
             raise TamperedError(f"the ledger {self.path} is corrupt: {findings}")
@@ -183,7 +183,7 @@ class Log:
         return {sql for (sql,) in rows}
 
     def append(self, entry: Entry, sealed: bytes | None) -> None:
-        """Add an entry, and the sealed message it is about."""
+        """Append an entry and its sealed message."""
         marks = ", ".join("?" * len(COLUMNS))
         row = [getattr(entry, column) for column in COLUMNS]
         self._execute(f"INSERT INTO entry VALUES ({marks})", row)  # noqa: S608
@@ -191,14 +191,14 @@ class Log:
             self._execute("INSERT INTO message VALUES (?, ?)", (entry.seq, sealed))
 
     def entries(self, first: int | None = None) -> Iterator[Entry]:
-        """Yield the entries, or those from number ``first`` on, in order, as they stand in the file."""
+        """Yield the entries in order, unverified, all or from number ``first`` on."""
         columns, lowest = ", ".join(COLUMNS), -(1 << 63) if first is None else first
         query = f"SELECT {columns} FROM entry WHERE seq >= ? ORDER BY seq"  # noqa: S608
         for row in self._execute(query, (lowest,)):
             yield Entry(*row)
 
     def has(self, kind: Kind) -> bool:
-        """Whether there is an entry of a kind."""
+        """Return whether there is an entry of a kind."""
         return bool(self._execute("SELECT 1 FROM entry WHERE kind = ? LIMIT 1", (kind,)))
 
     def hash_at(self, seq: int) -> bytes | None:
@@ -207,7 +207,7 @@ class Log:
         return rows[0][0] if rows else None
 
     def sealed(self, entry: Entry) -> bytes:
-        """Return the sealed message of an entry, checked against the entry's digest."""
+        """Return the sealed message of an entry after checking it against the entry's digest."""
         rows = self._execute("SELECT sealed FROM message WHERE seq = ?", (entry.seq,))
         if not rows:
             raise TamperedError(f"the message of entry {entry.seq} of the ledger was removed")
@@ -225,7 +225,7 @@ class Log:
 
 
 def _touch(path: Path) -> None:
-    """Create the file for its owner only; SQLite gives its journal the same permissions."""
+    """Create the file, accessible to its owner only; SQLite gives its journal the same permissions."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

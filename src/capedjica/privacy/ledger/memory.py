@@ -1,4 +1,4 @@
-"""A ledger that lives and dies with its process: the same decisions, nothing on disk."""
+"""An in-memory ledger that makes the same decisions as the one on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from capedjica.privacy.ledger.policy import Policy
 
 
 class MemoryChain(Chain):
-    """Entries and messages in memory, with neither hashes nor head: nobody else can reach them."""
+    """Entries and messages in memory, without hashes or head, since no other process can reach them."""
 
     def __init__(self) -> None:
         self.path = self.head_path = Path(os.devnull)
@@ -31,13 +31,13 @@ class MemoryChain(Chain):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Look at one consistent state."""
+        """Read one consistent state."""
         with self._exclusive():
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Append all or, if an error leaves the block, nothing."""
+        """Append all entries, or none if the block raises an error."""
         with self._exclusive():
             self._pending = []
             yield
@@ -74,11 +74,11 @@ class MemoryChain(Chain):
         return self._messages[entry.seq]
 
     def signed_head(self) -> bytes:
-        """Return no head: there is no older copy that could be restored."""
+        """Return an empty head: there is no older copy that could be restored."""
         return b""
 
     def compare(self, data: bytes, source: str = "") -> int:
-        """Accept any head: it cannot be one of this ledger's."""
+        """Accept any head, since it cannot belong to this ledger."""
         return 0
 
     def verify(self) -> int:
@@ -86,7 +86,7 @@ class MemoryChain(Chain):
         return len(self)
 
     def close(self) -> None:
-        """Forget nothing, but serve no more."""
+        """Refuse any further use; entries stay in memory."""
         self._closed = True
 
     def __len__(self) -> int:
@@ -94,5 +94,5 @@ class MemoryChain(Chain):
 
 
 def memory_ledger(policy: Policy) -> Ledger:
-    """Return a ledger for sites that live in one process, such as simulations."""
+    """Return a ledger for sites that run in one process, such as simulations."""
     return Ledger(MemoryChain(), policy)

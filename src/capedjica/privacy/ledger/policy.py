@@ -1,4 +1,4 @@
-"""How much a site may ever spend, and the comparison that enforces it."""
+"""The budget policy of a site, and the comparison that enforces it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from capedjica.privacy.charges import Cap, epsilon_of, total
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What this site allows, whatever the studies ask for.
+    """The caps of a site, independent of what studies request.
 
     Parameters
     ----------
     total : Cap
-        For all studies together, ever.
+        For all studies in total, over the lifetime of the ledger.
     per_study : Cap
         For any single study; a study may be approved for less.
     allow_non_private : bool
-        Whether releases without privacy (charge infinity) may happen at all. They stay outside the
-        comparison with the caps, which go on to hold for the private releases; the totals show infinity.
+        Whether releases without privacy (infinite charge) are allowed. They are not compared with the caps,
+        which still hold for the private releases; the totals show infinity.
     """
 
     total: Cap
@@ -38,7 +38,7 @@ class Policy:
                 )
             return
         counted = [c for c in spent if c < math.inf] if self.allow_non_private else spent
-        # fsum rounds the exact sum once, so the sign of this one is the sign of the exact difference.
+        # fsum rounds the exact sum once, so the sign of its result is the sign of the exact difference.
         # defence: cap-of-the-ledger
         if total([*counted, asked, -cap.mu2]) > 0:
             raise BudgetExceededError(_refusal(asked, total(counted), cap, whose))
@@ -48,5 +48,5 @@ def _refusal(asked: float, spent: float, cap: Cap, whose: str) -> str:
     ask, before, after = (epsilon_of(mu2, cap.delta) for mu2 in (asked, spent, asked + spent))
     return (
         f"{whose} allows {cap} and has spent {before:.6g}; "
-        f"this release asks for {ask:.6g}, which would make {after:.6g}; nothing was charged or sent"
+        f"this release asks for {ask:.6g}, for a total of {after:.6g}; nothing was charged or sent"
     )

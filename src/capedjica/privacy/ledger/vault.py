@@ -1,4 +1,4 @@
-"""Messages at rest: sealed with AES-256-GCM, each bound to its own entry."""
+"""Encryption of messages at rest with AES-256-GCM, each message bound to its own entry."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _PURPOSE: Final = b"capedjica ledger messages 1"
 class Vault:
     """AES-256-GCM under HKDF-SHA256(storage key, salt = name of the ledger).
 
-    The nonce is random: 96 bits are far from a repeat below 2^32 messages, and unlike a counter they do
-    not repeat when an older copy of the ledger is put back.
+    The nonce is random: 96 bits make a repetition negligible below 2^32 messages, and unlike a counter a
+    random nonce does not repeat when an older copy of the ledger is restored.
 
     Parameters
     ----------
     storage_key : bytes
-        32 secret bytes of the site.
+        The site's 32-byte secret.
     ledger : bytes
-        The random name in the ledger's first entry.
+        The random name in the first entry of the ledger.
     """
 
     __slots__ = ("_cipher",)
@@ -36,12 +36,12 @@ class Vault:
         self._cipher = AESGCM(key)
 
     def seal(self, message: bytes, binding: bytes) -> bytes:
-        """Return nonce and ciphertext of a message."""
+        """Return the nonce and ciphertext of a message."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, message, binding)
 
     def unseal(self, sealed: bytes, binding: bytes) -> bytes | None:
-        """Return the message, or None if the key or the entry is not the one it was sealed for."""
+        """Return the message, or None if it was sealed under another key or for another entry."""
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], binding)
         except (InvalidTag, ValueError):

@@ -28,7 +28,7 @@ ROLE: Final = "carrier"
 # How soon it is noticed that a study is over.
 _LOOK_SECONDS: Final = 0.5
 CARRIERS: Final = {
-    "user": "a user of its own",
+    "user": "its own user",
     "landlock": "Landlock, in the same user account",
     "none": "NOTHING: it runs unconfined",
 }

@@ -1,4 +1,4 @@
-"""Walls between two programs of one machine: what holds secrets has no network, and the other way round.
+"""Confinement of programs on one machine: a process with secrets has no network, and vice versa.
 
-Nothing here imports more than the standard library, for it is loaded right before a program is executed.
+These modules import only the standard library, because they are loaded right before a program is executed.
 """

@@ -1,4 +1,4 @@
-"""What a process that holds secrets gives up before it begins: its network, and the sight of its memory."""
+"""Confinement of a process that holds secrets: it gives up the network and hides its memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from capedjica.tools.confinement.process import hide_memory, without_network
 
 
 def isolate_agent(*, knows_users: bool = False) -> str:
-    """Leave the network and hide this process's memory; return one sentence about it for people.
+    """Leave the network and hide this process's memory; return a description for the user.
 
-    ``knows_users`` for a process that must tell one other user from the rest by the sockets that they connect
-    to. Then it does not enter a user namespace, and a system manager takes the network away beforehand.
+    Set ``knows_users`` for a process that must identify another user by its socket connections. It then does
+    not enter a user namespace, and a service manager must remove the network beforehand.
 
-    To be called first of all in a process, while it has one thread. Sockets with a path work as before, and
-    show peers of the same user by their number; peers of other users only if this process is root's (see
+    Call this before anything else in a process, while it has one thread. Sockets with a path still work and
+    report the user ID of peers of the same user; those of other users only if this process runs as root (see
     `process.without_network`).
     """
-    # The network first: who is hidden cannot write its own entry in /proc, which a user namespace takes.
+    # The network first: a hidden process cannot write its own entries in /proc, as a user namespace requires.
     network = _leave_network(knows_users)
     hide_memory()
     memory = "no other program of this user can read its memory" if LINUX else "it leaves no core files"
@@ -35,11 +35,11 @@ def _leave_network(knows_users: bool) -> str:
     if landlock.abi() >= landlock.TCP_SINCE and n_threads() == 1:
         landlock.forbid_tcp()
         return f"no TCP, by Landlock, ABI {landlock.abi()} (UDP is left: no empty network namespace)"
-    return "the network as it was: this system can take it away neither by namespaces nor by Landlock"
+    return "the network is unchanged: this system offers neither network namespaces nor Landlock for TCP"
 
 
 def _interfaces() -> set[str]:
-    """Return the names of the network interfaces that this process has; all that it cannot read are many."""
+    """Return the names of the network interfaces of this process; {"unknown"} if they cannot be read."""
     try:
         lines = Path("/proc/self/net/dev").read_text("ascii").splitlines()
     except OSError:

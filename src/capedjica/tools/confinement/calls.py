@@ -1,4 +1,4 @@
-"""Calls of the operating system that Python's own library does not offer."""
+"""System calls that Python's standard library does not offer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 LINUX: Final = sys.platform == "linux"
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-# As long as a register: of an int, the kernel would read what was left in the upper half.
+# As wide as a register: for an int, the kernel would read leftover bits in the upper half.
 _Word: Final = ctypes.c_long
 
 
 def call(function: str, *arguments: int | ctypes.Structure | ctypes.Array[Any]) -> int:
-    """Call a function of the C library and return its answer; OSError if it fails."""
+    """Call a function of the C library and return its result; raise OSError if it fails."""
     words = [_Word(one) if isinstance(one, int) else ctypes.byref(one) for one in arguments]
     answer = int(getattr(_LIBC, function)(*words))
     if answer < 0:
@@ -28,20 +28,20 @@ def call(function: str, *arguments: int | ctypes.Structure | ctypes.Array[Any]) 
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """Ask for or change an attribute of this process; unused arguments are zero, as some options demand."""
+    """Query or change an attribute of this process; unused arguments are zero, as some options require."""
     return call("prctl", option, *arguments, *[0] * (4 - len(arguments)))
 
 
 def n_threads() -> int:
-    """Return how many threads this process has; what holds for one thread would not hold for the others."""
+    """Return the number of threads of this process; restrictions of one thread do not apply to others."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 
 def in_child(work: Callable[[], str]) -> str:
-    """Try something out in a forked process, which ends after it; return what it says, or how it failed."""
+    """Run ``work`` in a forked process and return its result, or the text of its error."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Other threads are not there in the child, which needs none of their locks.
+        # Other threads do not exist in the child, which needs none of their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -50,11 +50,11 @@ def in_child(work: Callable[[], str]) -> str:
     with open(reading, "rb") as answer:
         said = answer.read().decode("utf-8", "replace")
     status = os.waitpid(child, 0)[1]
-    return said if status == 0 else said or "it ended without an answer"
+    return said if status == 0 else said or "the process ended without a result"
 
 
 def _answer_and_end(work: Callable[[], str], writing: int) -> None:
-    """Write what some work answers into a pipe, and end this process without what its parent left to do."""
+    """Write the result of ``work`` to a pipe, and exit without running the parent's exit handlers."""
     code = 1
     try:
         os.write(writing, work().encode("utf-8", "replace"))

@@ -1,11 +1,11 @@
-"""A wall around a program with a network, which must not read a single file of the program beside it.
+"""Confinement of a program that has the network, so that it cannot read any file of the other program.
 
-The program is taken to be hostile. The strongest wall is a user of its own: the operating system keeps all
-files of others from it, and all of their programs. In the same user account Landlock keeps from it the files,
-the memory of other programs and (ABI 6) signals to them.
+The program is assumed to be hostile. The strongest confinement is a separate user: the operating system
+denies it access to the files and processes of other users. In the same user account, Landlock denies access
+to files, to the memory of other programs and (ABI 6) sending signals to them.
 
-What Landlock leaves open in the same user account, other programs' sockets before ABI 9 above all, is in
-docs/threat-model.md; a user of its own is the answer to all of it.
+docs/threat-model.md lists what Landlock does not restrict in the same user account, in particular the sockets
+of other programs before ABI 9. A separate user closes all of these gaps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from capedjica.errors import InputError
 from capedjica.tools.confinement import landlock, process, users
 from capedjica.tools.confinement.grants import runtime_reads, runtime_writes, without_secrets
 
-# That there is nothing to open, too: a socket (ENXIO), a link that leads nowhere.
+# Including paths that cannot be opened: a socket (ENXIO), a dangling link.
 _REFUSED: Final = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ELOOP)
 _PASSED_ON: Final = (
     "TZ",
@@ -35,16 +35,16 @@ _PASSED_ON_PREFIXES: Final = ("CAPEDJICA_", "NVFLARE_")
 
 @dataclass(frozen=True)
 class Confinement:
-    """How a program is kept from the files of another.
+    """The way in which a program is denied access to the files of another.
 
     Attributes
     ----------
     kind : "user", "landlock" or "none"
-        By a user of its own (and Landlock, if there is any), by Landlock in the same user account, or not.
+        A separate user (and Landlock, if available), Landlock in the same user account, or none.
     uid, gid : int or None
-        The user of its own.
+        The separate user.
     words : str
-        One sentence for people.
+        Description for the user.
     """
 
     kind: Literal["user", "landlock", "none"]
@@ -59,25 +59,25 @@ def strongest(account: str | None, needed: Sequence[Path], seed: str) -> Confine
     Parameters
     ----------
     account : str or None
-        The user account for the program; None for a number that nobody has, if this process is root's.
+        The user account for the program; None for an unused user ID, if this process runs as root.
     needed : sequence of Path
-        What the program must be able to read besides the interpreter and this package.
+        Paths that the program must be able to read in addition to the interpreter and this package.
     seed : str
-        What a number that nobody has is derived from: the same number every time.
+        Seed from which an unused user ID is derived, so that it is the same every time.
     """
     user = users.account(account) if account is not None else None
     if os.geteuid() != 0:
         if user is not None and user[0] != os.geteuid():
             raise InputError(
-                f"only root can start a program as the account {account}: "
+                f"only root can start a program as the account {account}; "
                 "start this as root, or by the systemd units"
             )
-        return _in_the_same_account("only root can give it a user of its own")
+        return _in_the_same_account("only root can give it its own user")
     uid, gid = user or users.unused_user(seed)
     obstacle = users.obstacle(uid, gid, needed)
     if not obstacle:
         rules = f" and Landlock, ABI {landlock.abi()}" if landlock.abi() else ""
-        return Confinement("user", uid, gid, f"a user of its own ({uid}){rules}")
+        return Confinement("user", uid, gid, f"its own user ({uid}){rules}")
     if account is not None:
         raise InputError(f"the account {account} cannot be used: {obstacle}")
     return _in_the_same_account(obstacle)
@@ -92,18 +92,19 @@ def confine(
     secrets: Sequence[Path],
     connects: Sequence[Path] = (),
 ) -> None:
-    """Confine this process for good; to be done right before it executes the program, with one thread.
+    """Confine this process permanently; call right before executing the program, with one thread.
 
     Parameters
     ----------
     confinement : Confinement
-        What `strongest` returned.
+        The return value of `strongest`.
     reads, writes : iterable of Path
-        What the program reads besides what every Python program reads, and what it does anything with.
+        Paths that the program may read, in addition to those of every Python program, and paths with full
+        access.
     memory : int
-        The most bytes of data for each of the program's processes.
+        Memory limit of each of the program's processes, in bytes of data.
     secrets : sequence of Path
-        Nothing is granted that is one of these or above one of them.
+        Paths to which, and to whose parents, no access is granted.
     connects : sequence of Path
         Folders of the sockets that the program connects to.
     """
@@ -111,7 +112,7 @@ def confine(
     process.leave_terminal()
     process.forbid_core_files()
     process.limit_resources(memory)
-    # The rules are made while every path can still be reached, and rights go after all that takes them.
+    # Rules are created while every path can still be reached; privileges are dropped after their last use.
     process.drop_capability_bound()
     if confinement.kind != "none" and landlock.abi():
         readable = without_secrets([*reads, *runtime_reads()], secrets)
@@ -128,19 +129,19 @@ def _check_interpreter(readable: Iterable[Path]) -> None:
     interpreter = Path(os.path.realpath(sys.executable))
     if not any(interpreter.is_relative_to(os.path.realpath(path)) for path in readable):
         raise InputError(
-            f"the interpreter {interpreter} lies in a folder with files that its program must not read: "
-            "install it elsewhere"
+            f"the interpreter {interpreter} is in a folder with files that the confined program must not "
+            "read; install it elsewhere"
         )
 
 
 def openable(paths: Iterable[Path]) -> list[Path]:
-    """Return those of some files that this process can open to read, and of some folders that it can list."""
+    """Return the paths that this process can open for reading (files) or list (folders)."""
     return [path for path in paths if _opens(path)]
 
 
 def _opens(path: Path) -> bool:
     try:
-        # A pipe without a writer would be waited for.
+        # Non-blocking: opening a pipe without a writer would wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
         if error.errno in _REFUSED:
@@ -151,9 +152,10 @@ def _opens(path: Path) -> bool:
 
 
 def environment(workspace: Path) -> dict[str, str]:
-    """Return the variables for a program that is not trusted, with its files in a workspace.
+    """Return the environment variables of an untrusted program that works in a workspace folder.
 
-    None leads to other programs of the same user, which would act for it: session bus, ssh-agent, display.
+    None of them refers to other programs of the same user that could act for it: session bus, ssh-agent,
+    display.
     """
     passed = {
         name: value
@@ -167,7 +169,7 @@ def environment(workspace: Path) -> dict[str, str]:
         "TMPDIR": str(workspace),
         "LANG": os.environ.get("LANG", "C.UTF-8"),
         "PYTHONSAFEPATH": "1",
-        # Memory that is given back is given to the system, and counts against the limit no more.
+        # Freed memory is returned to the system, so that it no longer counts towards the limit.
         "MALLOC_ARENA_MAX": "4",
         "MALLOC_MMAP_THRESHOLD_": "131072",
     }
@@ -178,5 +180,5 @@ def _in_the_same_account(why: str) -> Confinement:
     if not version:
         return Confinement("none", None, None, f"nothing: this system has no Landlock, and {why}")
     left = "" if version >= landlock.UNIX_SOCKETS_SINCE else ", but not other programs' sockets"
-    words = f"Landlock, ABI {version}, in the same user account: its files are out of reach{left} ({why})"
+    words = f"Landlock, ABI {version}, in the same user account: files are out of reach{left} ({why})"
     return Confinement("landlock", None, None, words)

@@ -1,4 +1,4 @@
-"""Which files a Python program with a network needs, and which of them may be granted."""
+"""The files that a Python program with a network needs, and which of them may be granted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYSTEM: Final = (
     "/sys",
     "/run/systemd/resolve",
 )
-# One by one, and of keys and certificates the public half: the other half is in folders beside it.
+# Listed individually; for certificates only the public files, since private keys are in adjacent folders.
 _SETTINGS: Final = (
     "ca-certificates",
     "crypto-policies",
@@ -50,12 +50,12 @@ _SETTINGS: Final = (
     "ssl/openssl.cnf",
 )
 _DEVICES: Final = ("null", "zero", "random", "urandom", "full", "tty")
-# Folders of everybody's files: if modules are looked for there, nothing is granted by that.
+# Folders that hold files of many kinds: these are never granted, even if they are on the module path.
 _TOO_WIDE: Final = ("/", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var")  # noqa: S108 (named to be left out)
 
 
 def runtime_reads() -> list[Path]:
-    """Return what a Python program with a network reads: interpreter, modules, libraries, some settings."""
+    """Return the paths that a Python program with a network reads: interpreter, modules, settings."""
     own: list[str | Path] = [sys.prefix, sys.base_prefix, os.path.realpath(sys.executable)]
     package = Path(__file__).parents[2]
     settings = [Path("/etc", name) for name in _SETTINGS]
@@ -69,22 +69,22 @@ def runtime_writes() -> list[Path]:
 
 
 def without_secrets(paths: Iterable[Path], secrets: Iterable[Path]) -> list[Path]:
-    """Return those of some paths that are no secrets and beneath which there are none."""
+    """Return the paths that neither are nor contain a secret."""
     hidden = [_real(secret) for secret in secrets]
     # defence: secrets-are-never-granted
     return [path for path in paths if not any(one.is_relative_to(_real(path)) for one in hidden)]
 
 
 def _module_folders() -> Iterator[Path]:
-    """Yield where modules come from, but for folders that hold more than that."""
+    """Yield the folders on the module path, except those that also hold other files."""
     too_wide = {_real(Path(place)) for place in _TOO_WIDE}
-    # By the environment, and by the database of users.
+    # According to the environment and to the user database.
     homes = [_real(Path(os.environ["HOME"]))] if os.environ.get("HOME") else []
     with suppress(KeyError):
         homes.append(_real(Path(pwd.getpwuid(os.getuid()).pw_dir)))
     for entry in [*sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]:
         place = _real(Path(entry))
-        # Without a name, it is the folder that somebody happens to be in.
+        # An empty entry means the current folder.
         if entry and place not in too_wide and not any(home.is_relative_to(place) for home in homes):
             yield place
 

@@ -1,8 +1,8 @@
-"""Landlock: a Linux process gives up files, network and signals, for itself and all that it starts.
+"""Landlock: restriction of files, network and signals for a Linux process and its children.
 
-What a kernel can enforce is numbered by its ABI (1: Linux 5.13, 4: 6.7, 6: 6.12, 9: 7.1); rights that it does
-not know are left out. Nothing here covers descriptors that are open already, nor what needs no opened file:
-names, sizes and modes of files can be asked for, and modes of one's own files changed.
+The ABI version states what a kernel can enforce (1: Linux 5.13, 4: 6.7, 6: 6.12, 9: 7.1); rights that the
+kernel does not know are omitted. Landlock does not restrict descriptors that are already open, or operations
+that need no open file: names, sizes and modes of files can be queried, and modes of one's own files changed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 from capedjica.tools.confinement.calls import LINUX, call
 from capedjica.tools.confinement.process import no_new_privileges
 
-# The numbers are the same on all machines but Alpha.
+# The numbers are the same on all architectures except Alpha.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_FOR_ABI: Final = 1
 _PATH_BENEATH: Final = 1
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = (1 << bit for bit in range(4))
 _REFER, _TRUNCATE, _IOCTL_DEV, _RESOLVE_UNIX = (1 << bit for bit in range(13, 17))
-# All rights to files and folders that the first ABI has, and those that later ones added.
+# All rights to files and folders of the first ABI, and those added by later ones.
 _FIRST_RIGHTS: Final = (1 << 13) - 1
 _LATER_RIGHTS: Final = {2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV, 9: _RESOLVE_UNIX}
 # The kernel refuses rules that give a file the rights of a folder.
@@ -40,13 +40,13 @@ UNIX_SOCKETS_SINCE: Final = 9
 
 
 class _Ruleset(ctypes.Structure):
-    """What is forbidden unless a rule allows it; old kernels want zeros in fields that they do not know."""
+    """Actions denied unless a rule allows them; old kernels require zeros in fields they do not know."""
 
     _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
 
 
 class _PathBeneath(ctypes.Structure):
-    """What is allowed beneath an opened path."""
+    """Actions allowed beneath an opened path."""
 
     _pack_ = 1
     _layout_ = "ms"
@@ -55,7 +55,7 @@ class _PathBeneath(ctypes.Structure):
 
 @cache
 def abi() -> int:
-    """Return what this system's Landlock can do; 0 where there is none."""
+    """Return the Landlock ABI version of this system; 0 if there is none."""
     if not LINUX:
         return 0
     try:
@@ -65,20 +65,20 @@ def abi() -> int:
 
 
 def rights_of_files(version: int) -> int:
-    """Return all rights to files and folders that an ABI knows."""
+    """Return all rights to files and folders of an ABI version."""
     later = (right for since, right in _LATER_RIGHTS.items() if since <= version)
     return sum(later, start=_FIRST_RIGHTS)
 
 
 def restrict(reads: Iterable[Path], writes: Iterable[Path], connects: Iterable[Path] = ()) -> None:
-    """Give up all files but some, for this thread and for all that it starts, for good.
+    """Permanently restrict file access of this thread and its children to the given paths.
 
     Parameters
     ----------
     reads : iterable of Path
-        Files, and folders with all that is beneath them, that can still be read and executed.
+        Files, and folders with their content, that can still be read and executed.
     writes : iterable of Path
-        The same of what everything can be done with. Paths that do not exist are left out.
+        Files and folders with full access. Paths that do not exist are ignored.
     connects : iterable of Path
         Folders of sockets that can still be connected to (ABI 9 and later forbid all others).
     """
@@ -89,19 +89,19 @@ def restrict(reads: Iterable[Path], writes: Iterable[Path], connects: Iterable[P
 
 
 def forbid_tcp() -> None:
-    """Give up TCP, and nothing else, for this thread and for all that it starts (ABI 4)."""
+    """Deny TCP, and nothing else, for this thread and its children (ABI 4)."""
     _enforce(_Ruleset(0, _BIND_TCP | _CONNECT_TCP, 0), [])
 
 
 def _scopes() -> int:
-    """Return what stays within this process and its children: signals, and sockets without a path."""
+    """Return what is confined to this process and its children: signals, and sockets without a path."""
     # defence: signals-stay-inside
     scopes = _ABSTRACT_SOCKETS | _SIGNALS
     return scopes if abi() >= SCOPES_SINCE else 0
 
 
 def _allow(ruleset: int, path: Path, rights: int) -> None:
-    """Add a rule for a path, if there is one that this process can reach."""
+    """Add a rule for a path, if the path exists and this process can reach it."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -115,7 +115,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
 
 
 def _enforce(forbidden: _Ruleset, rules: Iterable[tuple[Path, int]]) -> None:
-    """Forbid for good what no rule allows."""
+    """Permanently deny what no rule allows."""
     ruleset = call("syscall", _CREATE_RULESET, forbidden, ctypes.sizeof(forbidden), 0)
     try:
         for path, rights in rules:

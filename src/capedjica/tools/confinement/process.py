@@ -1,4 +1,4 @@
-"""What a process gives up: its rights as root, its user, its network, the sight of its memory."""
+"""Restrictions that a process applies to itself: capabilities, user, network, visibility of its memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _STACK: Final = 2 << 20
 
 
 def hide_memory() -> None:
-    """Let no other process of this user read this one's memory, by debugging, in ``/proc`` or in a core file.
+    """Prevent other processes of this user from reading this one's memory (debugger, ``/proc``, core files).
 
-    A program that this process executes can be read again.
+    The memory of a program that this process executes is readable again.
     """
     forbid_core_files()
     if LINUX:
@@ -39,14 +39,14 @@ def hide_memory() -> None:
 
 
 def forbid_core_files() -> None:
-    """Leave no memory on the disk if this process crashes."""
+    """Disable core files, so that a crash leaves no memory on disk."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def limit_resources(memory: int) -> None:
-    """Bound the bytes of data, the open files and the stacks of this process and of each that it starts.
+    """Limit the memory, open files and stack size of this process and of each of its children.
 
-    A limit that is lower already stays as it is.
+    A limit that is already lower is kept.
     """
     bounds = {
         resource.RLIMIT_DATA: memory,
@@ -60,16 +60,16 @@ def limit_resources(memory: int) -> None:
 
 
 def no_new_privileges() -> None:
-    """Let no program that is executed from here on have more rights than this process, such as ``sudo``."""
+    """Prevent programs executed later, such as ``sudo``, from gaining more privileges than this process."""
     if LINUX:
         # defence: no-new-privileges
         prctl(_SET_NO_NEW_PRIVILEGES, 1)
 
 
 def drop_capability_bound() -> None:
-    """Let no program that this process executes get a capability, even as root.
+    """Prevent programs that this process executes from gaining capabilities, even as root.
 
-    Only root can do so and only root needs to: others get none once there are no new privileges.
+    Only root can do this and only root needs to; other users gain none once no_new_privileges is set.
     """
     if not LINUX:
         return
@@ -82,14 +82,14 @@ def drop_capability_bound() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities that this process has now."""
+    """Drop all capabilities of this process."""
     if LINUX:
-        # Of this process, no set of either half: effective, permitted, inheritable.
+        # Both 32-bit halves of the effective, permitted and inheritable sets are cleared.
         call("capset", (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)())
 
 
 def switch_user(uid: int, gid: int) -> None:
-    """Become another user, who is in no other groups, for good."""
+    """Switch permanently to another user without supplementary groups."""
     os.setgroups([])
     if sys.platform == "linux":
         os.setresgid(gid, gid, gid)
@@ -101,9 +101,9 @@ def switch_user(uid: int, gid: int) -> None:
 
 
 def leave_terminal() -> None:
-    """Leave the terminal that this process was started from: who has one can type commands into its shell.
+    """Detach from the terminal, since a process with a terminal can inject commands into its shell.
 
-    Interrupts typed there reach this process no more.
+    Interrupts typed there no longer reach this process.
     """
     try:
         os.setsid()
@@ -112,7 +112,7 @@ def leave_terminal() -> None:
 
 
 def _disown_terminal() -> None:
-    """Leave the terminal as the leader of a group of processes, which cannot begin a new session."""
+    """Detach from the terminal as a process group leader, which cannot start a new session."""
     with suppress(OSError):
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -124,21 +124,21 @@ def _disown_terminal() -> None:
 
 
 def close_on_execution() -> None:
-    """Hand no open descriptor to the next program but the first three."""
+    """Pass no open descriptors except the first three to the next program."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2:
-            # The one by which the folder is listed is closed by now.
+            # The descriptor used to list the folder is already closed.
             with suppress(OSError):
                 os.set_inheritable(int(name), False)
 
 
 def without_network(*, user_namespace: bool = True) -> bool:
-    """Leave all networks, loopback too, for this process and all that it starts; return whether it worked.
+    """Leave all networks, including loopback, for this process and its children; return whether it worked.
 
-    Sockets that have a path still work. It takes one thread. Root moves to an empty network namespace;
-    another user needs a user namespace for it, in which all users but the own one are seen as "nobody"
-    (65534), also as peers of sockets; without ``user_namespace`` it is not tried. If it does not work,
-    nothing has changed.
+    Sockets with a path still work. The process must have one thread. Root moves to an empty network
+    namespace. Another user also needs a user namespace, in which all other users appear as "nobody" (65534),
+    also as peers of sockets; this is not attempted if ``user_namespace`` is False. On failure nothing is
+    changed.
     """
     if not LINUX or n_threads() > 1:
         return False
@@ -146,7 +146,7 @@ def without_network(*, user_namespace: bool = True) -> bool:
         # defence: no-network
         call("unshare", _NEW_NETWORK)
     except OSError:
-        # Half of it may work, which leaves a process without its own name.
+        # Tried in a child first: a partial success would leave this process without a mapped user.
         if not user_namespace or in_child(_enter_namespaces):
             return False
         _enter_namespaces()
@@ -154,12 +154,12 @@ def without_network(*, user_namespace: bool = True) -> bool:
 
 
 def _enter_namespaces() -> str:
-    """Move to an empty network in a namespace in which this user is who it is; return nothing."""
+    """Move to an empty network in a user namespace that keeps this user's ID; return an empty string."""
     uid, gid = os.geteuid(), os.getegid()
     call("unshare", _NEW_USERS | _NEW_NETWORK)
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", "ascii")
     Path("/proc/self/setgroups").write_text("deny", "ascii")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", "ascii")
-    # Within its namespace it was given all of them.
+    # The process gained all capabilities within its new namespace.
     drop_capabilities()
     return ""
