@@ -184,7 +184,7 @@ def test_what_cannot_label_is_refused_before_anything_runs(of_regions, parcels, 
         (["--labels", tmp_path / "far.nii.gz"], "may be in another space"),
         (["--labels", parcels, "--label-names", tmp_path / "few.txt"], "100 labels and its table 2 names"),
         (["--label-names", tmp_path / "few.txt"], "names of labels are given, but no labels"),
-        (["--white-matter", parcels], "must hold 0 and 1, or probabilities"),
+        (["--white-matter", parcels], "must contain 0 and 1, or probabilities"),
     ):
         refused = command("run", study.folder / "brain.toml", "--out", tmp_path / "out", *options)
         assert refused.returncode == 2

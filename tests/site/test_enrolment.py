@@ -116,7 +116,7 @@ def test_a_folder_that_is_gone_is_in_the_way_all_the_same(home, study):
     for file in home.data_path.iterdir():
         file.unlink()
     (found,) = problems(home, study)
-    assert "holds no .npy" in found
+    assert "contains no .npy" in found
     assert site_report(home, study)["obstacles"] == [found.removeprefix("site s1: ")]
 
 

@@ -79,7 +79,7 @@ def test_a_table_may_be_named_itself(home, study, kind):
     assert problems(home, study) == []
     table.unlink()
     (words,) = problems(home, study)
-    assert words.endswith("people [1].tsv must be the folder of the scans; it is not a folder")
+    assert words.endswith("people [1].tsv is not a folder; expected a folder with scans")
 
 
 def rows():

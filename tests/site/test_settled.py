@@ -92,7 +92,7 @@ CASES = {
     "somebody came": (None, add_somebody, None),
     "somebody went": (None, remove_somebody, None),
     "an image in a second space": (make_bids, add_a_space, "images in several spaces"),
-    "a name that is no text": (make_bids, add_a_name_that_is_no_text, "not a table of text in UTF-8"),
+    "a name that is no text": (make_bids, add_a_name_that_is_no_text, "expected a table of UTF-8 text"),
     "a second derivative": (make_abide, add_a_derivative, "several derivatives of ABIDE"),
 }
 

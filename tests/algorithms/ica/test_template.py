@@ -28,7 +28,7 @@ def test_maps_are_scaled_and_keep_order_and_sign():
         (MAPS * np.array([[1], [0], [1]]), None, "map 2 is zero everywhere"),
         (np.vstack([MAPS, MAPS[0] + MAPS[1]]), None, "collinear"),
         (MAPS[[0, 1, 1]], ["a", "b", "c"], "collinear .* above all '[bc]' and '[bc]'"),
-        (MAPS, ["a", "b"], "3 networks and 2 names"),
+        (MAPS, ["a", "b"], "3 networks, but 2 names"),
         (MAPS, ["a", "b", "a"], "two networks are called 'a'"),
         (MAPS, ["a", "b", " "], "1 to 80 printable"),
         (MAPS, ["a", "b", "x" * 81], "1 to 80 printable"),

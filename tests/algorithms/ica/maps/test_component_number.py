@@ -158,7 +158,7 @@ def test_a_number_that_the_noise_lets_through_is_not_warned_of(data):
     ("options", "said"),
     [
         ({"n_components": "auto"}, "max_components"),
-        ({"n_components": 5, "max_components": 9}, "max_components is for n_components='auto'"),
+        ({"n_components": 5, "max_components": 9}, "max_components is only for n_components='auto'"),
         ({"n_components": "auto", "max_components": 9, "method": "paper"}, "'subject' and 'spatial'"),
         (
             {"n_components": "auto", "max_components": 9, "method": "guided", "template": np.eye(9, 144)},
