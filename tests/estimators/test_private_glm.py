@@ -65,7 +65,7 @@ def test_a_budget_is_charged_once_and_refuses_more():
         ({"contrast": "diagnosis"}, "bounds must contain the range or the levels of column 'diagnosis'"),
         (
             {"bounds": {"group": ["control", "ill"]}},
-            "site s0, row .*: column 'group' holds a value that is not",
+            "site s0, row .*: column 'group' has a value that is neither",
         ),
         ({"bounds": BOUNDS | {"iq": (50, 150)}}, "there is no column 'iq'"),
         ({"scale": [1.0, 2.0]}, "scale must be one finite number, or 3"),
@@ -144,7 +144,7 @@ def test_outcomes_with_options_of_their_own(outcome, options, names):
     design = {site: {"group": np.tile([-1, 1], 10)} for site in "ab"}
     common = {"contrast": "group", "bounds": {"group": (-1, 1)}, "center": 0.0, "scale": 1.0, "epsilon": 20.0}
     assert GroupComparison(outcome=outcome, **options, **common).fit(X, design).names_ == names
-    with pytest.raises(InputError, match="groups are for 'blocks'"):
+    with pytest.raises(InputError, match="groups is only for outcome 'blocks'"):
         GroupComparison(outcome="spectra", groups=["a", "a", "b"], **common).fit(X, design)
     with pytest.raises(InputError, match="requires networks"):
         GroupComparison(outcome="loadings", **common).fit(X, design)

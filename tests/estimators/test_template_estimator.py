@@ -80,7 +80,7 @@ def test_subject_maps_are_those_of_dual_regression():
         ({"template": np.vstack([TRUE, TRUE[:1]])}, "collinear"),
         ({"template": np.where(TRUE.max() == TRUE, np.nan, TRUE)}, "NaN"),
         ({"scan_length": 3}, "scan_length must be at least 4, the number of components"),
-        ({"template_names": NAMES[:3]}, "4 networks and 3 names"),
+        ({"template_names": NAMES[:3]}, "4 networks, but 3 names"),
         ({"template_origin": "mine"}, "template_origin must be one of public"),
         ({"max_iter": 3}, "max_iter does not apply to method 'template'"),
         ({"template": image(MAPS)}, "the features are columns without spatial positions"),

@@ -189,7 +189,7 @@ def bad(kind, folder):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("names", "has 3 networks and its table 2 names"),
+        ("names", "has 3 networks, but its table has 2 names"),
         ("numbers", "has no name for label 7"),
         ("3-D maps", "not non-negative integers"),
         ("another space", "field of view with 0% of the voxels of the maps.*another space"),

@@ -58,7 +58,7 @@ class PackedSubjects:
     offsets : ndarray of int64, shape (n_subjects + 1,)
         Subject m is ``samples[offsets[m]:offsets[m + 1]]``.
     longest : int
-        Maximum number of time points of a subject; kernels always allocate memory for this many.
+        Maximum number of time points of a subject; kernels always allocate memory for this maximum.
     """
 
     samples: Float32Array
@@ -195,7 +195,7 @@ def _load(samples: Float32Array, first: int, last: int, tile: Float32Array) -> i
 
 @compiled
 def _multiply(matrix: FloatArray, tile: FloatArray, offset: FloatArray, out: FloatArray, width: int) -> None:
-    """Set out to matrix @ tile + offset; blocks of 2 x 4 coefficients hide the latency of loads."""
+    """Set ``out`` to ``matrix @ tile + offset``; blocks of 2 x 4 coefficients hide the latency of loads."""
     for i in range(0, matrix.shape[0], 2):
         for t in range(width):
             out[i, t] = offset[i]

@@ -151,7 +151,7 @@ class Outcome:
         elif self.kind != "blocks" and self.groups:
             found.append(f"groups is only for outcome 'blocks', got outcome {self.kind!r}")
         if (self.kind == "band-power") != bool(self.bands):
-            found.append(f"bands is required for outcome 'band-power' only, got outcome {self.kind!r}")
+            found.append(f"bands must be given for outcome 'band-power', and only for it; got {self.kind!r}")
         found += [
             f"bands must increase between 0 and {NYQUIST:g} cycles per time point; got {low:g} to {high:g}"
             for low, high in self.bands

@@ -1,8 +1,8 @@
 r"""Isometric representation of symmetric matrices as vectors (``svec``).
 
 Off-diagonal entries occur twice in a matrix and once in the vector, so they are multiplied by sqrt(2):
-:math:`\|A\|_F = \|\mathrm{svec}(A)\|`. Noise of equal variance on the vector is noise with that variance on
-the diagonal and half of it off the diagonal.
+:math:`\|A\|_F = \|\mathrm{svec}(A)\|`. Noise of variance v on every entry of the vector has
+variance v on the diagonal of the matrix and v/2 off the diagonal.
 """
 
 from __future__ import annotations

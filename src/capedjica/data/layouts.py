@@ -202,7 +202,7 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     return groups
 
 
-# People ---------------------------------------------------------------------------------------------------
+# Participants -----------------------------------------------------------------------------------------------
 
 
 def _chosen(people: list[Person], participants: Sequence[str], home: Path) -> tuple[Person, ...]:

@@ -176,9 +176,9 @@ class CapeDJICA(Transformer):
         no prior knowledge about the maps, and for methods that use it during estimation.
     stability_ : array of shape (n_components,), or None
         Predicted correlation of each map with that of another run on the same subjects with fresh noise, at
-        no further cost (:mod:`capedjica.algorithms.ica.maps.networks`); with a template, that of the
-        difference from it. 0.9 and above is good, 0.7 and above fair; maps below 0.7 should not be trusted
-        (:mod:`capedjica.algorithms.reliability`). None for methods that cannot predict it.
+        no further cost (:mod:`capedjica.algorithms.ica.maps.networks`); with a template, the correlation of
+        the differences from it. 0.9 and above is good, 0.7 and above fair; maps below 0.7 should not be
+        trusted (:mod:`capedjica.algorithms.reliability`). None for methods that cannot predict it.
     names_ : tuple of str
         Names of the networks in the template; empty without a template.
     movements_ : tuple of Movement

@@ -338,7 +338,7 @@ def test_what_cannot_be():
         GuidedMethod(Template.of(fine), T)
     high = np.eye(R, SIDE**2)
     high -= high @ BASIS.T @ BASIS
-    with pytest.raises(InputError, match="of finer grain"):
+    with pytest.raises(InputError, match="its resolution is finer"):
         GuidedMethod(Template.of(high), T, basis=BASIS)
 
 

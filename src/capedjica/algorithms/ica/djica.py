@@ -12,7 +12,7 @@ blocks of the smallest site, are skipped in this pass. For each block in turn
           b \leftarrow b + \rho \sum_s \hat Y_s 1,                                                        (1)
 
 with :math:`Z_s = W \tilde X_s + b 1'` and :math:`\hat Y_s = 1 - 2 \sigma(Z_s) = -\tanh(Z_s / 2)`. The sum of
-the sites' gradients equals the gradient over their concatenated blocks, and is computed as such.
+the sites' gradients equals the gradient over their concatenated blocks, and is computed in this way.
 
 **Safeguards** are those of :mod:`capedjica.algorithms.ica.infomax`, applied to the change of W over a whole
 pass. W is also monitored after every block, so that a diverging pass ends early.

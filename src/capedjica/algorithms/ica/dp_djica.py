@@ -1,7 +1,7 @@
 r"""dp-djICA, the algorithm of Imtiaz et al. 2016: Laplace noise on the source estimates, pure epsilon.
 
-This is a baseline for the paper's figures; nothing else in the package relies on it. Samples have dimension R
-= D (they are the reduced ones) and are bounded by
+This is a baseline for the paper's figures; nothing else in the package relies on it. Samples have dimension
+R = D (they have been reduced) and are bounded by
 
 .. math:: \|x_n\|_2 \le \frac{1}{2 \sqrt D}.                                                       (1)
 

@@ -36,8 +36,8 @@ C the clip and M the number of subjects.
 If even rotations would be dominated by noise (`AUDIBLE`), the whole budget is used for the support, and the
 networks are those of the template.
 
-Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen on ABIDE with the sites USM,
-UCLA_1 and UM_1 as public ones (docs/research-notes.md).
+Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen on ABIDE, with USM, UCLA_1
+and UM_1 as the public sites (docs/research-notes.md).
 """
 
 from __future__ import annotations
@@ -586,7 +586,7 @@ class _Turned:
 
     @property
     def unused_mean(self) -> FloatArray:
-        """Mean of the waiting ones, all of which were measured at the same W."""
+        """Mean of the waiting means, all of which were measured at the same W."""
         mean: FloatArray = np.mean([one.value for one in self.means[-len(self.waiting) :]], axis=0)
         return mean
 

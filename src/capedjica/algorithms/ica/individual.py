@@ -62,7 +62,7 @@ def centre(run: Scan) -> FloatArray:
 
 
 def standardise(courses: FloatArray) -> FloatArray:
-    """Return time courses of mean 0 and variance 1; a constant one stays 0."""
+    """Return time courses of mean 0 and variance 1; a constant time course stays 0."""
     centred = centre(courses)
     spread = centred.std(axis=0)
     tiny = 1e-12 * float(spread.max(initial=0.0))

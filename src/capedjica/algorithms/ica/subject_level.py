@@ -13,8 +13,8 @@ subject has little influence.
    (:mod:`capedjica.algorithms.ica.varimax_start`). The statistic is the skew part of E[psi(z) z'] for
    z = W x, R(R-1)/2 numbers, where psi divides a source by its own local variance
    (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are independent, and, for
-   its norm, is more informative about the remaining angle than that of tanh. Each iteration rotates by the
-   mean over a curvature, with decreasing steps in the second half, which averages the noise.
+   its norm, is more informative about the remaining angle than the statistic with tanh. Each iteration
+   rotates by the mean over a curvature, with decreasing steps in the second half, which averages the noise.
 
 Clips, shares, the number of iterations and the curvature depend only on public quantities: R, the length of a
 scan, the features and the noise implied by the budget. They were chosen by scores on synthetic data of the
@@ -164,8 +164,8 @@ class SubjectMethod:
         A public basis with orthonormal rows, which represents the features by K numbers.
     auto : bool
         Whether R is the maximum number of components, and the estimate has as many as are recoverable
-        (:mod:`capedjica.algorithms.ica.maps.component_number`). Queries, noise and cost are those of R: with
-        fewer components the vectors are padded with zeros.
+        (:mod:`capedjica.algorithms.ica.maps.component_number`). Queries, noise and cost are those for R
+        components: with fewer components the vectors are padded with zeros.
     """
 
     n_features: int

@@ -110,7 +110,7 @@ def _check_names(names: tuple[str, ...], networks: int, where: str) -> None:
     for name in names:
         if not (isinstance(name, str) and name.strip() and len(name) <= LONGEST_NAME and name.isprintable()):
             raise InputError(
-                f"{where}: the name of a network must be 1 to {LONGEST_NAME} printable characters, "
+                f"{where}: the name of a network must have 1 to {LONGEST_NAME} printable characters, "
                 f"got {str(name)[:LONGEST_NAME]!r}"
             )
     if len(set(names)) < len(names):

@@ -17,9 +17,10 @@ and Péché 2005; Benaych-Georges and Nadakuditi 2011)
 .. math:: h > \tau \sqrt K, \quad \text{at} \quad \lambda = b + h + \tau^2 K / h .                       (2)
 
 The number of components is the largest n for which the n-th eigenvalue exceeds the median of the remaining
-ones, itself included, by more than the edge for this many. It is the *recoverable* number, not the number of
-networks in the brain: directions below the edge are lost in the noise, and as the noise decreases, every
-deviation from a flat bulk, however meaningless, eventually exceeds it, so that n tends to the maximum R.
+ones, itself included, by more than the edge for the same number of eigenvalues. It is the *recoverable*
+number, not the number of networks in the brain: directions below the edge are lost in the noise, and as the
+noise decreases, every deviation from a flat bulk, however meaningless, eventually exceeds it, so that n tends
+to the maximum R.
 
 Directions too weak to stand out individually are still visible in the sum of squares of the remainder: if it
 is more than the noise explains, there are *more* than n, and their number cannot be determined. For pure

@@ -2,9 +2,9 @@
 
 Stability is the predicted correlation of a map with the same map of another run on the same participants with
 fresh noise. It is computed from what was published and the known noise alone, so it has no privacy cost
-(:mod:`capedjica.algorithms.ica.maps.calibration`). With a template it is that of the *difference* from the
-template: the map itself is stable because it is the template's, whatever the data show. It refers only to the
-noise: a map can be stable and yet meaningless.
+(:mod:`capedjica.algorithms.ica.maps.calibration`). With a template, it is the stability of the *difference*
+from the template: the map itself is stable because it is the template's, whatever the data show. It refers
+only to the noise: a map can be stable and yet meaningless.
 
 Clips and floors, which bound the influence of one subject, may suppress components whose power is far below
 that of others (mixing matrices with condition numbers above 20 or so), which redrawn noise does not show.
@@ -165,7 +165,7 @@ class Networks(Result):
     def stability(self) -> FloatArray | None:
         """Predicted correlation of each map with that of another run, in the order of the maps.
 
-        With a template it is that of the difference from it, and 0 if there is no difference. It is 0 for
+        With a template it is the stability of the difference from it, or 0 if there is none. It is 0 for
         maps that are not recoverable.
         """
         draws = self.draws()
@@ -178,7 +178,7 @@ class Networks(Result):
     def denoised(self) -> FloatArray | None:
         """The denoised maps as rows (R, D) (:mod:`capedjica.algorithms.ica.maps.denoising`).
 
-        They have the order, sign and scale of the raw ones. None if there is no prior knowledge about maps
+        They have the order, sign and scale of the raw maps. None if there is no prior knowledge about maps
         that the method has not used: neither positions of the features nor a template.
         """
         draws = self.draws() if self.denoises and (self.basis is not None or self.template) else None
