@@ -67,7 +67,7 @@ def test_fair_maps_are_not_said_to_come_again():
 @pytest.mark.parametrize(
     ("stability", "banner", "headline"),
     [
-        ([0.1, 0.2], "none of the 2 maps is to be presented as a network", "2 maps, none of them reliable,"),
+        ([0.1, 0.2], "none of the 2 maps should be presented as a network", "2 maps, none of them reliable,"),
         ([0.95, 0.2, 0.3], "maps 2 and 3 of 3 should not be presented", "3 maps, one of them reliable,"),
         ([0.95, 0.2, 0.8], "map 2 of 3 should not be presented as a network", "3 maps, 2 of them reliable,"),
     ],

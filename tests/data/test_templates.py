@@ -183,7 +183,7 @@ def test_names_of_labels_are_those_of_their_numbers(folder):
     ("text", "message"),
     [
         ("visual\nmotor\n", "3 networks, but 2 names"),
-        ("visual\nmotor\nvisual\n", "two networks are called 'visual'"),
+        ("visual\nmotor\nvisual\n", "two networks have the name 'visual'"),
         ("", "contains no names"),
         ("a\tb\tc\n1\t2\t3\n", "expected a column named 'name' or 'label'"),
         ("index\tname\none\tvisual\n", "not a table of names"),

@@ -108,7 +108,7 @@ def test_options_of_the_paper(method):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pca_share": 1.0}, "pca_share must lie between 0 and 1, got 1.0"),
+        ({"pca_share": 1.0}, "pca_share must be between 0 and 1, got 1.0"),
         ({"clip_g": 0.0}, "clip_g must be a finite number above 0"),
         ({"clip_h": -1.0}, "clip_h must be a finite number above 0"),
         ({"tol": 0.0}, "tol must be a finite number above 0"),

@@ -67,7 +67,7 @@ def test_a_budget_is_charged_once_and_refuses_more():
             {"bounds": {"group": ["control", "ill"]}},
             "site s0, row .*: column 'group' has a value that is neither",
         ),
-        ({"bounds": BOUNDS | {"iq": (50, 150)}}, "there is no column 'iq'"),
+        ({"bounds": BOUNDS | {"iq": (50, 150)}}, "column 'iq' is missing"),
         ({"scale": [1.0, 2.0]}, "scale must be one finite number, or 3"),
         ({"scale": 0.0}, "scale must be greater than 0"),
         ({"center": "high"}, "center must contain 3 numbers"),

@@ -106,7 +106,7 @@ def test_regions_and_columns_must_be_as_many(of_regions, tmp_path):
     study, _ = of_regions
     features = msgspec.structs.replace(study.content.features, n_features=N_REGIONS - 1)
     content = msgspec.structs.replace(study.content, features=features)
-    with pytest.raises(InputError, match=r"n_features is 99; the atlas has 100 regions: every column"):
+    with pytest.raises(InputError, match=r"n_features is 99, but the atlas has 100 regions; every column"):
         write_study(tmp_path / "study.toml", content, study.folder)
 
 

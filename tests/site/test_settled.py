@@ -137,7 +137,7 @@ def test_a_folder_that_is_not_there_is_everybodys(home, study):
     begin(home, study)
     for scan_file in list(home.data_path.iterdir()):
         scan_file.unlink()
-    for words in ("it is empty", "it is not a folder"):
+    for words in ("is empty; expected", "is not a folder; expected"):
         assert [words in problem for problem in problems(home, study)] == [True]
         assert [words in obstacle for obstacle in site_report(home, study)["obstacles"]] == [True]
         with pytest.raises(InputError, match=words):

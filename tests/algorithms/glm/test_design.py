@@ -49,7 +49,7 @@ def test_missing_values_pass_the_check_and_undeclared_ones_do_not():
         InputError, match="north: column 'age' has a value that is neither missing nor a number"
     ):
         design.check({"group": "control", "age": "old"}, "north")
-    with pytest.raises(InputError, match="there is no column 'age'"):
+    with pytest.raises(InputError, match="column 'age' is missing"):
         design.check({"group": "control"}, "north")
 
 

@@ -50,7 +50,7 @@ def test_a_length_that_makes_no_sense_is_refused(value):
 
 
 def test_scans_too_short_for_the_components_are_refused():
-    with pytest.raises(InputError, match="scan_length must be at least the 3 components, got 2"):
+    with pytest.raises(InputError, match="scan_length must be at least 3, the number of components; got 2"):
         CapeDJICA(R, 1.0, scan_length=2).fit([scans(30, 30), scans(30, 30)])
 
 

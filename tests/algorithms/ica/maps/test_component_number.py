@@ -122,7 +122,7 @@ def test_where_noise_hides_all_nothing_is_determinable():
 def test_all_that_were_asked_for_is_no_warning_and_fewer_is():
     assert component_number(released([0.9] * 5, 60, 0.01), 5).warning == ""
     number = component_number(released([0.9] * 5, 60, 0.01, seed=1), 9)
-    assert "9 components were asked for" in number.warning
+    assert "9 components were requested" in number.warning
     assert "5 components of at most 9" in number.warning
     assert [row[3] for row in number.table().rows] == ["yes"] * 5 + ["no"] * 4
 
@@ -139,7 +139,7 @@ def test_auto_finds_the_number_at_the_cost_of_the_maximum(data, method):
     assert found.n_components_ == 5
     assert found.components_.shape == (5, 144)
     assert found.stability_.min() > 0.8
-    with pytest.warns(UserWarning, match="9 components were asked for"):
+    with pytest.warns(UserWarning, match="9 components were requested"):
         fixed = CapeDJICA(9, 20.0, **options).fit(data.sites)
     assert fixed.n_components_ == 9
     assert found.privacy_.mu == fixed.privacy_.mu
