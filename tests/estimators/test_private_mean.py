@@ -96,7 +96,11 @@ def test_the_statement_reads_well():
         ((DATA, 1.0, 1.0), {"mechanism": "magic"}, "mechanism must be one of"),
         ((DATA, 1.0, 1.0), {"n_colluding": 3}, "n_colluding must be less than the number of sites, 3; got 3"),
         ((DATA, 1.0, 1.0), {"weights": [1.0]}, "weights must contain one number for each of the 3 sites"),
-        ((DATA, 1.0, 1.0), {"weights": {"x": 1.0}}, "weights must name the sites s0, s1, s2; got x"),
+        (
+            (DATA, 1.0, 1.0),
+            {"weights": {"x": 1.0}},
+            "weights must name the same sites as X, s0, s1, s2; got x",
+        ),
         (({"a b": [1.0], "c": [1.0]}, 1.0, 1.0), {}, "site name 'a b' cannot be used"),
         (([[1.0, 2.0]], 1.0, 1.0), {}, "needs at least two sites, got 1"),
         ((DATA, 1.0, 1.0), {"insecure_noise_seed": -1}, "insecure_noise_seed must be a non-negative integer"),

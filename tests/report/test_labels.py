@@ -215,7 +215,7 @@ def test_what_is_wrong_with_an_atlas_is_said(tmp_path, kind, message):
         ({"csf": picture(NETWORKS)}, "mask of ventricles must be a 3-D image of a mask"),
         ({"csf": picture(50 * NETWORKS[0])}, "must contain 0 and 1, or probabilities"),
         ({"csf": "none.nii"}, "none.nii does not exist"),
-        ({"white_matter": 3}, "must be an image or the path of one, got int"),
+        ({"white_matter": 3}, "must be an image or a path, got int"),
         ({"white_matter": moved(picture(NETWORKS[0]))}, "may be in another space"),
     ],
 )
