@@ -99,7 +99,7 @@ def test_the_statement_reads_well():
         (
             (DATA, 1.0, 1.0),
             {"weights": {"x": 1.0}},
-            "weights must name the same sites as X, s0, s1, s2; got x",
+            "must name the same sites as X, s0, s1, s2; got x",
         ),
         (({"a b": [1.0], "c": [1.0]}, 1.0, 1.0), {}, "site name 'a b' cannot be used"),
         (([[1.0, 2.0]], 1.0, 1.0), {}, "needs at least two sites, got 1"),
