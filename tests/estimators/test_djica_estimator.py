@@ -181,7 +181,7 @@ def bad(position, value):
             "basis must be 'auto', None or an array, got 'wavelet'",
         ),
         (STUDY.sites, {"epsilon": 1.0, "basis": np.ones((2, 196))}, "K at least 5, got"),
-        (STUDY.sites, {"epsilon": 1.0, "n_components": 100}, "fewer than n_components=100"),
+        (STUDY.sites, {"epsilon": 1.0, "n_components": 100}, "must be at most 30, the size of the basis"),
         (
             STUDY.sites,
             {"method": "djica"},

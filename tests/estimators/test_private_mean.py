@@ -85,7 +85,7 @@ def test_the_statement_reads_well():
         (("abc", 1.0, 1.0), {}, "X must be a list of sites or a dict"),
         ((5, 1.0, 1.0), {}, "X must be a list of sites or a dict"),
         (({"a": [], "b": [1.0]}, 1.0, 1.0), {}, "site a has no subjects"),
-        (([[[1.0, 2.0]], [[1.0]]], 1.0, 1.0), {}, r"site site-2, subject 0 has shape \(1,\); .* has \(2,\)"),
+        (([[[1.0, 2.0]], [[1.0]]], 1.0, 1.0), {}, r"site site-2, subject 0 has shape \(1,\), .* has \(2,\)"),
         (([["x"], ["y"]], 1.0, 1.0), {}, "site site-1, subject 0 is not an array of numbers"),
         ((DATA, 0.0, 1.0), {}, "clip must be a finite number above 0, got 0.0"),
         ((DATA, -1.0, 1.0), {}, "clip must be a finite number above 0, got -1.0"),
