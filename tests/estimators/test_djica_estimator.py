@@ -118,7 +118,7 @@ def test_transform_gives_time_courses():
     subject = STUDY.sites[0][0]
     assert estimator.transform(subject).shape == (150, R)
     assert [t.shape for t in estimator.transform([subject, subject[:100]])] == [(150, R), (100, R)]
-    with pytest.raises(InputError, match=r"a subject must be \(time, 196\), got shape \(3, 5\)"):
+    with pytest.raises(InputError, match=r"a subject must have shape \(time, 196\), got \(3, 5\)"):
         estimator.transform(np.ones((3, 5)))
 
 
