@@ -192,7 +192,7 @@ def bad(kind, folder):
         ("names", "has 3 networks, but its table has 2 names"),
         ("numbers", "has no name for label 7"),
         ("3-D maps", "not non-negative integers"),
-        ("another space", "field of view with 0% of the voxels of the maps.*another space"),
+        ("another space", "covers 0% of the voxels of the maps.*different space"),
         ("empty here", "zero wherever the maps have values"),
         ("damaged", "not a readable image"),
         ("missing", "does not exist; give an image, a .npy file or nilearn:NAME"),
@@ -212,11 +212,11 @@ def test_what_is_wrong_with_an_atlas_is_said(tmp_path, kind, message):
         ({"labels": "nilearn:nothing"}, "must be a file or nilearn:NAME .aal, "),
         ({"labels": np.ones((3, 7))}, "has 7 features, but the maps have"),
         ({"labels": np.full((3, BRAIN.n_voxels), np.nan)}, "must contain finite numbers"),
-        ({"csf": picture(NETWORKS)}, "mask of ventricles must be a 3-D image of a mask"),
+        ({"csf": picture(NETWORKS)}, "mask of ventricles must be a 3-D mask image"),
         ({"csf": picture(50 * NETWORKS[0])}, "must contain 0 and 1, or probabilities"),
         ({"csf": "none.nii"}, "none.nii does not exist"),
         ({"white_matter": 3}, "must be an image or a path, got int"),
-        ({"white_matter": moved(picture(NETWORKS[0]))}, "may be in another space"),
+        ({"white_matter": moved(picture(NETWORKS[0]))}, "may be in a different space"),
     ],
 )
 def test_what_is_wrong_with_other_sources_is_said(sources, message):
@@ -321,7 +321,7 @@ def test_arrays_are_labelled_by_arrays(fitted):
     few, X = maps[:, ::20], [[scan[:, ::20] for scan in site] for site in X]
     ica = CapeDJICA(3, mechanism="none", scan_length=60).fit(X)
     assert set(ica.label(few, list(CENTRES))["name"]) == set(CENTRES)
-    with pytest.raises(InputError, match="the maps have no places"):
+    with pytest.raises(InputError, match="the features have no spatial positions"):
         ica.label(picture(NETWORKS))
     ica.fit(X)
     assert ica.labels_ is None
