@@ -86,7 +86,7 @@ def test_names_and_hashes_that_cannot_be_used(features, message):
         (lambda: with_atlas(voxel_size=3.0), "features.voxel_size is only for kind 'voxels'"),
         (
             lambda: with_ica(with_atlas(), n_features=7),
-            "features.n_features is 7; the atlas has 6 regions",
+            "features.n_features is 7, but the atlas has 6 regions",
         ),
         (
             lambda: with_ica(with_atlas(), n_features=6, image_shape=(2, 3)),

@@ -67,7 +67,7 @@ def test_a_template_is_read_back_and_known_by_its_hash(folder):
         ({"template": "known.nii.gz", "template_sha256": "a" * 64}, "must be a .npy file"),
         ({"template": "../template.npy", "template_sha256": "a" * 64}, "must be a file in the folder"),
         ({"template_names": NAMES[:2]}, "one name for each of 3 networks; got 2"),
-        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), \(4, 12\) are"),
+        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), expected \(4, 12\)"),
         ({"max_iter": 3}, "analysis.max_iter is not for method 'template'"),
         ({"method": "subject"}, "analysis.template is for methods 'template' and 'guided'"),
         ({"method": "guided", "group_maps": False}, "analysis.group_maps is for method 'template'"),
