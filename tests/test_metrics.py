@@ -114,9 +114,13 @@ def test_unrelated_maps_do_not_match():
 @pytest.mark.parametrize(
     ("estimated", "true", "message"),
     [
-        (np.ones((2, 4)), np.eye(2, 4), "estimated must not hold a constant component, got one at 0"),
-        (np.eye(2, 4), np.zeros((2, 4)), "true must not hold a constant"),
-        (np.eye(2, 4), np.eye(3, 4), "estimated must have the shape of true"),
+        (
+            np.ones((2, 4)),
+            np.eye(2, 4),
+            "estimated must not contain a constant component; component 0 is constant",
+        ),
+        (np.eye(2, 4), np.zeros((2, 4)), "true must not contain a constant"),
+        (np.eye(2, 4), np.eye(3, 4), "estimated must have the same shape as true"),
         (np.full((2, 4), np.nan), np.eye(2, 4), "estimated must be finite"),
     ],
 )

@@ -199,7 +199,7 @@ class Asked:
             return rows
         moved = sum(one.moved for one in movements)
         unsupported, untold = (
-            sum(one.supported == said for one in movements) for said in ("no", "cannot be told")
+            sum(one.supported == said for one in movements) for said in ("no", "cannot be determined")
         )
         return [replace(row, moved=moved, unsupported=unsupported, untold=untold) for row in rows]
 

@@ -1,8 +1,8 @@
-"""What else private means are good for: regression, clustering and densities, in the manner of scikit-learn.
+"""Private regression, clustering and histograms with scikit-learn's interface.
 
-Here one **row is one person**, and replacing one row is what the guarantee covers. A person with NaN or
-infinity among the features contributes zero. Every parameter is to be chosen from public knowledge: one
-picked by its score on the data is a use of the data that ``privacy_`` does not know about.
+Each **row is one subject**, and the guarantee covers replacing one row. A subject with NaN or infinity among
+its features contributes zero. Choose every parameter from public knowledge: selecting one by its score on the
+data is a use of the data that ``privacy_`` does not account for.
 """
 
 from capedjica.estimators import PrivateHistogram, PrivateKMeans, PrivateLogisticRegression

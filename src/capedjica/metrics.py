@@ -1,4 +1,4 @@
-"""How close an estimate is to the truth: gain index, matched maps, captured energy, angles of subspaces."""
+"""Metrics that compare an estimate with the ground truth: gain index, map correlation, energy, angles."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scipy.optimize import linear_sum_assignment
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
 
-# Columns count as orthonormal when V'V is this close to I: float32 bases of any size we use pass.
+# Columns count as orthonormal when V'V is this close to I: float32 bases of all sizes used here pass.
 _ORTHONORMAL = 1e-4
 
 
 class Matching(NamedTuple):
-    """Which estimated component stands for which true one.
+    """One-to-one matching of estimated to true components.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Matching(NamedTuple):
     signs : ndarray of float, shape (R,)
         +1 or -1, so that ``signs[k] * estimated[permutation[k]]`` correlates positively with ``true[k]``.
     correlations : ndarray of float, shape (R,)
-        Those correlations, between 0 and 1.
+        Correlations of the matched pairs, between 0 and 1.
     """
 
     permutation: NDArray[np.intp]
@@ -35,7 +35,7 @@ class Matching(NamedTuple):
 
 
 def _finite(name: str, values: ArrayLike) -> FloatArray:
-    """Return a float64 array without NaN or infinity, of at least two dimensions and one element."""
+    """Return a float64 array without NaN or infinity, with at least two dimensions and one element."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -62,16 +62,16 @@ def normalized_gain_index(P: ArrayLike) -> float:
                   \sum_i \Bigl( \sum_j \frac{|p_{ij}|}{\max_k |p_{ik}|} - 1 \Bigr)
                 + \sum_j \Bigl( \sum_i \frac{|p_{ij}|}{\max_k |p_{kj}|} - 1 \Bigr) \Bigr]
 
-    (Baker et al. 2018; the Amari index of Nordhausen, Ollila and Oja 2011, scaled to [0, 1]). It is 0
-    exactly when P is a permutation of a scaled identity, with any scale and sign per row; it does not
-    change under permutations and signs of rows and columns or a common scale, and is the same for P and
-    its transpose. Away from 0 it does depend on the relative scale of the rows, which sources of unit
-    variance fix. The paper calls an estimate usable up to 0.1.
+    (Baker et al. 2018; the Amari index of Nordhausen, Ollila and Oja 2011, scaled to [0, 1]). It is 0 if and
+    only if P is a permutation of a scaled identity, with any scale and sign per row. It is invariant to
+    permutations and sign changes of rows and columns and to a common scale, and is the same for P and its
+    transpose. Away from 0 it depends on the relative scale of the rows, which is fixed by assuming sources of
+    unit variance. The paper considers an estimate usable up to 0.1.
 
     Parameters
     ----------
     P : array_like of shape (R, R)
-        Estimated unmixing matrix times true mixing matrix; no row or column may be zero.
+        Product of the estimated unmixing matrix and the true mixing matrix; no row or column may be zero.
 
     Examples
     --------
@@ -86,35 +86,40 @@ def normalized_gain_index(P: ArrayLike) -> float:
         raise InputError(f"P must be square, got shape {gain.shape}")
     rows, columns = gain.max(axis=1, keepdims=True), gain.max(axis=0, keepdims=True)
     if not (rows.all() and columns.all()):
-        raise InputError("P must not have a row or a column of zeros")
+        raise InputError("P must not contain a row or a column of zeros")
     excess = np.sum(gain / rows) + np.sum(gain / columns) - 2 * size
     return float(excess / (2 * size * (size - 1))) if size > 1 else 0.0
 
 
 def _centred_unit_rows(name: str, components: ArrayLike) -> FloatArray:
-    """Return one centred row of unit norm per component, whatever the shape of a component."""
+    """Return one centred row of unit norm per component; a component may have any shape."""
     array = _finite(name, components)
     rows = array.reshape(len(array), -1)
     rows = rows - rows.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     constant = np.flatnonzero(norms[:, 0] <= 1e-12 * np.abs(array).reshape(len(array), -1).max(axis=1))
     if constant.size:
-        raise InputError(f"{name} must not hold a constant component, got one at {constant[0]}")
+        raise InputError(f"{name} must not contain a constant component; component {constant[0]} is constant")
     return np.asarray(rows / norms)
 
 
 def match_components(estimated: ArrayLike, true: ArrayLike) -> Matching:
-    """Match estimated to true components one to one, with the largest sum of absolute correlations.
+    """Match estimated to true components one to one, maximizing the sum of absolute correlations.
 
     Parameters
     ----------
     estimated, true : array_like of shape (R, ...)
-        One component per entry of the first axis, as vectors (R, D) or maps (R, height, width).
+        One component per entry of the first axis, given as vectors (R, D) or maps (R, height, width).
+
+    Returns
+    -------
+    Matching
+        The permutation, signs and correlations of the matched pairs.
     """
     first, second = _centred_unit_rows("estimated", estimated), _centred_unit_rows("true", true)
     if first.shape != second.shape:
         raise InputError(
-            f"estimated must have the shape of true, {np.shape(true)}; got {np.shape(estimated)}"
+            f"estimated must have the same shape as true, {np.shape(true)}; got {np.shape(estimated)}"
         )
     correlations = second @ first.T
     _, permutation = linear_sum_assignment(np.abs(correlations), maximize=True)
@@ -123,12 +128,12 @@ def match_components(estimated: ArrayLike, true: ArrayLike) -> Matching:
 
 
 def matched_map_correlation(estimated_maps: ArrayLike, true_maps: ArrayLike) -> float:
-    """Mean absolute correlation of the matched maps: 1 when every map is recovered (`match_components`)."""
+    """Return the mean absolute correlation of matched maps (`match_components`); 1 is perfect recovery."""
     return float(match_components(estimated_maps, true_maps).correlations.mean())
 
 
 def captured_energy(V: ArrayLike, C: ArrayLike, *, relative: bool = False) -> float:
-    r"""Energy of C within the span of V, :math:`\operatorname{tr}(V' C V)`.
+    r"""Return the energy of C within the span of V, :math:`\operatorname{tr}(V' C V)`.
 
     Parameters
     ----------
@@ -136,9 +141,9 @@ def captured_energy(V: ArrayLike, C: ArrayLike, *, relative: bool = False) -> fl
         Orthonormal columns.
     C : array_like of shape (D, D)
         Symmetric positive semidefinite matrix of second moments.
-    relative : bool
-        Divide by the most that any R orthonormal columns capture, the sum of the R largest eigenvalues
-        of C: 1 is best.
+    relative : bool, default=False
+        Divide by the largest energy that any R orthonormal columns capture, which is the sum of the R largest
+        eigenvalues of C; the best value is then 1.
     """
     basis, moments = _matrix("V", V), _matrix("C", C)
     size, rank = basis.shape
@@ -153,12 +158,12 @@ def captured_energy(V: ArrayLike, C: ArrayLike, *, relative: bool = False) -> fl
         return energy
     best = float(scipy.linalg.eigvalsh(moments, subset_by_index=(size - rank, size - 1)).sum())
     if best <= 0:
-        raise InputError("C must have energy to capture, got none")
+        raise InputError(f"C must have energy to capture; its {rank} largest eigenvalues sum to {best:g}")
     return energy / best
 
 
 def subspace_angles(A: ArrayLike, B: ArrayLike) -> FloatArray:
-    """Principal angles between the column spaces of A and B, in radians, largest first.
+    """Return the principal angles between the column spaces of A and B, in radians, largest first.
 
     Parameters
     ----------

@@ -160,7 +160,7 @@ def test_a_clip_beyond_exact_arithmetic_is_refused(clip):
     sites = [np.ones((3, 2))] * 3
     with pytest.raises(InputError, match=r"must lie between 1e-140 and 1e\+140, got"):
         private_mean(sites, clip=clip, epsilon=1.0)
-    with pytest.raises(InputError, match=r"clip must lie between 1e-70 and 1e\+70, got"):
+    with pytest.raises(InputError, match=r"clip must be between 1e-70 and 1e\+70, got"):
         CapePCA(2, 1.0, clip=clip).fit([[np.ones((4, 3))] * 2] * 3)
     with pytest.raises(InputError, match="must lie between"):
         PrivateKMeans(n_clusters=2, radius=clip, epsilon=1.0).fit(sites)

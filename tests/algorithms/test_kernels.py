@@ -260,7 +260,7 @@ def test_offsets_may_not_point_outside(offsets):
         PackedSubjects(np.zeros((5, 2), np.float32), np.array(offsets, dtype=np.int64), 5)
     with pytest.raises(InputError, match="samples"):
         PackedSubjects(np.zeros((5, 2)), np.array([0, 5]), 5)
-    with pytest.raises(InputError, match="more than the longest, 4 time points"):
+    with pytest.raises(InputError, match="at most longest = 4 time points"):
         PackedSubjects(np.zeros((5, 2), np.float32), np.array([0, 5]), 4)
 
 
@@ -268,7 +268,7 @@ def test_wrong_shapes_and_bounds_are_refused():
     packed, (W, b) = PackedSubjects.from_list(subjects_of(4)), model(4)
     with pytest.raises(InputError, match=r"W must be a \(4, 4\) matrix"):
         skew_statistics(packed, W[:3])
-    with pytest.raises(InputError, match="b must hold 4 numbers"):
+    with pytest.raises(InputError, match="b must contain 4 numbers"):
         infomax_statistics(packed, W, b[:3], 1.0, 1.0)
     with pytest.raises(InputError, match="clip_g must be a finite number above 0"):
         infomax_statistics(packed, W, b, 0.0, 1.0)

@@ -157,8 +157,8 @@ def test_a_public_cohort_gives_its_mean_and_deviation():
     ("rows", "attested", "words"),
     [
         (np.ones((9, 2)), False, "attested_public=True"),
-        (np.ones((9, 2)), True, "at least 3 people"),
-        (RNG.standard_normal(9), True, r"got the shape \(9,\)"),
+        (np.ones((9, 2)), True, "at least 3 subjects"),
+        (RNG.standard_normal(9), True, r"got shape \(9,\)"),
         (np.full((9, 2), np.nan), True, "finite"),
     ],
 )
@@ -170,11 +170,11 @@ def test_a_cohort_that_is_none_is_refused(rows, attested, words):
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (Outcome("blocks", 3, groups=("a",)), "for each of 3 networks"),
-        (Outcome("amplitudes", 2, groups=("a", "b")), "groups are for 'blocks'"),
-        (Outcome("band-power", 2), "which needs them"),
+        (Outcome("blocks", 3, groups=("a",)), "for each of the 3 networks"),
+        (Outcome("amplitudes", 2, groups=("a", "b")), "groups is only for outcome 'blocks'"),
+        (Outcome("band-power", 2), "bands must be given for outcome"),
         (Outcome("band-power", 2, bands=((0.2, 0.1),)), "got 0.2 to 0.1"),
-        (Outcome("partial-connectivity", 2, shrinkage=0.0), "shrinkage must be above 0"),
+        (Outcome("partial-connectivity", 2, shrinkage=0.0), "shrinkage must be greater than 0"),
     ],
 )
 def test_what_cannot_be_computed_is_said(outcome, words):

@@ -67,9 +67,9 @@ def test_fair_maps_are_not_said_to_come_again():
 @pytest.mark.parametrize(
     ("stability", "banner", "headline"),
     [
-        ([0.1, 0.2], "none of the 2 maps is to be presented as a network", "2 maps, none of them reliable,"),
-        ([0.95, 0.2, 0.3], "maps 2 and 3 of 3 are not to be presented", "3 maps, one of them reliable,"),
-        ([0.95, 0.2, 0.8], "map 2 of 3 is not to be presented as a network", "3 maps, 2 of them reliable,"),
+        ([0.1, 0.2], "none of the 2 maps should be presented as a network", "2 maps, none of them reliable,"),
+        ([0.95, 0.2, 0.3], "maps 2 and 3 of 3 should not be presented", "3 maps, one of them reliable,"),
+        ([0.95, 0.2, 0.8], "map 2 of 3 should not be presented as a network", "3 maps, 2 of them reliable,"),
     ],
 )
 def test_poor_maps_are_warned_of_and_no_networks(stability, banner, headline):
@@ -85,13 +85,13 @@ def test_without_noise_nothing_is_said_of_noise():
     found = Reliability(2, np.array([1.0, 1.0]), noisy=False)
     assert (found.banner, found.prediction, found.mark(0)) == ("", "", "")
     buried = Reliability(2, np.array([1.0, 0.0]), noisy=False)
-    assert "too weak beside others" in buried.banner
+    assert "too weak compared with others" in buried.banner
     assert "noise" not in buried.banner + buried.prediction
 
 
 def test_what_cannot_be_told_is_said_not_to_be_known():
     found = Reliability(2)
-    assert "is not known" in found.banner
+    assert "is unknown" in found.banner
     assert found.prediction == found.mark(0) == ""
     assert not found.poor(0)
     assert Reliability(2, noisy=False).banner == ""

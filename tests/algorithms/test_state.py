@@ -102,4 +102,4 @@ def spelled(shape, values):
 def test_anything_else_is_refused_in_one_short_line(data):
     with pytest.raises(ProtocolError) as error:
         unpack(data)
-    assert str(error.value) == f"a public state of {len(data)} bytes cannot be read"
+    assert str(error.value) == f"a public state of {len(data)} bytes is malformed"

@@ -347,7 +347,7 @@ def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
     for name, why in {
         "sub-00.npy": "an empty file",
         "sub-02.npy": "the same content as",
-        "sub-03.npy": "no feature that ever changes",
+        "sub-03.npy": "constant values in every feature",
     }.items():
         assert any(name in line and why in line for line in checked.stderr.splitlines()), name
         assert any(name in line and why in line for line in checked.stdout.splitlines()), name

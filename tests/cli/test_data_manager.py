@@ -70,9 +70,9 @@ def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, sit
     [
         (["--total-epsilon", "2", "--study-epsilon", "3"], "epsilon 3, is above that of all together, 2"),
         (["--study-epsilon", "nan"], "epsilon must be a number, got nan"),
-        (["--data", "nowhere"], "nowhere must be the folder of the scans; it is not a folder"),
+        (["--data", "nowhere"], "nowhere is not a folder; expected a folder with scans"),
         (["--data", "empty"], "empty holds no .npy, .csv"),
-        (["--data", "empty", "--kind", "abide"], "empty is no copy of ABIDE"),
+        (["--data", "empty", "--kind", "abide"], "empty is not a copy of ABIDE"),
     ],
 )
 def test_a_site_is_made_only_of_what_can_be_used(arguments, message, tmp_path, cli, monkeypatch):

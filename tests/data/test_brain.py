@@ -81,7 +81,7 @@ def test_networks_of_one_to_three_compact_blobs_some_bilateral():
 
 
 def test_no_room_for_thousands_of_networks():
-    with pytest.raises(InputError, match="voxels of 12 mm leave no room for so many networks"):
+    with pytest.raises(InputError, match="n_components is too large for voxel_size 12 mm"):
         BrainModel.draw((2, 2), 500, (60, 60), 12.0)
 
 

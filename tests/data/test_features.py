@@ -38,27 +38,33 @@ def test_features_are_counted_by_public_files(public, options, expected):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"atlas": "a.nii", "image_shape": (2, 3)}, "features.atlas is for columns that are regions"),
-        ({"smoothing_fwhm": 6.0}, "features.smoothing_fwhm is for images"),
-        ({"low_pass": 0.1}, "features.low_pass is for images"),
-        ({"confounds": ("motion",)}, "features.confounds is for images"),
+        ({"atlas": "a.nii", "image_shape": (2, 3)}, "features.atlas is only for columns that are regions"),
+        ({"smoothing_fwhm": 6.0}, "features.smoothing_fwhm is only for images"),
+        ({"low_pass": 0.1}, "features.low_pass is only for images"),
+        ({"confounds": ("motion",)}, "features.confounds is only for images"),
         ({"kind": "atlas"}, "features.atlas must name the image of the regions"),
-        ({"kind": "atlas", "atlas": "a.nii", "voxel_size": 3.0}, "features.voxel_size is for kind 'voxels'"),
-        ({"kind": "voxels", "atlas": "a.nii", "mask": "m.nii"}, "features.atlas is for kind 'atlas'"),
+        (
+            {"kind": "atlas", "atlas": "a.nii", "voxel_size": 3.0},
+            "features.voxel_size is only for kind 'voxels'",
+        ),
+        ({"kind": "voxels", "atlas": "a.nii", "mask": "m.nii"}, "features.atlas is only for kind 'atlas'"),
         (
             {"kind": "voxels", "mask": "epi"},
-            "must be the name of a file, got 'epi'; a mask that is computed from people's images is",
+            "must be a file name, got 'epi'; a mask computed from participants' images is",
         ),
-        ({"kind": "voxels"}, "features.voxel_size must be given, in mm, where features.mask is not"),
+        ({"kind": "voxels"}, "features.voxel_size must be given, in mm, if features.mask is not"),
         (
             {"kind": "voxels", "mask": "m.nii", "low_pass": 0.1, "high_pass": 0.1},
             r"features.high_pass \(0.1\) must be below features.low_pass \(0.1\)",
         ),
         (
             {"kind": "voxels", "mask": "m.nii", "confounds": ("magic",)},
-            "must be some of motion, .*; got 'magic'",
+            "must be among motion, .*; got 'magic'",
         ),
-        ({"kind": "voxels", "mask": "m.nii", "confounds": ("compcor",)}, "'compcor' needs 'high_pass'"),
+        (
+            {"kind": "voxels", "mask": "m.nii", "confounds": ("compcor",)},
+            "'compcor' also requires",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(tmp_path, options, message):
@@ -73,7 +79,7 @@ def test_the_file_must_be_the_one_that_the_study_means(public):
     table = FeatureTable(kind="atlas", atlas="labels.nii.gz", atlas_sha256=right)
     assert open_features(table, public, 4).n_features == 4
     save(public / "labels.nii.gz", 2 * LABELS)
-    with pytest.raises(InputError, match=f"labels.nii.gz is not the file that the study means: .*{right}"):
+    with pytest.raises(InputError, match=f"labels.nii.gz is not the file of the study: .*{right}"):
         open_features(table, public, 4)
     with pytest.raises(InputError, match=r"atlas .*nothing.nii cannot be read: No such file or directory"):
         open_features(FeatureTable(kind="atlas", atlas="nothing.nii"), public, None)
@@ -81,10 +87,10 @@ def test_the_file_must_be_the_one_that_the_study_means(public):
 
 def test_the_number_of_features_must_be_the_study_s(public):
     table = FeatureTable(kind="atlas", atlas="labels.nii.gz")
-    with pytest.raises(InputError, match=r"features.n_features is 200; the atlas has 4 regions"):
+    with pytest.raises(InputError, match=r"features.n_features is 200, but the atlas has 4 regions"):
         open_features(table, public, 200)
     table = FeatureTable(kind="voxels", mask="mask.nii.gz")
-    with pytest.raises(InputError, match=r"features.n_features is 200; the mask has 336 voxels"):
+    with pytest.raises(InputError, match=r"features.n_features is 200, but the mask has 336 voxels"):
         open_features(table, public, 200)
 
 
@@ -97,12 +103,12 @@ def shifted():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((LABELS == 3).astype(np.uint8), "atlas must hold at least 2 regions, got 1"),
-        (np.zeros(SHAPE, np.uint8), "atlas must hold at least 2 regions, got 0"),
-        (LABELS + 0.25 * (LABELS > 0), "atlas must hold whole numbers of at least 0"),
-        (-LABELS, "atlas must hold whole numbers of at least 0"),
-        (np.where(INSIDE, np.nan, 1.0), "atlas must hold finite numbers alone"),
-        (MAPS[..., :1], "atlas must hold at least 2 maps, got 1"),
+        ((LABELS == 3).astype(np.uint8), "atlas must have at least 2 regions, got 1"),
+        (np.zeros(SHAPE, np.uint8), "atlas must have at least 2 regions, got 0"),
+        (LABELS + 0.25 * (LABELS > 0), "atlas must contain non-negative integers"),
+        (-LABELS, "atlas must contain non-negative integers"),
+        (np.where(INSIDE, np.nan, 1.0), "atlas must contain only finite numbers"),
+        (MAPS[..., :1], "atlas must have at least 2 maps, got 1"),
         (MAPS * (np.arange(3) != 1), "atlas: map 2 is zero everywhere"),
         (MAPS[..., None], "atlas must be 3-D"),
     ],
@@ -127,7 +133,7 @@ def test_atlas_and_mask_must_be_on_one_grid(public):
 
 
 def test_voxels_that_no_memory_would_hold(tmp_path):
-    with pytest.raises(InputError, match="between 2 and 100,000 voxels, got 235,375; voxel_size changes it"):
+    with pytest.raises(InputError, match="between 2 and 100,000 voxels, got 235,375; adjust voxel_size"):
         open_features(FeatureTable(kind="voxels", voxel_size=2.0), tmp_path, None)
     for name, value in {"voxel_size": 0.01, "smoothing_fwhm": float("inf"), "low_pass": 0.0}.items():
         with pytest.raises(msgspec.ValidationError):
@@ -140,8 +146,8 @@ def test_bad_masks(public):
     with pytest.raises(InputError, match=r"mask must be 3-D, got shape \(9, 10, 8, 3\)"):
         open_features(table, public, None)
     save(public / "other.nii.gz", np.zeros(SHAPE, np.uint8))
-    with pytest.raises(InputError, match="mask must hold between 2 and 100,000 voxels, got 0"):
+    with pytest.raises(InputError, match="mask must have between 2 and 100,000 voxels, got 0"):
         open_features(table, public, None)
     (public / "other.nii.gz").write_bytes(b"junk" * 99)
-    with pytest.raises(InputError, match=r"other.nii.gz is not an image that can be read"):
+    with pytest.raises(InputError, match=r"other.nii.gz is not a readable image"):
         open_features(table, public, None)

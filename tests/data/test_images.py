@@ -98,7 +98,7 @@ def test_a_region_without_voxels_is_a_constant_column_not_a_missing_one(tmp_path
     assert series.shape == (T, features.n_features)
     assert [bool(column.any()) for column in series.T] == [True, True, False, True]  # labels 3, 7, 11, 20
     (note,) = People([Person("a", (Recording(path),))], features).check(3)
-    assert "features that never change (1), the first is feature 3 of 4" in str(note)
+    assert "constant features (1), the first is feature 3 of 4" in str(note)
     assert not note.fatal
 
 
@@ -244,7 +244,7 @@ UNUSABLE = {
     "no image in gzip": (lambda path: path.write_bytes(gzip.compress(b"hello" * 100)), "not a NIfTI image"),
     "truncated gzip": (
         lambda path: truncated(path, 0.6),
-        "cut off or damaged; expected the 40 volumes that its header promises",
+        "truncated or damaged; expected the 40 volumes stated in its header",
     ),
     "truncated header": (lambda path: truncated(path, 60), "not a NIfTI image"),
     "NaN volumes": (
@@ -255,15 +255,18 @@ UNUSABLE = {
         lambda path: broken(path, with_nan((4, 4, 4, 39))),
         "infinite values (1), the first is 40 of 40",
     ),
-    "NaN alone": (lambda path: broken(path, with_nan(...)), "NaN or infinite values alone"),
+    "NaN alone": (lambda path: broken(path, with_nan(...)), "only NaN or infinite values"),
     "complex": (lambda path: broken(path, volumes().astype(np.complex64)), "values of type complex64"),
-    "all zero": (lambda path: broken(path, np.zeros((*SHAPE, T), np.int16)), "no feature that ever changes"),
-    "too short": (lambda path: broken(path, volumes(n_volumes=2)), "2 time points; expected at least the 3"),
+    "all zero": (
+        lambda path: broken(path, np.zeros((*SHAPE, T), np.int16)),
+        "constant values in every feature",
+    ),
+    "too short": (lambda path: broken(path, volumes(n_volumes=2)), "2 time points; expected at least 3"),
     "elsewhere": (
         lambda path: broken(path, affine=elsewhere()),
         "a field of view with 0% of the study's voxels; expected at least 50%; the image may be in another",
     ),
-    "a flat affine": (flat, "an affine that is no map of space"),
+    "a flat affine": (flat, "a singular or non-finite affine"),
 }
 
 
@@ -312,7 +315,7 @@ def test_confounds_that_are_missing_or_do_not_fit(tmp_path, public):
     cleaned = features_of(public, confounds=["motion", "scrub"])
     assert problems_of(path, features_of(public))[1] == []
     (problem,) = problems_of(path, cleaned)[1]
-    assert "no table of confounds beside it; expected *_desc-confounds_timeseries.tsv" in str(problem)
+    assert "no table of confounds next to it; expected *_desc-confounds_timeseries.tsv" in str(problem)
     write_confounds(table, n_rows=T - 1)
     (problem,) = problems_of(path, cleaned, table)[1]
     assert f"{table}: 39 rows; expected 40, the volumes of {path.name}" in str(problem)
@@ -322,7 +325,7 @@ def test_confounds_that_are_missing_or_do_not_fit(tmp_path, public):
     table.write_text("trans_x\n" + "1\n" * T)
     (problem,) = problems_of(path, cleaned, table)[1]
     assert "confounds that cannot be used" in str(problem)
-    assert "expected what the study asks for: motion, scrub" in str(problem)
+    assert "expected the confounds required by the study: motion, scrub" in str(problem)
 
 
 def test_another_space_is_told_by_the_name(tmp_path, public):
@@ -330,7 +333,7 @@ def test_another_space_is_told_by_the_name(tmp_path, public):
     features = features_of(public, space=SPACE)
     assert problems_of(right, features)[1] == []
     (problem,) = problems_of(wrong, features)[1]
-    assert f"space T1w; expected {SPACE}, as the study says" in str(problem)
+    assert f"space T1w; expected {SPACE}, as in the study" in str(problem)
 
 
 def test_everything_about_a_header_is_told_at_once(tmp_path, public):
@@ -352,7 +355,7 @@ def test_another_grid_than_that_of_most_is_noted(tmp_path, public):
     assert note.name == "sub-2"
     assert not note.fatal
     assert "a grid of 9 x 10 x 8 voxels of 4 x 4 x 4 mm from (-20, -20, -16); expected a grid" in str(note)
-    assert "as in 3 recordings; it is brought to the study's grid all the same" in str(note)
+    assert "as in 3 recordings; it is resampled to the study's grid nevertheless" in str(note)
 
 
 def test_no_content_makes_a_run_fail(tmp_path, public):

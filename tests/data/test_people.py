@@ -65,7 +65,7 @@ def test_short_runs_count_together(tmp_path, public):
     people = People([runs(tmp_path, 2, 2)], open_features(ATLAS, public, 4))
     assert people.check(4) == []
     (problem,) = people.check(5)
-    assert "4 time points; expected at least the 5 of the components" in str(problem)
+    assert "4 time points; expected at least 5, the number of components" in str(problem)
 
 
 def test_somebody_without_recordings(public):

@@ -1,4 +1,4 @@
-"""A table with a row per person: whose each row is, what can be read of it, and what is said of the rest."""
+"""Tables with a row per participant: owners of rows, what is read, and messages about the rest."""
 
 import os
 import re
@@ -50,29 +50,29 @@ def test_features_are_the_named_columns():
         None,
     )
     assert msgspec.convert({"kind": "table", "columns": ["volume", "age"]}, FeatureTable) == table
-    with pytest.raises(InputError, match=r"features.n_features is 3; features.columns names 2"):
+    with pytest.raises(InputError, match=r"features.n_features is 3, but features.columns names 2"):
         open_features(table, ".", 3)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ()}, "features.columns must name the columns that are analysed"),
+        ({"columns": ()}, "features.columns must name the columns to analyse"),
         ({"columns": ("a", "b", "a")}, "must name each column once, got 'a' 2 times"),
-        ({"columns": ("a", "")}, "must be names in one printed line, got ''"),
-        ({"columns": ("a", " b")}, "must be names in one printed line, got ' b'"),
-        ({"columns": ("a\n",)}, r"must be names in one printed line, got 'a\\n'"),
-        ({"columns": ("a\x1b[2J",)}, "must be names in one printed line"),
-        ({"columns": ("participant_id",)}, "participant_id says who somebody is"),
-        ({"scan_length": 100}, "features.scan_length is for scans"),
-        ({"image_shape": (1, 1)}, "features.image_shape is for scans"),
-        ({"detrend": True}, "features.detrend is for scans; features.kind is 'table'"),
-        ({"standardize": True}, "features.standardize is for scans"),
-        ({"atlas": "a.nii"}, "features.atlas is for scans"),
-        ({"mask": "epi"}, "features.mask is for scans"),
-        ({"confounds": ("motion",)}, "features.confounds is for scans"),
-        ({"kind": "columns"}, "features.columns is for kind 'table'; features.kind is 'columns'"),
-        ({"kind": "voxels", "voxel_size": 4.0}, "features.columns is for kind 'table'"),
+        ({"columns": ("a", "")}, "must be printable names on one line, got ''"),
+        ({"columns": ("a", " b")}, "must be printable names on one line, got ' b'"),
+        ({"columns": ("a\n",)}, r"must be printable names on one line, got 'a\\n'"),
+        ({"columns": ("a\x1b[2J",)}, "must be printable names on one line"),
+        ({"columns": ("participant_id",)}, "participant_id identifies participants"),
+        ({"scan_length": 100}, "features.scan_length is only for scans"),
+        ({"image_shape": (1, 1)}, "features.image_shape is only for scans"),
+        ({"detrend": True}, "features.detrend is only for scans; features.kind is 'table'"),
+        ({"standardize": True}, "features.standardize is only for scans"),
+        ({"atlas": "a.nii"}, "features.atlas is only for scans"),
+        ({"mask": "epi"}, "features.mask is only for scans"),
+        ({"confounds": ("motion",)}, "features.confounds is only for scans"),
+        ({"kind": "columns"}, "features.columns is only for kind 'table'; features.kind is 'columns'"),
+        ({"kind": "voxels", "voxel_size": 4.0}, "features.columns is only for kind 'table'"),
     ],
 )
 def test_settings_that_do_not_go_together(tmp_path, options, message):
@@ -142,7 +142,7 @@ def test_a_cell_that_is_no_number_counts_as_zero_and_is_told(tmp_path, cell):
 def test_a_column_of_words_or_twice_or_missing(tmp_path):
     written(tmp_path, PLAIN.replace("volume", "age"))
     among = "among 'participant_id', 'age', 'sex'"
-    once = "each column that the study analyses, once"
+    once = "each column that the study analyses, exactly once"
     assert told(tmp_path, "age", "weight") == [
         (name, f"{count} columns {column!r} {among}", once)
         for name in ("sub-01", "sub-02")
@@ -161,13 +161,13 @@ def test_a_row_of_another_length_is_not_guessed_at(tmp_path):
 
 
 BAD_CELLS = {
-    "no text": (b"\xff", "what is not text in UTF-8"),
-    "text and more": (b'"5" tall', "cells that cannot be told apart"),
-    "never closed": (b'"open', "cells that cannot be told apart"),
-    "longer than a cell may be": (b"x" * 140_000, "cells that cannot be told apart"),
-    "longer than a line may be": (b"x" * ((1 << 24) + 10), "too long a line"),
-    "somebody else's row after a line's end": (b"F\rsub-01\t99\t0\tM", "cells that cannot be told apart"),
-    "that in quotation marks": (b'"F\rsub-01\t99\t0\tM', "cells that cannot be told apart"),
+    "no text": (b"\xff", "bytes that are not UTF-8 text"),
+    "text and more": (b'"5" tall', "malformed cells"),
+    "never closed": (b'"open', "malformed cells"),
+    "longer than a cell may be": (b"x" * 140_000, "malformed cells"),
+    "longer than a line may be": (b"x" * ((1 << 24) + 10), "an overlong line"),
+    "somebody else's row after a line's end": (b"F\rsub-01\t99\t0\tM", "malformed cells"),
+    "that in quotation marks": (b'"F\rsub-01\t99\t0\tM', "malformed cells"),
 }
 
 
@@ -199,7 +199,7 @@ def test_a_row_is_a_line(tmp_path):
 def test_a_person_with_two_rows_has_none(tmp_path, again):
     path = written(tmp_path, PLAIN + f"{again}\t31\t0\tM\n")
     (problem,) = find_people("table", tmp_path).problems
-    assert str(problem) == f"{path}: sub-01 in 2 rows (lines 3, 4); expected one row per person"
+    assert str(problem) == f"{path}: sub-01 in 2 rows (lines 3, 4); expected one row per participant"
     assert (problem.name, problem.fatal) == ("sub-01", True)
     found = people(tmp_path, "age")
     assert found.names == ["sub-01", "sub-02"]
@@ -217,7 +217,7 @@ def test_rows_of_nobody_are_told_and_not_used(tmp_path, name):
     assert [person.name for person in found.people] == ["sub-01", "sub-02"]
     (problem,) = found.problems
     assert not problem.fatal
-    assert problem.found.startswith("rows without a participant_id that can be a name (lines ")
+    assert problem.found.startswith("rows without a valid participant_id (lines ")
 
 
 def test_a_row_that_is_gone(tmp_path):
@@ -238,7 +238,7 @@ def test_scans_and_rows_are_not_taken_for_each_other(tmp_path):
     found = find_people("auto", tmp_path)
     scans = People(found.people, open_features(FeatureTable(), tmp_path, 2))
     assert [len(scan) for scan in scans] == [0, 0]
-    assert [problem.found for problem in scans.check(2)] == ["a table with a row per person"] * 2
+    assert [problem.found for problem in scans.check(2)] == ["a table with a row per participant"] * 2
     np.save(tmp_path / "scan.npy", np.ones((5, 1)))
     rows = People([Person("a", (Recording(tmp_path / "scan.npy"),))], features("age"))
     assert len(rows[0]) == 0
@@ -249,12 +249,12 @@ def test_scans_and_rows_are_not_taken_for_each_other(tmp_path):
 
 
 def test_a_folder_has_one_table(tmp_path):
-    with pytest.raises(InputError, match=r"holds no .tsv, .csv file that matches '\*'"):
+    with pytest.raises(InputError, match=r"contains no .tsv, .csv file that matches '\*'"):
         find_people("table", tmp_path)
     written(tmp_path)
     written(tmp_path, PLAIN, "phenotypes.csv")
     with pytest.raises(
-        InputError, match=r"several tables \(participants.tsv, phenotypes.csv\): .* by the pattern"
+        InputError, match=r"several tables \(participants.tsv, phenotypes.csv\); .* by pattern"
     ):
         find_people("table", tmp_path)
     assert len(find_people("table", tmp_path, pattern="part*").people) == 2
@@ -277,20 +277,20 @@ def test_what_looks_like_a_table_of_people(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "an empty file; expected a row of names"),
-        ("\n\n", "an empty file; expected a row of names"),
+        ("", "an empty file; expected column names"),
+        ("\n\n", "an empty file; expected column names"),
         (
             "id\tage\n1\t2\n",
             "no columns participant_id among 'id', 'age'; expected one column participant_id",
         ),
         ("participant_id;age\n1;2\n", "no columns participant_id among 'participant_id;age'"),
         ("participant_id\tparticipant_id\n1\t2\n", "2 columns participant_id"),
-        ("participant_id\tage\n", "has a row of nobody"),
-        (PLAIN.encode("utf-16"), "what is not text in UTF-8 in its first row"),
-        (os.urandom(5000), "not text in UTF-8|no columns|cannot be told apart"),
-        (PLAIN.replace("age", '"age'), r"cells that cannot be told apart \(.*\) in its first row"),
-        (PLAIN.replace("age", "x" * 200_000), "cells that cannot be told apart"),
-        ("participant_id\t" + "x" * (1 << 24), "too long a line in its first row"),
+        ("participant_id\tage\n", "contains no participant"),
+        (PLAIN.encode("utf-16"), "bytes that are not UTF-8 text in its first row"),
+        (os.urandom(5000), "not UTF-8 text|no columns|malformed cells"),
+        (PLAIN.replace("age", '"age'), r"malformed cells \(.*\) in its first row"),
+        (PLAIN.replace("age", "x" * 200_000), "malformed cells"),
+        ("participant_id\t" + "x" * (1 << 24), "an overlong line in its first row"),
     ],
 )
 def test_files_that_are_no_table_of_people(tmp_path, content, message):
@@ -308,7 +308,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
 
 def test_a_pipe_is_no_table(tmp_path):
     os.mkfifo(tmp_path / "participants.tsv")
-    with pytest.raises(InputError, match="holds no"):
+    with pytest.raises(InputError, match="contains no"):
         find_people("auto", tmp_path)
     (row,) = People([Person("a", (Recording(tmp_path / "participants.tsv", row="a"),))], features("age"))
     assert not len(row)

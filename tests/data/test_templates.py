@@ -59,7 +59,7 @@ def test_an_array_is_taken_as_it_is_and_from_its_file(tmp_path):
         (lambda path: path.write_bytes(b"x"), "not an array of real numbers"),
         (lambda path: np.save(path, np.array(["a", "b"])), "not an array of real numbers"),
         (lambda path: np.save(path, np.array([{}], dtype=object)), "not an array of real numbers"),
-        (lambda path: np.save(path, np.eye(3, 9)), "its maps have 9 features, the study 10"),
+        (lambda path: np.save(path, np.eye(3, 9)), "its maps have 9 features, but the study has 10"),
         (lambda path: np.save(path, np.eye(10)[0]), "at least two maps"),
     ],
 )
@@ -127,15 +127,15 @@ def half_nan():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (lambda: image(MAPS, affine=FAR), "none of its maps has a value .* another space"),
-        (lambda: image(MAPS * [1, 0, 1]), "map 2 does not have a value"),
+        (lambda: image(MAPS, affine=FAR), "all of its maps are zero .* different space"),
+        (lambda: image(MAPS * [1, 0, 1]), "map 2 is zero everywhere"),
         (lambda: image(MAPS[..., [0, 1, 1]]), "collinear"),
-        (lambda: image(half_nan()), "NaN or infinity in some of its maps"),
+        (lambda: image(half_nan()), "NaN or infinite in only some of its maps"),
         (lambda: image(MAPS[..., :1]), "at least two maps"),
-        (lambda: image(MAPS[..., 0]), "not whole numbers"),
-        (lambda: image(-LABELS), "not whole numbers"),
+        (lambda: image(MAPS[..., 0]), "not non-negative integers"),
+        (lambda: image(-LABELS), "not non-negative integers"),
         (lambda: image((LABELS > 0).astype(np.int16)), "between 2 and 1,000 labels, got 1"),
-        (lambda: image(MAPS[..., np.newaxis]), "must be 4-D, maps, or 3-D"),
+        (lambda: image(MAPS[..., np.newaxis]), "must be a 4-D image of maps or a 3-D"),
     ],
 )
 def test_images_that_are_no_template(folder, given, message):
@@ -145,13 +145,13 @@ def test_images_that_are_no_template(folder, given, message):
 
 def test_images_need_features_with_places(folder):
     for columns in (None, Columns(10, False, False)):
-        with pytest.raises(InputError, match="columns, which have no places"):
+        with pytest.raises(InputError, match="columns without spatial positions"):
             read_template(folder / "maps.nii.gz", columns, 10)
 
 
 def test_a_file_of_another_kind_is_named(folder):
     (folder / "words.doc").write_text("networks")
-    with pytest.raises(InputError, match="neither an image that can be read"):
+    with pytest.raises(InputError, match="neither a readable image"):
         read_template(folder / "words.doc", voxels(folder))
 
 
@@ -182,12 +182,12 @@ def test_names_of_labels_are_those_of_their_numbers(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("visual\nmotor\n", "3 networks and 2 names"),
-        ("visual\nmotor\nvisual\n", "two networks are called 'visual'"),
-        ("", "holds no names"),
-        ("a\tb\tc\n1\t2\t3\n", "expected a column called 'name' or 'label'"),
+        ("visual\nmotor\n", "3 networks, but 2 names"),
+        ("visual\nmotor\nvisual\n", "two networks have the name 'visual'"),
+        ("", "contains no names"),
+        ("a\tb\tc\n1\t2\t3\n", "expected a column named 'name' or 'label'"),
         ("index\tname\none\tvisual\n", "not a table of names"),
-        ("index\tname\n1\ta\n1\tb\n2\tc\n", "a number stands there twice"),
+        ("index\tname\n1\ta\n1\tb\n2\tc\n", "a label number occurs twice"),
         ("visual\n\x1b[2Jmotor\ndefault\n", "printable"),
     ],
 )
@@ -239,7 +239,7 @@ def test_results_in_another_space_go_there_by_their_image(folder):
     regions = features(folder, kind="atlas", atlas="labels.nii.gz")
     assert read_template(run, regions).template.maps.shape == (3, 4)
     (run / "maps.nii.gz").unlink()
-    with pytest.raises(InputError, match="its maps have 336 features, the study 4"):
+    with pytest.raises(InputError, match="its maps have 336 features, but the study has 4"):
         read_template(run, regions)
 
 
@@ -247,17 +247,17 @@ def test_results_in_another_space_go_there_by_their_image(folder):
 def test_results_that_protect_nobody_need_an_attestation(folder, private, epsilon):
     found = read_template(results(folder / "run", private, epsilon), voxels(folder))
     for said in (None, "public", "earlier-study"):
-        with pytest.raises(InputError, match="protects nobody"):
+        with pytest.raises(InputError, match="was computed without privacy"):
             found.origin(said)
     assert found.origin("other-people") == "other-people"
 
 
 def test_what_holds_no_networks_is_no_result(folder):
     for run in (folder, results(folder / "run", analysis=[{"kind": "mean", "name": None}])):
-        with pytest.raises(InputError, match=r"holds no results of a finished|holds no brain networks"):
+        with pytest.raises(InputError, match=r"is not the results of a finished|not contain brain networks"):
             read_template(run, voxels(folder))
     (folder / "bad.zip").write_bytes(b"PK")
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="is not the results"):
         read_template(folder / "bad.zip", voxels(folder))
 
 
@@ -268,9 +268,9 @@ def test_the_file_of_a_study_is_the_one_it_means(tmp_path):
     path = tmp_path / "template.npy"
     np.save(path, np.eye(2, 5))
     assert study_template(path, None, (), (2, 5)).names == ("network 1", "network 2")
-    with pytest.raises(InputError, match="is not the file that the study means"):
+    with pytest.raises(InputError, match="is not the file of the study"):
         study_template(path, "0" * 64, (), (2, 5))
-    with pytest.raises(InputError, match=r"has shape \(2, 5\), \(3, 5\) are"):
+    with pytest.raises(InputError, match=r"has shape \(2, 5\), expected \(3, 5\)"):
         study_template(path, None, (), (3, 5))
     with pytest.raises(InputError, match="cannot be read"):
         study_template(tmp_path / "none.npy", None, (), (2, 5))

@@ -105,11 +105,11 @@ def test_slices_are_people_too(tmp_path):
 @pytest.mark.parametrize(
     ("folder", "pattern", "message"),
     [
-        ("missing", "*", "missing must be the folder of the scans; it is not a folder"),
-        ("sub-1.npy", "*", "sub-1.npy must be the folder of the scans; it is not a folder"),
-        (".", "*.csv", r"holds no .npy, .csv, .tsv, .1D, .mat file that matches '\*.csv'"),
-        (".", "/etc/*", "pattern must be that of file names in"),
-        (".", "", "pattern must be that of file names in"),
+        ("missing", "*", "missing is not a folder; expected a folder with scans"),
+        ("sub-1.npy", "*", "sub-1.npy is not a folder; expected a folder with scans"),
+        (".", "*.csv", r"contains no .npy, .csv, .tsv, .1D, .mat file that matches '\*.csv'"),
+        (".", "/etc/*", "pattern must be a pattern of file names in"),
+        (".", "", "pattern must be a pattern of file names in"),
     ],
 )
 def test_nothing_to_be_found(tmp_path, folder, pattern, message):
@@ -227,29 +227,33 @@ BAD_FILES = {
     "not npy": (
         "npy",
         b"hello, I am no array\n",
-        ["not an array of NumPy; expected a .npy file with its whole"],
+        ["not a NumPy array; expected a .npy file with a complete"],
     ),
     "empty npy": ("npy", b"", ["an empty file; expected numbers"]),
     "no header": (
         "npy",
         npy(SCAN)[:60],
-        ["not an array of NumPy; expected a .npy file with its whole header"],
+        ["not a NumPy array; expected a .npy file with a complete header"],
     ),
-    "truncated": ("npy", npy(SCAN)[:-5], ["cut off after 123 bytes; expected the 128 bytes of shape (8, 4)"]),
+    "truncated": (
+        "npy",
+        npy(SCAN)[:-5],
+        ["truncated after 123 bytes; expected the 128 bytes of shape (8, 4)"],
+    ),
     "truncated and narrow": (
         "npy",
         npy(SCAN[:, :3])[:-5],
-        ["3 features; expected 4, as the study says", "cut off after 91 bytes; expected the 96 bytes of"],
+        ["3 features; expected 4, as in the study", "truncated after 91 bytes; expected the 96 bytes of"],
     ),
     "a promise of 72 TiB": (
         "npy",
         header_of("(5000000000000, 4)"),
-        ["cut off after 16 bytes; expected the 80000000000000"],
+        ["truncated after 16 bytes; expected the 80000000000000"],
     ),
     "more than 2^63 numbers": (
         "npy",
         header_of("(3037000500, 3037000500)"),
-        ["3037000500 features", "cut off after 16 bytes"],
+        ["3037000500 features", "truncated after 16 bytes"],
     ),
     "negative": (
         "npy",
@@ -276,10 +280,14 @@ BAD_FILES = {
     ),
     "three dimensions": ("npy", npy(SCAN[None]), ["an array of shape (1, 8, 4); expected two dimensions"]),
     "a number": ("npy", npy(np.float32(3)), ["an array of shape (); expected two dimensions"]),
-    "no time points": ("npy", npy(SCAN[:0]), ["0 time points; expected at least the 3 of the components"]),
+    "no time points": (
+        "npy",
+        npy(SCAN[:0]),
+        ["0 time points; expected at least 3, the number"],
+    ),
     "no features": ("npy", npy(SCAN[:, :0]), ["no values (shape (8, 0)); expected a scan"]),
-    "wide": ("npy", npy(np.hstack([SCAN, SCAN])), ["8 features; expected 4, as the study says"]),
-    "short": ("npy", npy(SCAN[:2]), ["2 time points; expected at least the 3 of the components"]),
+    "wide": ("npy", npy(np.hstack([SCAN, SCAN])), ["8 features; expected 4, as in the study"]),
+    "short": ("npy", npy(SCAN[:2]), ["2 time points; expected at least 3, the number of components"]),
     "NaN": (
         "npy",
         npy(changed(([2, 3], [1, 0]), np.nan)),
@@ -293,7 +301,7 @@ BAD_FILES = {
     "constant": (
         "npy",
         npy(changed((slice(None), [1, 3]), 5.0)),
-        ["features that never change (2), the first is feature 2 of 4; expected signal in every feature"],
+        ["constant features (2), the first is feature 2 of 4; expected signal in every feature"],
     ),
     "three at once": (
         "npy",
@@ -301,13 +309,13 @@ BAD_FILES = {
         [
             "8 features",
             "NaN or infinite (1)",
-            "never change (1), the first is feature 3 of 8",
+            "constant features (1), the first is feature 3 of 8",
         ],
     ),
     "text": (
         "csv",
         csv(SCAN[:3]) + b"1,n/a,3,4\n5,6,n/a,\n",
-        ["cells that are no numbers (3), the first in line 4, column 2: 'n/a'; expected numbers"],
+        ["cells that are not numbers (3), the first in line 4, column 2: 'n/a'; expected numbers"],
     ),
     "text below names and a blank line": (
         "csv",
@@ -323,20 +331,24 @@ BAD_FILES = {
     "ragged": (
         "csv",
         csv(SCAN[:4]) + b"1,2,3\n1,2,3,4,5\n",
-        ["lines of another length (2), the first is line 5 with 3 cells; expected 4 cells as in most lines"],
+        ["a different length (2), the first is line 5 with 3 cells; expected 4 cells, as in most lines"],
     ),
     "ragged, text, narrow": (
         "csv",
         csv(SCAN[:4, :3]) + b"1,2\n1,2,-\n",
-        ["3 features; expected 4", "(1), the first in line 6, column 3: '-'", "lines of another length (1)"],
+        [
+            "3 features; expected 4",
+            "(1), the first in line 6, column 3: '-'",
+            "lines of a different length (1)",
+        ],
     ),
     "semicolons": (
         "csv",
         csv(SCAN, ";"),
-        ["1 features", "cells that are no numbers (7), the first in line 2"],
+        ["1 features", "cells that are not numbers (7), the first in line 2"],
     ),
-    "tabs in csv": ("csv", csv(SCAN, "\t"), ["1 features", "cells that are no numbers"]),
-    "commas in tsv": ("tsv", csv(SCAN), ["1 features", "cells that are no numbers"]),
+    "tabs in csv": ("csv", csv(SCAN, "\t"), ["1 features", "cells that are not numbers"]),
+    "commas in tsv": ("tsv", csv(SCAN), ["1 features", "cells that are not numbers"]),
     "names alone": ("csv", b"a,b,c,d\n", ["no values (shape (0, 0)); expected a scan"]),
     "blank": ("csv", b"\n \n\n", ["no values (shape (0, 0)); expected a scan"]),
     "empty csv": ("csv", b"", ["an empty file; expected numbers"]),
@@ -345,25 +357,29 @@ BAD_FILES = {
         csv(changed((1, 1), np.nan)),
         ["(1), the first at time point 2 of 8, feature 2 of 4"],
     ),
-    "not text": ("csv", b"\xff\xfe1\x00,\x002\x00\n\x00", ["not text in UTF-8; expected a table of numbers"]),
-    "an array named csv": ("csv", npy(SCAN), ["not text in UTF-8"]),
-    "all constant": ("npy", npy(np.ones((8, 4))), ["no feature that ever changes; expected signal"]),
+    "not text": ("csv", b"\xff\xfe1\x00,\x002\x00\n\x00", ["not UTF-8 text; expected a table of numbers"]),
+    "an array named csv": ("csv", npy(SCAN), ["not UTF-8 text"]),
+    "all constant": ("npy", npy(np.ones((8, 4))), ["constant values in every feature; expected signal"]),
     "text in 1D": ("1D", b"#1 #2 #3 #4\n1 2 3 4\n1 2 x 4\n", ["line 3, column 3: 'x'; expected numbers"]),
-    "ragged 1D": ("1D", b"1 2 3 4\n1 2 3 4\n1 2 3\n", ["line 3 with 3 cells; expected 4 cells as in most"]),
+    "ragged 1D": ("1D", b"1 2 3 4\n1 2 3 4\n1 2 3\n", ["line 3 with 3 cells; expected 4 cells, as in most"]),
     "remarks alone": ("1D", b"#1 #2\n", ["no values (shape (0, 0)); expected a scan"]),
     "two matrices": (
         "mat",
         mat(left=SCAN, right=SCAN),
         ["2 matrices ('left, right'); expected one matrix, (time, features)"],
     ),
-    "no matrix": ("mat", mat(TR=2.0), ["no matrix of numbers; expected one matrix, (time, features)"]),
-    "wide matrix": ("mat", mat(left=np.hstack([SCAN, SCAN])), ["8 features; expected 4, as the study says"]),
-    "not MATLAB": ("mat", b"hello, I am no matrix" * 20, ["not a file of MATLAB; expected a .mat file"]),
+    "no matrix": ("mat", mat(TR=2.0), ["no numeric matrix; expected one matrix, (time, features)"]),
+    "wide matrix": ("mat", mat(left=np.hstack([SCAN, SCAN])), ["8 features; expected 4, as in the study"]),
+    "not MATLAB": (
+        "mat",
+        b"hello, I am no matrix" * 20,
+        ["not a MATLAB file; expected a complete"],
+    ),
     "truncated matrix": ("mat", mat(left=SCAN)[:-60], ["content that cannot be read; expected numbers"]),
     "MATLAB 7.3": (
         "mat",
         b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512) + b"\x89HDF\r\n\x1a\n",
-        ["a file of MATLAB 7.3 (HDF5); expected one that was saved with the option -v7"],
+        ["a MATLAB 7.3 file (HDF5); expected a file saved with the option -v7"],
     ),
 }
 # Scans that a run reads as they are; the statistics cope with them.
@@ -379,7 +395,7 @@ def test_check_lists_everything_that_is_wrong(tmp_path, kind):
         assert text in str(problem)
         assert str(problem).startswith(str(tmp_path / "data" / f"sub-1.{ending}: "))
         assert problem.name == "sub-1"
-        assert problem.fatal == ("never change" not in text)
+        assert problem.fatal == ("constant features" not in text)
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
@@ -408,7 +424,7 @@ def test_an_image_is_no_table(tmp_path):
     (tmp_path / "sub-1.nii.gz").write_bytes(b"an image")
     people = People(find_people("auto", tmp_path).people, open_features(FeatureTable(), tmp_path, 4))
     (problem,) = people.check(COMPONENTS)
-    assert "no table; expected a table (.npy, .csv" in str(problem)
+    assert "not a table; expected a table (.npy, .csv" in str(problem)
     assert "images need an atlas or a mask in the study" in str(problem)
     assert people[0].shape == (0, 4)
 
@@ -449,7 +465,7 @@ def test_what_is_no_file_is_a_problem(tmp_path):
     assert files.n_unreadable == 4
     found = [str(problem) for problem in files.check(COMPONENTS)]
     assert len(found) == 4
-    assert "a.npy: cannot be read (No such file or directory); expected a file that can be read" in found[0]
+    assert "a.npy: cannot be read (No such file or directory); expected a readable file" in found[0]
     assert "b.npy: cannot be read (Is a directory)" in found[1]
     assert "c.csv: cannot be read (Is a directory)" in found[2]
     assert "d.npy: cannot be read (No such file or directory)" in found[3]
@@ -479,16 +495,16 @@ def test_files_of_other_users(tmp_path):
     program = [sys.executable, "-c", FORBIDDEN]
     result = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert result.stdout.splitlines() == [
-        "data/a.npy: cannot be read (Permission denied); expected a file that can be read",
+        "data/a.npy: cannot be read (Permission denied); expected a readable file",
         "(0, 4) 1",
-        "closed cannot be read: permission denied",
+        "closed cannot be read: permission denied; grant read access to this folder",
     ]
 
 
 def test_a_problem_is_one_line_whatever_the_file_is_called(tmp_path):
     (tmp_path / "two\nlines\x1b[31m.npy").write_bytes(b"junk")
     (problem,) = problems_of(tmp_path)
-    assert "two\\nlines\\x1b[31m.npy: not an array" in str(problem)
+    assert "two\\nlines\\x1b[31m.npy: not a NumPy array" in str(problem)
     assert str(problem).isprintable()
 
 
@@ -545,9 +561,7 @@ def test_a_matrix_of_matlab_that_is_too_long_is_refused(tmp_path):
     people = people_of(folder_with(tmp_path, sub_1__mat=mat(roi=LONG)))
     assert people[0].shape == (0, FEATURES)
     (problem,) = people.check(COMPONENTS)
-    assert f"{LONGEST_SCAN + 3} time points; expected at most {LONGEST_SCAN} in a file of MATLAB" in str(
-        problem
-    )
+    assert f"{LONGEST_SCAN + 3} time points; expected at most {LONGEST_SCAN} in a MATLAB file" in str(problem)
 
 
 def assert_unread(people, most_bytes):

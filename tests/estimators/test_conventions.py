@@ -130,7 +130,7 @@ def test_data_frames_are_arrays_with_names():
     assert list(named.feature_names_in_[:2]) == ["region 0", "region 1"]
     scan = frames()[0][0]
     np.testing.assert_allclose(named.transform(scan), plain.transform(STUDY.sites[0][0]), atol=1e-12)
-    with pytest.raises(InputError, match="must be those of fit, in their order"):
+    with pytest.raises(InputError, match="must match those seen during fit, in the same order"):
         named.transform(scan[scan.columns[::-1]])
     assert not hasattr(named.fit(STUDY.sites), "feature_names_in_")
 
@@ -138,7 +138,7 @@ def test_data_frames_are_arrays_with_names():
 def test_columns_in_another_order_are_refused():
     mixed = frames()
     mixed[1][0] = mixed[1][0][mixed[1][0].columns[::-1]]
-    with pytest.raises(InputError, match="all subjects must have the same, in the same order"):
+    with pytest.raises(InputError, match="all subjects must have the same columns in the same order"):
         ica().fit(mixed)
 
 
@@ -186,7 +186,7 @@ def test_a_report_of_one_process_does_not_say_that_data_stayed_apart(fitted):
         ({"mechanism": "cape", "epsilon": "5"}, "epsilon must be a number, got '5'"),
         ({"image_shape": 36}, r"image_shape must be a pair \(height, width\), got 36"),
         ({"image_shape": (6.0, 6)}, "a side of image_shape must be a whole number of at least 1, got 6.0"),
-        ({"n_jobs": "all"}, "n_jobs must be a whole number other than 0, got 'all'"),
+        ({"n_jobs": "all"}, "n_jobs must be an integer other than 0, got 'all'"),
         ({"random_state": "now"}, "random_state must be a number, got 'now'"),
         ({"on_bad": "ignore"}, "on_bad must be 'raise' or 'zero', got 'ignore'"),
     ],
@@ -213,7 +213,7 @@ def test_bad_parameters_are_named(options, message):
 @pytest.mark.parametrize("estimator", [ica(), CapePCA(2, mechanism="none")], ids=["ica", "pca"])
 def test_bad_data_are_named(estimator, X, message):
     if isinstance(estimator, CapePCA) and "path" in message:
-        message = "site site-1, subject 0: not an array of numbers"
+        message = "site site-1, subject 0 is not an array of numbers"
     if isinstance(estimator, CapePCA) and "images" in message:
         message = "X: site site-1 is a str; expected a list of its subjects"
     with pytest.raises(InputError, match=message):

@@ -118,7 +118,7 @@ def test_transform_gives_time_courses():
     subject = STUDY.sites[0][0]
     assert estimator.transform(subject).shape == (150, R)
     assert [t.shape for t in estimator.transform([subject, subject[:100]])] == [(150, R), (100, R)]
-    with pytest.raises(InputError, match=r"a subject must be \(time, 196\), got shape \(3, 5\)"):
+    with pytest.raises(InputError, match=r"a subject must have shape \(time, 196\), got \(3, 5\)"):
         estimator.transform(np.ones((3, 5)))
 
 
@@ -173,19 +173,19 @@ def bad(position, value):
         (
             STUDY.sites,
             {"epsilon": 1.0, "image_shape": (3, 3)},
-            "image_shape .* does not match the 196 features of X",
+            "image_shape .* must match the 196 features of X",
         ),
         (
             STUDY.sites,
             {"epsilon": 1.0, "basis": "wavelet"},
             "basis must be 'auto', None or an array, got 'wavelet'",
         ),
-        (STUDY.sites, {"epsilon": 1.0, "basis": np.ones((2, 196))}, "K at least 5; got"),
-        (STUDY.sites, {"epsilon": 1.0, "n_components": 100}, "fewer than the 100 components"),
+        (STUDY.sites, {"epsilon": 1.0, "basis": np.ones((2, 196))}, "K at least 5, got"),
+        (STUDY.sites, {"epsilon": 1.0, "n_components": 100}, "must be at most 30, the size of the basis"),
         (
             STUDY.sites,
             {"method": "djica"},
-            "method 'djica' is not private: pass mechanism='none', got 'cape'",
+            "method 'djica' is not private; pass mechanism='none', got 'cape'",
         ),
         (
             STUDY.sites,
@@ -195,7 +195,7 @@ def bad(position, value):
         (
             bad((1, 2), np.ones((150, 9))),
             {"epsilon": 1.0},
-            "site site-2, subject 2 has 9 features; .* has 196",
+            "site site-2, subject 2 has 9 features, .* has 196",
         ),
         (
             bad((3, 1), np.ones((4, 196))),
@@ -205,22 +205,22 @@ def bad(position, value):
         (
             bad((0, 1), np.full((150, 196), np.nan)),
             {"epsilon": 1.0},
-            "site site-1, subject 1: feature 0 holds NaN",
+            "site site-1, subject 1, feature 0 contains NaN",
         ),
-        (bad((0, 1), np.ones((150, 196))), {"epsilon": 1.0}, "site site-1, subject 1: feature 0 is constant"),
+        (bad((0, 1), np.ones((150, 196))), {"epsilon": 1.0}, "site site-1, subject 1, feature 0 is constant"),
         (
             bad((0, 1), np.ones(5)),
             {"epsilon": 1.0},
-            r"subject 1: expected \(time, features\), got shape \(5,\)",
+            r"subject 1 must be \(time, features\), got shape \(5,\)",
         ),
-        (bad((0, 1), object()), {"epsilon": 1.0}, "site site-1, subject 1: not an array of numbers"),
+        (bad((0, 1), object()), {"epsilon": 1.0}, "site site-1, subject 1 is not an array of numbers"),
         (
             bad((0, 1), "scan.nii"),
             {"epsilon": 1.0},
-            "neither mask_img nor atlas nor masker is given; a mask that",
+            "none of mask_img, atlas and masker is given; a mask computed",
         ),
         ([STUDY.sites[0], []], {"epsilon": 1.0}, "site site-2 has no subjects"),
-        ([STUDY.sites[0][:1]], {"epsilon": 1.0}, "one person cannot be hidden among others"),
+        ([STUDY.sites[0][:1]], {"epsilon": 1.0}, "a private result needs at least two"),
         ([STUDY.sites[0]], {"epsilon": 1.0}, "needs at least two sites, got 1"),
     ],
 )

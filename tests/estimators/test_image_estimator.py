@@ -110,14 +110,12 @@ def test_an_unfitted_masker_with_a_public_image_is_fitted_on_it_alone(study):
 
 def test_a_mask_from_people_is_refused_with_the_reason(study):
     for masker in (NiftiMasker(), NiftiMasker(mask_strategy="epi"), NiftiMasker(mask_strategy="gm-template")):
-        with pytest.raises(InputError, match="a mask that is computed from people's images is a statistic"):
+        with pytest.raises(InputError, match="a mask computed from participants' images is a statistic"):
             fit(study, masker=masker)
-    with pytest.raises(
-        InputError, match="neither mask_img nor atlas nor masker is given; a mask that is computed"
-    ):
+    with pytest.raises(InputError, match="none of mask_img, atlas and masker is given; a mask computed"):
         fit(study)
     fitted = NiftiMasker(mask_strategy="background", standardize=None).fit(image(np.moveaxis(TRUTH, 0, -1)))
-    with pytest.warns(UserWarning, match="the mask of masker was computed from images"):
+    with pytest.warns(UserWarning, match="the mask of the masker was computed from images"):
         private = fit(study, masker=fitted, mechanism="cape", epsilon=50.0)
     assert "NOT COVERED: the mask of the masker was computed from images" in str(private.privacy_)
     assert "NOT COVERED" not in str(fit(study, mask_img=image(MASK), mechanism="cape", epsilon=50.0).privacy_)
@@ -177,7 +175,7 @@ def spoiled(study, content):
     [
         ("nothing.nii", r"site h1, subject 0: cannot be read \(No such file or directory\)"),
         (image(TRUTH[0]), r"site h1, subject 0: a single volume, shape \(9, 10, 8\); expected"),
-        (image(np.full((*SHAPE, 5), np.nan, np.float32)), "site h1, subject 0: NaN or infinite values alone"),
+        (image(np.full((*SHAPE, 5), np.nan, np.float32)), "site h1, subject 0: only NaN or infinite values"),
     ],
 )
 def test_bad_images_are_named_or_count_as_zero(study, content, message):
@@ -192,17 +190,17 @@ def test_bad_images_are_named_or_count_as_zero(study, content, message):
     [
         (
             {"mask": "unifrom"},
-            "mask must be 'uniform', 'paper' or the image of a brain mask; there is no file",
+            "mask must be 'uniform', 'paper' or the image of a brain mask; file .* does not exist",
         ),
-        ({"mask_img": 7}, "mask_img must be an image or the path of one, got int"),
+        ({"mask_img": 7}, "mask_img must be an image or a path, got int"),
         ({"atlas": "missing.nii"}, r"atlas missing.nii cannot be read: No such file"),
-        ({"atlas": image(MASK)}, "atlas must hold at least 2 regions, got 1"),
+        ({"atlas": image(MASK)}, "atlas must have at least 2 regions, got 1"),
         (
             {"masker": NiftiMasker(image(MASK)), "atlas": image(ATLAS)},
-            "atlas must not be given beside masker",
+            "atlas must not be given with masker",
         ),
-        ({"masker": NiftiMasker(image(MASK)), "standardize": True}, "standardize must not be given beside"),
-        ({"masker": "mask.nii"}, "masker must be one of nilearn's, got str"),
+        ({"masker": NiftiMasker(image(MASK)), "standardize": True}, "standardize must not be given with"),
+        ({"masker": "mask.nii"}, "masker must be a nilearn masker, got str"),
         (
             {"mask_img": image(MASK), "standardize": "psc"},
             "standardize must be True, False or 'zscore_sample'",
@@ -232,6 +230,6 @@ def test_a_single_volume_in_a_masker_is_refused_or_counts_as_zero(study, tmp_pat
     single = save(tmp_path / "single.nii", person(np.random.default_rng(7))[..., 0])
     sites = study | {"h0": [single, *study["h0"][1:]]}
     options = {"masker": NiftiMasker(image(MASK)), "epsilon": 1000.0, "mechanism": "cape"}
-    with pytest.raises(InputError, match="site h0, subject 0: a single volume; expected a 4-D image"):
+    with pytest.raises(InputError, match="site h0, subject 0: the image is a single volume; expected"):
         fit(sites, **options)
     assert fit(sites, on_bad="zero", **options).components_.shape == (R, MASK.sum())

@@ -43,7 +43,7 @@ def ica(**options):
 @pytest.mark.parametrize("name", FITS)
 def test_mask_is_masking(name):
     fit = FITS[name]
-    with pytest.warns(FutureWarning, match="^mask= is deprecated and will be removed: write masking="):
+    with pytest.warns(FutureWarning, match="^mask= is deprecated and will be removed: use masking="):
         old = fit(mask="paper")
     np.testing.assert_array_equal(old, fit(masking="paper"))
     assert (old != fit()).any()
@@ -51,7 +51,7 @@ def test_mask_is_masking(name):
 
 @pytest.mark.parametrize("name", FITS)
 def test_mask_beside_masking_is_refused(name):
-    with pytest.raises(InputError, match="mask is the old name of masking: give masking alone"):
+    with pytest.raises(InputError, match="mask is the deprecated name of masking: give only masking"):
         FITS[name](mask="uniform", masking="paper")
 
 
@@ -67,7 +67,7 @@ def test_mask_is_the_image_of_a_brain_mask(tmp_path):
     nibabel.save(MASK, path)
     new = ica(mask_img=MASK).fit(IMAGES)
     for mask in (MASK, path, str(path)):
-        with pytest.warns(FutureWarning, match="^mask= is deprecated and will be removed: write mask_img="):
+        with pytest.warns(FutureWarning, match="^mask= is deprecated and will be removed: use mask_img="):
             old = ica(mask=mask).fit(IMAGES)
         np.testing.assert_array_equal(old.components_, new.components_)
         assert old.components_img_.shape == (2, 2, 2, 2)
@@ -80,9 +80,9 @@ def test_a_brain_mask_and_paper_masks():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mask": MASK, "mask_img": MASK}, "mask is the old name of mask_img: give mask_img alone"),
-        ({"masking": MASK}, "a brain mask is mask_img"),
-        ({"tol": 1.0, "paper_options": PaperOptions()}, "tol is part of paper_options: give it there alone"),
+        ({"mask": MASK, "mask_img": MASK}, "mask is the deprecated name of mask_img: give only mask_img"),
+        ({"masking": MASK}, "pass a brain mask as mask_img"),
+        ({"tol": 1.0, "paper_options": PaperOptions()}, "tol is part of paper_options: give it only there"),
         ({"paper_options": {"tol": 1.0}}, "paper_options must be a PaperOptions, got dict"),
     ],
 )
@@ -97,7 +97,7 @@ def test_options_of_the_paper(method):
     with pytest.warns(FutureWarning) as warned:
         old = ica(method=method, **PAPER).fit(SCANS)
     assert [str(one.message) for one in warned] == [
-        f"{name}= is deprecated and will be removed: write paper_options=PaperOptions({name}=...)"
+        f"{name}= is deprecated and will be removed: use paper_options=PaperOptions({name}=...)"
         for name in PAPER
     ]
     np.testing.assert_array_equal(old.unmixing_, new.unmixing_)
@@ -108,7 +108,7 @@ def test_options_of_the_paper(method):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pca_share": 1.0}, "pca_share must lie between 0 and 1, got 1.0"),
+        ({"pca_share": 1.0}, "pca_share must be between 0 and 1, got 1.0"),
         ({"clip_g": 0.0}, "clip_g must be a finite number above 0"),
         ({"clip_h": -1.0}, "clip_h must be a finite number above 0"),
         ({"tol": 0.0}, "tol must be a finite number above 0"),

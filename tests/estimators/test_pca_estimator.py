@@ -100,7 +100,7 @@ def test_transform_projects():
     ("options", "message"),
     [
         ({"n_components": 0}, "n_components must be a whole number of at least 1, got 0"),
-        ({"n_components": 99}, "n_components must be at most the 24 features of X, got 99"),
+        ({"n_components": 99}, "n_components must be at most 24, the number of features of X; got 99"),
         ({"clip": 0.0}, "clip must be a finite number above 0, got 0.0"),
         ({"neighbour": "site"}, "neighbour must be 'subject' or 'sample', got 'site'"),
         ({"epsilon": None}, "epsilon must be given for mechanism 'cape'"),

@@ -62,18 +62,18 @@ def test_a_budget_is_charged_once_and_refuses_more():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"contrast": "diagnosis"}, "bounds must hold the range or the levels of column 'diagnosis'"),
+        ({"contrast": "diagnosis"}, "bounds must contain the range or the levels of column 'diagnosis'"),
         (
             {"bounds": {"group": ["control", "ill"]}},
-            "site s0, row .*: column 'group' holds a value that is not",
+            "site s0, row .*: column 'group' has a value that is neither",
         ),
-        ({"bounds": BOUNDS | {"iq": (50, 150)}}, "there is no column 'iq'"),
-        ({"scale": [1.0, 2.0]}, "scale must be 3 finite numbers"),
-        ({"scale": 0.0}, "scale must be above 0"),
-        ({"center": "high"}, "center must be 3 numbers"),
+        ({"bounds": BOUNDS | {"iq": (50, 150)}}, "column 'iq' is missing"),
+        ({"scale": [1.0, 2.0]}, "scale must be one finite number, or 3"),
+        ({"scale": 0.0}, "scale must be greater than 0"),
+        ({"center": "high"}, "center must contain 3 numbers"),
         ({"clip": -1.0}, "clip must be a finite number above 0"),
         ({"mode": "open"}, "mode must be"),
-        ({"names": ["a"]}, "names must be 3"),
+        ({"names": ["a"]}, "names must contain 3"),
         ({"correlation": np.eye(2)}, "correlation must be a symmetric"),
         ({"epsilon": None}, "epsilon must be given"),
     ],
@@ -91,12 +91,12 @@ def test_designs_that_do_not_fit_are_refused():
     Y, design = cohort()
     with pytest.raises(InputError, match="a table for each of the sites"):
         private_glm(Y, {"s0": design["s0"]}, "group", 1.0, **PUBLIC)
-    with pytest.raises(InputError, match="has 3 values for 60 people"):
+    with pytest.raises(InputError, match="must have 60 values, one per subject; got 3"):
         private_glm(Y, design | {"s0": {"group": ["control"] * 3}}, "group", 1.0, **PUBLIC)
     with pytest.raises(InputError, match="a data frame or a dict of columns"):
         private_glm(Y, design | {"s0": 3}, "group", 1.0, **PUBLIC)
     design["s0"]["group"][0] = None
-    with pytest.raises(InputError, match="with public groups everybody's 'group'"):
+    with pytest.raises(InputError, match="with public groups every value of 'group'"):
         private_glm(Y, design, "group", 1.0, mode="public-groups", **PUBLIC)
 
 
@@ -144,7 +144,7 @@ def test_outcomes_with_options_of_their_own(outcome, options, names):
     design = {site: {"group": np.tile([-1, 1], 10)} for site in "ab"}
     common = {"contrast": "group", "bounds": {"group": (-1, 1)}, "center": 0.0, "scale": 1.0, "epsilon": 20.0}
     assert GroupComparison(outcome=outcome, **options, **common).fit(X, design).names_ == names
-    with pytest.raises(InputError, match="groups are for 'blocks'"):
+    with pytest.raises(InputError, match="groups is only for outcome 'blocks'"):
         GroupComparison(outcome="spectra", groups=["a", "a", "b"], **common).fit(X, design)
-    with pytest.raises(InputError, match="needs networks"):
+    with pytest.raises(InputError, match="requires networks"):
         GroupComparison(outcome="loadings", **common).fit(X, design)

@@ -94,7 +94,7 @@ def test_of_one_table(estimator, check):
 
 @pytest.mark.parametrize("estimator", [CapeDJICA(2, 1.0), CapePCA(2, 1.0)], ids=lambda e: type(e).__name__)
 def test_before_it_is_fitted(estimator):
-    with pytest.raises(NotFittedError, match="is not fitted yet: call fit first"):
+    with pytest.raises(NotFittedError, match="is not fitted yet; call fit first"):
         estimator.transform(np.ones((4, 3)))
 
 

@@ -30,7 +30,7 @@ def test_without_epsilon_the_template_is_taken_and_nothing_is_spent():
     assert fitted.privacy_.spent_epsilon == 0
     assert fitted.privacy_.releases == ()
     assert "0" in str(fitted.privacy_)
-    assert "taken for public knowledge" in str(fitted.privacy_)
+    assert "assumed to be public knowledge" in str(fitted.privacy_)
     assert fitted.transform(STUDY.sites[0][0]).shape == (T, R)
     with pytest.raises(InputError, match="nothing was released"):
         fitted.generate_report()
@@ -69,21 +69,21 @@ def test_subject_maps_are_those_of_dual_regression():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"template": None}, "method 'template' needs template"),
-        ({"method": "subject", "n_components": R, "epsilon": 1.0}, "template is for methods"),
+        ({"template": None}, "method 'template' needs a template"),
+        ({"method": "subject", "n_components": R, "epsilon": 1.0}, "template is only for methods"),
         (
             {"template": None, "method": "subject", "n_components": R, "template_names": NAMES},
-            "template_names is given, but no template",
+            "template_names requires a template",
         ),
-        ({"n_components": 5}, "n_components is 5, the template has 4 networks"),
-        ({"template": TRUE[:, :-1]}, "template has 143 features, the subjects of X have 144"),
+        ({"n_components": 5}, "n_components must be 4, the number of networks of the template"),
+        ({"template": TRUE[:, :-1]}, "template has 143 features, but the subjects of X have 144"),
         ({"template": np.vstack([TRUE, TRUE[:1]])}, "collinear"),
         ({"template": np.where(TRUE.max() == TRUE, np.nan, TRUE)}, "NaN"),
-        ({"scan_length": 3}, "scan_length must be at least the 4 components"),
-        ({"template_names": NAMES[:3]}, "4 networks and 3 names"),
+        ({"scan_length": 3}, "scan_length must be at least 4, the number of components"),
+        ({"template_names": NAMES[:3]}, "4 networks, but 3 names"),
         ({"template_origin": "mine"}, "template_origin must be one of public"),
-        ({"max_iter": 3}, "max_iter is not for method 'template'"),
-        ({"template": image(MAPS)}, "the features are columns, which have no places"),
+        ({"max_iter": 3}, "max_iter does not apply to method 'template'"),
+        ({"template": image(MAPS)}, "the features are columns without spatial positions"),
         ({"template": None, "method": "subject"}, "n_components"),
     ],
 )

@@ -51,5 +51,5 @@ def test_by_default_python_names_a_bad_scan_before_anything_is_computed(tmp_path
 
 
 def test_where_nothing_is_an_array_the_first_is_named():
-    with pytest.raises(InputError, match="site site-1, subject 0: not an array of numbers"):
+    with pytest.raises(InputError, match="site site-1, subject 0 is not an array of numbers"):
         unmixing([[BAD["s4"]] * 2] * 2, on_bad="zero")

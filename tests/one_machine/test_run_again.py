@@ -203,7 +203,7 @@ def test_every_problem_of_every_site_is_named(tmp_path):
     for part in (
         "site s1: the study asks for epsilon 10",
         "site s1: it has not approved",
-        f"site s1: {sites / 's1' / 'nowhere'} must be the folder of the scans",
+        f"site s1: {sites / 's1' / 'nowhere'} is not a folder; expected a folder with scans",
         "identity.pem",
         "sub-00.npy: an empty file",
         "site s3: it has not approved",

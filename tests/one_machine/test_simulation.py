@@ -217,7 +217,7 @@ def test_an_empty_folder_may_be_there_already(tmp_path):
         (["--subjects", "5,0"], "subjects of site 2 must be a whole number of at least 1, got 0"),
         (["--subjects", "5;5"], "subjects must be whole numbers separated by ',', got '5;5'"),
         (["--components", "1"], "components must be a whole number of at least 2, got 1"),
-        (["--components", "26"], "the basis keeps 15 numbers, fewer than the 26 components"),
+        (["--components", "26"], "n_components must be at most 15, the size of the basis; got 26"),
         (
             ["--timepoints", "3"],
             "must be at least the number of components, 4, with the shortest first",

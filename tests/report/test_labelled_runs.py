@@ -106,7 +106,7 @@ def test_regions_and_columns_must_be_as_many(of_regions, tmp_path):
     study, _ = of_regions
     features = msgspec.structs.replace(study.content.features, n_features=N_REGIONS - 1)
     content = msgspec.structs.replace(study.content, features=features)
-    with pytest.raises(InputError, match=r"n_features is 99; the atlas has 100 regions: every column"):
+    with pytest.raises(InputError, match=r"n_features is 99, but the atlas has 100 regions; every column"):
         write_study(tmp_path / "study.toml", content, study.folder)
 
 
@@ -135,7 +135,7 @@ def test_new_studies_of_tables_take_an_image_of_their_regions(tables, parcels, t
     assert (out.parent / "parcels.tsv").exists()
     other = ("study", "new", tmp_path / "other.toml", *options, "--regions", parcels)
     for more, message in (
-        (["--features", "99"], "n_features is 99; the atlas has 100 regions"),
+        (["--features", "99"], "n_features is 99, but the atlas has 100 regions"),
         (["--atlas", parcels], "--atlas is for images and --regions is for tables"),
         (["--image-shape", "10x10"], "columns that are regions"),
     ):
@@ -184,7 +184,7 @@ def test_what_cannot_label_is_refused_before_anything_runs(of_regions, parcels, 
         (["--labels", tmp_path / "far.nii.gz"], "may be in another space"),
         (["--labels", parcels, "--label-names", tmp_path / "few.txt"], "100 labels and its table 2 names"),
         (["--label-names", tmp_path / "few.txt"], "names of labels are given, but no labels"),
-        (["--white-matter", parcels], "must hold 0 and 1, or probabilities"),
+        (["--white-matter", parcels], "must contain 0 and 1, or probabilities"),
     ):
         refused = command("run", study.folder / "brain.toml", "--out", tmp_path / "out", *options)
         assert refused.returncode == 2

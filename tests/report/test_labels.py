@@ -189,12 +189,12 @@ def bad(kind, folder):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("names", "has 3 networks and its table 2 names"),
+        ("names", "has 3 networks, but its table has 2 names"),
         ("numbers", "has no name for label 7"),
-        ("3-D maps", "not whole numbers of at least 0"),
-        ("another space", "field of view with 0% of the voxels of the maps.*another space"),
+        ("3-D maps", "not non-negative integers"),
+        ("another space", "covers 0% of the voxels of the maps.*different space"),
         ("empty here", "zero wherever the maps have values"),
-        ("damaged", "not an image that can be read"),
+        ("damaged", "not a readable image"),
         ("missing", "does not exist; give an image, a .npy file or nilearn:NAME"),
         ("long name", "at most 200 printable characters"),
     ],
@@ -210,13 +210,13 @@ def test_what_is_wrong_with_an_atlas_is_said(tmp_path, kind, message):
         ({}, "no source of labels"),
         ({"names": ["a"]}, "names of labels are given, but no labels"),
         ({"labels": "nilearn:nothing"}, "must be a file or nilearn:NAME .aal, "),
-        ({"labels": np.ones((3, 7))}, "has 7 features, the maps have"),
-        ({"labels": np.full((3, BRAIN.n_voxels), np.nan)}, "must be finite numbers"),
-        ({"csf": picture(NETWORKS)}, "mask of ventricles must be a 3-D image of a mask"),
-        ({"csf": picture(50 * NETWORKS[0])}, "must hold 0 and 1, or probabilities"),
+        ({"labels": np.ones((3, 7))}, "has 7 features, but the maps have"),
+        ({"labels": np.full((3, BRAIN.n_voxels), np.nan)}, "must contain finite numbers"),
+        ({"csf": picture(NETWORKS)}, "mask of ventricles must be a 3-D mask image"),
+        ({"csf": picture(50 * NETWORKS[0])}, "must contain 0 and 1, or probabilities"),
         ({"csf": "none.nii"}, "none.nii does not exist"),
-        ({"white_matter": 3}, "must be an image or the path of one, got int"),
-        ({"white_matter": moved(picture(NETWORKS[0]))}, "may be in another space"),
+        ({"white_matter": 3}, "must be an image or a path, got int"),
+        ({"white_matter": moved(picture(NETWORKS[0]))}, "may be in a different space"),
     ],
 )
 def test_what_is_wrong_with_other_sources_is_said(sources, message):
@@ -226,7 +226,7 @@ def test_what_is_wrong_with_other_sources_is_said(sources, message):
 
 def test_images_need_maps_with_places():
     sources = LabelSources.read(picture(NETWORKS))
-    with pytest.raises(InputError, match="the maps have no places: give an array"):
+    with pytest.raises(InputError, match="the features have no spatial positions; give an array"):
         sources.placed(None, 100)
     with pytest.raises(InputError, match="tissue masks are given"):
         LabelSources.read(csf=picture(NETWORKS[0])).placed(None, 100)
@@ -321,7 +321,7 @@ def test_arrays_are_labelled_by_arrays(fitted):
     few, X = maps[:, ::20], [[scan[:, ::20] for scan in site] for site in X]
     ica = CapeDJICA(3, mechanism="none", scan_length=60).fit(X)
     assert set(ica.label(few, list(CENTRES))["name"]) == set(CENTRES)
-    with pytest.raises(InputError, match="the maps have no places"):
+    with pytest.raises(InputError, match="the features have no spatial positions"):
         ica.label(picture(NETWORKS))
     ica.fit(X)
     assert ica.labels_ is None
@@ -337,5 +337,7 @@ def test_a_template_gives_its_names(fitted):
 
 def test_columns_that_are_no_regions_of_the_atlas_are_refused(fitted):
     _, X, _ = fitted
-    with pytest.raises(InputError, match=r"X have 1,102 features, the atlas or mask has 3: every"):
+    with pytest.raises(
+        InputError, match=r"X: subjects have 1,102 features, but the atlas or mask has 3; every"
+    ):
         CapeDJICA(3, mechanism="none", atlas=label_image(), scan_length=60).fit(X)

@@ -39,7 +39,7 @@ def of(tmp_path, page):
 
 def test_the_warning_comes_before_everything_else(runs, n_maps, tmp_path):
     page = of(tmp_path, group_page(graded(runs["brains"], *[0.3] * n_maps)))
-    warning = f"Not reliable: none of the {n_maps} maps is to be presented as a network"
+    warning = f"Not reliable: none of the {n_maps} maps should be presented as a network"
     assert 0 < page.source.index(warning) < page.source.index("<h1>")
     assert f"{n_maps} maps, none of them reliable, of" in page.text
     assert not re.search(r"\d+ (brain )?networks? of", page.text)

@@ -175,8 +175,8 @@ CASES = {
     "no record, begun": ("record", begun(lost_record), "put it back from a backup", False),
     "a scan changed": ("record", changed_scan, "the first is that of sub-03; to use them as they are", False),
     "somebody came": ("scans", somebody_new, "the study enrols 6 subjects", True),
-    "no folder": ("scans", no_folder, "must be the folder of the scans; it is not a folder", True),
-    "no folder, begun": ("scans", begun(no_folder), "must be the folder of the scans; it is not a", True),
+    "no folder": ("scans", no_folder, "is not a folder; expected a folder with scans", True),
+    "no folder, begun": ("scans", begun(no_folder), "is not a folder; expected a folder with", True),
     "nobody left": ("scans", nobody_left, "none of its 6 enrolled people can be used", True),
     "a scan that cannot be read": ("scans", unreadable_scan, "sub-03.npy: an empty file", None),
 }

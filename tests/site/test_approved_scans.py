@@ -166,7 +166,7 @@ def test_a_study_is_not_approved_for_scans_that_are_not_there(study, tmp_path):
     with pytest.raises(InputError, match=r"cannot approve 'A small study': the study enrols 9 subjects"):
         approve(home, study)
     shutil.rmtree(home.data_path)
-    with pytest.raises(InputError, match="must be the folder of the scans"):
+    with pytest.raises(InputError, match="expected a folder with scans"):
         approve(home, study)
     assert not home.ledger_path.exists()
     assert not home.approved_path.exists()

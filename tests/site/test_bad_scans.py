@@ -43,15 +43,15 @@ def far_away(volumes, affine):
 
 # What is done to a person's files, and what must be said about it.
 SPOILT = {
-    0: (lambda path: path.write_bytes(path.read_bytes()[:5000]), "cut off or damaged"),
+    0: (lambda path: path.write_bytes(path.read_bytes()[:5000]), "truncated or damaged"),
     1: (lambda path: path.write_bytes(gzip.compress(b"nothing")), "not a NIfTI image"),
     2: (lambda path: changed(path, lambda v, a: (v[..., 0], a)), "a single volume"),
     3: (lambda path: changed(path, nan_volume), "volumes with NaN or infinite values (1), the first is 8 of"),
-    4: (lambda path: changed(path, lambda v, a: (0 * v, a)), "no feature that ever changes"),
+    4: (lambda path: changed(path, lambda v, a: (0 * v, a)), "constant values in every feature"),
     5: (lambda path: changed(path, far_away), "a field of view with 0% of the study's voxels"),
     6: (
         lambda path: next(path.parent.glob("*_desc-confounds_timeseries.tsv")).unlink(),
-        "no table of confounds beside it",
+        "no table of confounds next to it",
     ),
     7: (lambda path: changed(path, lambda v, a: (v[..., :2], a)), "rows"),
     8: (lambda path: path.write_bytes(b""), "an empty file"),
@@ -106,5 +106,5 @@ def test_another_space_is_said_in_words(study):
         path.rename(path.with_name(path.name.replace("MNI152NLin2009cAsym", "T1w")))
     facts = site_report(home, study)
     (obstacle,) = facts["obstacles"]
-    assert "holds no image of space 'MNI152NLin2009cAsym'; there is T1w" in obstacle
+    assert "contains no image of space 'MNI152NLin2009cAsym'; available: T1w" in obstacle
     assert facts["data"] is None

@@ -52,7 +52,7 @@ def test_bad_scans_are_left_out_with_reasons_that_stay_here(home, study):
     enrolment = enrol(home, home.settings.data, study, tick=lambda: ticks.append(1))
     assert enrolment.enrolled == ("sub-00", "sub-02", "sub-03", "sub-05")
     assert [one.name for one in enrolment.left_out] == ["sub-01", "sub-04"]
-    assert "not an array of NumPy" in enrolment.left_out[0].reasons[0]
+    assert "not a NumPy array" in enrolment.left_out[0].reasons[0]
     assert "NaN" in enrolment.left_out[1].reasons[0]
     assert len(ticks) == 6
     file = enrolment_path(home)
@@ -116,7 +116,7 @@ def test_a_folder_that_is_gone_is_in_the_way_all_the_same(home, study):
     for file in home.data_path.iterdir():
         file.unlink()
     (found,) = problems(home, study)
-    assert "holds no .npy" in found
+    assert "contains no .npy" in found
     assert site_report(home, study)["obstacles"] == [found.removeprefix("site s1: ")]
 
 

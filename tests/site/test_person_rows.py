@@ -79,7 +79,7 @@ def test_a_table_may_be_named_itself(home, study, kind):
     assert problems(home, study) == []
     table.unlink()
     (words,) = problems(home, study)
-    assert words.endswith("people [1].tsv must be the folder of the scans; it is not a folder")
+    assert words.endswith("people [1].tsv is not a folder; expected a folder with scans")
 
 
 def rows():
@@ -117,7 +117,7 @@ def test_a_site_with_a_table_from_its_first_day(tmp_path, monkeypatch, capsys):
     checked = run("check", folder)
     assert checked.returncode == 2
     assert "one table with a row per person. 2 people, 2 columns in each row." in checked.stdout
-    assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per person") == 1
+    assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per participant") == 1
     enrolled = run("enrol", folder)
     assert enrolled.returncode == 0
     assert "Site new enrolled 1 people" in enrolled.stdout
@@ -243,7 +243,7 @@ def test_scans_in_place_of_rows_are_another_site(home, study):
         (home.data_path / f"{name}.tsv").write_text("1\t2\t3\n4\t5\t7\n" + f"{name[4:]}\t0\t0\n")
     assert "6 of 6 people's data changed" in changed_since_approval(home, study)[0]
     assert not any(len(row) for row in open_people(home, study))
-    assert "a scan; expected a row of a table of people" in problems(home, study)[-1]
+    assert "a scan; expected a row of a participant table" in problems(home, study)[-1]
 
 
 @pytest.mark.parametrize("approved", [False, True])

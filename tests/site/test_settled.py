@@ -92,7 +92,7 @@ CASES = {
     "somebody came": (None, add_somebody, None),
     "somebody went": (None, remove_somebody, None),
     "an image in a second space": (make_bids, add_a_space, "images in several spaces"),
-    "a name that is no text": (make_bids, add_a_name_that_is_no_text, "not a table of text in UTF-8"),
+    "a name that is no text": (make_bids, add_a_name_that_is_no_text, "expected a table of UTF-8 text"),
     "a second derivative": (make_abide, add_a_derivative, "several derivatives of ABIDE"),
 }
 
@@ -137,7 +137,7 @@ def test_a_folder_that_is_not_there_is_everybodys(home, study):
     begin(home, study)
     for scan_file in list(home.data_path.iterdir()):
         scan_file.unlink()
-    for words in ("it is empty", "it is not a folder"):
+    for words in ("is empty; expected", "is not a folder; expected"):
         assert [words in problem for problem in problems(home, study)] == [True]
         assert [words in obstacle for obstacle in site_report(home, study)["obstacles"]] == [True]
         with pytest.raises(InputError, match=words):

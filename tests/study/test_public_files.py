@@ -57,7 +57,7 @@ def test_another_file_of_the_same_name_is_refused(folder):
     changed = np.asarray(image.dataobj).copy()
     changed[0, 0, 0] = 3
     nibabel.save(nibabel.Nifti1Image(changed, image.affine), folder / "atlas.nii.gz")
-    with pytest.raises(InputError, match="is not the file that the study means"):
+    with pytest.raises(InputError, match="is not the file of the study"):
         Study.load(folder)
     (folder / "atlas.nii.gz").unlink()
     with pytest.raises(InputError, match="cannot be read: No such file"):
@@ -83,10 +83,10 @@ def test_names_and_hashes_that_cannot_be_used(features, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (lambda: with_atlas(voxel_size=3.0), "features.voxel_size is for kind 'voxels'"),
+        (lambda: with_atlas(voxel_size=3.0), "features.voxel_size is only for kind 'voxels'"),
         (
             lambda: with_ica(with_atlas(), n_features=7),
-            "features.n_features is 7; the atlas has 6 regions",
+            "features.n_features is 7, but the atlas has 6 regions",
         ),
         (
             lambda: with_ica(with_atlas(), n_features=6, image_shape=(2, 3)),

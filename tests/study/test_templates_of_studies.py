@@ -51,10 +51,10 @@ def test_a_template_is_read_back_and_known_by_its_hash(folder):
     assert [stage.query.size for stage in step.analysis.stages()] == [36]
     words = " ".join(describe(study)["analyses"][0]["words"])
     assert study.content.analyses[0].template_sha256 in words
-    assert "nobody who takes part here is among the people" in words
-    assert any("rests on nobody" in said for said in study.guarantee().caveats)
+    assert "no participant of this study contributed to it" in words
+    assert any("assumes that no participant" in said for said in study.guarantee().caveats)
     np.save(folder / "template.npy", np.eye(3, 12) + 0.2)
-    with pytest.raises(InputError, match="is not the file that the study means"):
+    with pytest.raises(InputError, match="is not the file of the study"):
         Study.load(folder)
 
 
@@ -67,13 +67,13 @@ def test_a_template_is_read_back_and_known_by_its_hash(folder):
         ({"template": "known.nii.gz", "template_sha256": "a" * 64}, "must be a .npy file"),
         ({"template": "../template.npy", "template_sha256": "a" * 64}, "must be a file in the folder"),
         ({"template_names": NAMES[:2]}, "one name for each of 3 networks; got 2"),
-        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), \(4, 12\) are"),
+        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), expected \(4, 12\)"),
         ({"max_iter": 3}, "analysis.max_iter is not for method 'template'"),
         ({"method": "subject"}, "analysis.template is for methods 'template' and 'guided'"),
         ({"method": "guided", "group_maps": False}, "analysis.group_maps is for method 'template'"),
         ({"group_maps": False}, "nothing would be released: a template without group_maps"),
         ({"n_components": 61, "template_names": ()}, "at most scan_length, 60; got 61"),
-        ({"template_sha256": "0" * 64}, "is not the file that the study means"),
+        ({"template_sha256": "0" * 64}, "is not the file of the study"),
         ({"template_source": "a\nb"}, "template_source must be printable"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_run_keeps_the_order_and_the_names_and_says_where_the_template_is_from
     (table,) = json.loads((out / "tables.json").read_text())
     assert [row[0] for row in table["rows"]] == list(NAMES)
     privacy = json.loads((out / "privacy.json").read_text())
-    assert any("taken for public knowledge" in said for said in privacy["not_covered"])
+    assert any("assumed to be public knowledge" in said for said in privacy["not_covered"])
     assert "order of the template" in json.loads((out / "provenance.json").read_text())["maps"]
     page = run_report(out).html
     assert "Map 1: visual" in page

@@ -1,5 +1,6 @@
-"""What is computed: each algorithm as a sequence of private means, over kernels that take one pass.
+"""Algorithms, each expressed as a sequence of private means over single-pass kernels.
 
-An algorithm has two halves, what a site computes of its subjects and what the aggregator makes of the means.
-They stand in one module, because each is wrong without the other; who calls it decides which half runs.
+An algorithm has two halves: what a site computes from its subjects, and what the aggregator computes from the
+means. Both are in the same module, because each is meaningless without the other; the caller determines which
+half runs.
 """

@@ -1,7 +1,7 @@
-"""An analysis, whatever it computes: what it asks, what a site answers, what becomes of the means.
+"""Interface of an analysis: its queries, the statistics of a site, and the result computed from the means.
 
-Every analysis of the package is an :class:`Analysis`, and so is one that somebody else writes. Engines know
-no more of it than that: the same object runs in one process, from a ``study.toml`` and between institutions.
+Every analysis in the package implements :class:`Analysis`, as do those of other packages. Engines use nothing
+else: the same object runs in one process, from a ``study.toml`` and between institutions.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Progress = Callable[[Any, int], None]
 
 @dataclass(frozen=True, eq=False)
 class ReleasedMean:
-    """A mean as it was published.
+    """A released mean.
 
     Attributes
     ----------
     stage : int
-        What was asked.
+        Stage of the query.
     value : array
-        The numbers.
+        The noisy mean.
     noise : float
-        Standard deviation of the noise on each.
+        Standard deviation of the noise on each coordinate.
     n_people : int
-        How many people the sites that took part had enrolled; 0 where that is not known.
+        Number of participants enrolled at the contributing sites; 0 if unknown.
     """
 
     stage: int
@@ -39,28 +39,28 @@ class ReleasedMean:
 
 
 class Means(Protocol):
-    """Who makes means private: an aggregator with its sites."""
+    """Source of private means: an aggregator with its sites."""
 
     @property
     def released(self) -> Sequence[ReleasedMean]:
-        """The means that were made so far."""
+        """The means released so far."""
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
         """Return the private mean of a stage's query."""
 
     def publish(self, data: bytes) -> None:
-        """Hand public data to all sites."""
+        """Send public data to all sites."""
 
 
 class Replay:
-    """Means that were made before."""
+    """Replay of means that were released before."""
 
     def __init__(self, released: Sequence[ReleasedMean]) -> None:
         self._all, self._n_done = list(released), 0
 
     @property
     def released(self) -> Sequence[ReleasedMean]:
-        """The means that were asked for so far."""
+        """The means requested so far."""
         return self._all[: self._n_done]
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
@@ -71,23 +71,23 @@ class Replay:
         return released.value
 
     def publish(self, data: bytes) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Numbers for people: a file that a spreadsheet opens, and a section of the report.
+    """A table of results: a file for spreadsheets, and a section of the report.
 
     Attributes
     ----------
     name : str
-        Of the file, without its ending.
+        Name of the file, without its extension.
     caption : str
-        What is to be seen, in a sentence or two.
+        Description of the table, in a sentence or two.
     columns : sequence of str
-        What each number of a row is.
+        Column names.
     rows : sequence
-        Each with one value per column, the first naming the row.
+        Rows with one value per column; the first value names the row.
     chart : {"bars", "none"}
         Whether the report draws the second column as bars, one for each row.
     """
@@ -101,14 +101,14 @@ class ResultTable:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an analysis found; each has a class of its own with attributes of its own.
+    """Result of an analysis; each analysis has its own subclass.
 
     Attributes
     ----------
     n_iter : int
-        Steps that were made.
+        Number of iterations run.
     with_tabs : bool
-        Whether tables are also written with tabs between their cells, as BIDS has them.
+        Whether tables are also written as tab-separated files, as in BIDS.
     """
 
     with_tabs: ClassVar[bool] = False
@@ -116,21 +116,21 @@ class Result:
     n_iter: int = field(default=1, kw_only=True)
 
     def arrays(self) -> Mapping[str, FloatArray]:
-        """Return what programs read, by the names of the files."""
+        """Return the results as arrays, by file name."""
         return {}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return what people read."""
+        """Return the results as tables."""
         return ()
 
     @property
     def maps(self) -> FloatArray | None:
-        """Rows with one number for each feature, to be shown where the features are; None for others."""
+        """Maps with one number for each feature, shown at the positions of the features; None if none."""
         return None
 
     @property
     def stability(self) -> FloatArray | None:
-        """How stable each map is under the noise, from 0 to 1; None where that cannot be told."""
+        """Stability of each map under the noise, from 0 to 1; None if it cannot be determined."""
         return None
 
 
@@ -140,18 +140,18 @@ Found_co = TypeVar("Found_co", bound=Result, covariant=True)
 class Analysis(Protocol[Found_co]):
     """An analysis with all its public parameters.
 
-    What it does is a function of the means alone, so the same means give the same result: that is how a run
-    that was interrupted goes on.
+    It depends only on the means, so the same means give the same result. This makes it possible to resume an
+    interrupted run.
     """
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return everything that may be asked, in order; the shares add up to 1."""
+        """Return all possible queries, in order; their shares add up to 1."""
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return what a site computes, from subjects that are read one at a time."""
+        """Return the statistics of a site, whose subjects are read one at a time."""
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Found_co:
-        """Ask for the means, and return what follows from them.
+        """Request the means, and return the result computed from them.
 
-        ``progress(estimate, iteration)`` is called after each iteration of those analyses that iterate.
+        ``progress(estimate, iteration)`` is called after each iteration of an iterative analysis.
         """

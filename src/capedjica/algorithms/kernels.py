@@ -1,16 +1,16 @@
-r"""Fused kernels: one pass over a site's subjects, one row of statistics per subject.
+r"""Fused kernels: one pass over a site's subjects gives one row of statistics per subject.
 
-Data are float32. A kernel walks through a subject in tiles of up to 256 time points, held transposed
-(components, time) so that every inner loop runs along contiguous time, and nothing larger than a tile is
-ever stored. Sums within a tile are float32, sums over tiles and everything after them float64.
+Data are float32. A kernel processes a subject in tiles of up to 256 time points, stored transposed
+(components, time) so that every inner loop runs along contiguous time; nothing larger than a tile is stored.
+Sums within a tile are float32; sums over tiles and all later results are float64.
 
-**Total functions.** A statistic is defined whatever a subject holds: one with a NaN, an infinity, no time
-point, or values whose arithmetic overflows float32 (the Infomax norms do from about 1e19) yields zeros.
-No product is left out where a bound would show it idle, so the work of a pass on finite numbers follows from
-the shapes. The time a site takes still tells of its data: a subject that yields zeros is done sooner and a
-long scan later, by milliseconds to tens of milliseconds (docs/threat-model.md, section 8).
+**Total functions.** A statistic is defined for any input: a subject with a NaN, an infinity, no time point,
+or values whose arithmetic overflows float32 (the Infomax norms do from about 1e19) yields zeros. No product
+is skipped where a bound would show that it has no effect, so the work of a pass on finite numbers depends
+only on the shapes. The time that a site takes still depends on its data: a subject that yields zeros finishes
+earlier and a long scan later, by milliseconds to tens of milliseconds (docs/threat-model.md, section 8).
 
-**Names.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
+**Notation.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
 :math:`z_n = W x_n + b` the source estimates.
 """
 
@@ -35,21 +35,21 @@ FloatArray = Float32Array | Float64Array
 _Subject = TypeVar("_Subject")
 
 TANH_ERROR: Final = 1e-6
-"""Largest error of the kernels' tanh, absolute and relative (`_tanh`)."""
+"""Maximum error of the kernels' tanh, absolute and relative (`_tanh`)."""
 
 HALF_WINDOW: Final = 7
 VARIANCE_FLOOR: Final = 0.3
-"""Of the local variance of `skew_statistics`: 15 time points, and never less than 0.3 of the mean."""
+"""Local variance in `skew_statistics`: a window of 15 time points, and at least 0.3 of the mean."""
 
 _TILE: Final = 256
-_SINGLE_EXPONENT: Final = 64  # numbers near 2^64 and 2^-64 are far from where float32 ends
+_SINGLE_EXPONENT: Final = 64  # numbers near 2^64 and 2^-64 are far from the limits of float32
 _VECTORS: Final = 32  # floats in four AVX registers, one step of an unrolled loop: tiles end on a multiple
 _ROWS: Final = 4  # matrices are padded with zeros to a multiple of this, so blocked loops have no remainder
 
 
 @dataclass(frozen=True, eq=False)
 class PackedSubjects:
-    """The subjects of one site, one after the other in a single array; scan lengths may differ.
+    """The subjects of one site, concatenated in a single array; scan lengths may differ.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class PackedSubjects:
     offsets : ndarray of int64, shape (n_subjects + 1,)
         Subject m is ``samples[offsets[m]:offsets[m + 1]]``.
     longest : int
-        The most time points that a subject may have; kernels take memory for as many, whatever they find.
+        Maximum number of time points of a subject; kernels always allocate memory for this maximum.
     """
 
     samples: Float32Array
@@ -69,20 +69,20 @@ class PackedSubjects:
         samples, offsets = self.samples, self.offsets
         if samples.dtype != np.float32 or samples.ndim != 2 or not samples.flags.c_contiguous:
             raise InputError("samples must be a C-contiguous float32 array (total_time, features)")
-        # The kernels do not check indices, so nothing may point outside the samples.
+        # The kernels do not check indices, so no offset may point outside the samples.
         if offsets.dtype != np.int64 or offsets.ndim != 1 or len(offsets) < 2:
-            raise InputError("offsets must be an int64 vector, one more than there are subjects")
+            raise InputError("offsets must be an int64 vector with one more element than there are subjects")
         if offsets[0] != 0 or offsets[-1] != len(samples) or (np.diff(offsets) < 0).any():
-            raise InputError(f"offsets must grow from 0 to the {len(samples)} time points of samples")
+            raise InputError(f"offsets must increase from 0 to {len(samples)}, the number of time points")
         if np.diff(offsets).max() > self.longest:
-            raise InputError(f"no subject may have more than the longest, {self.longest} time points")
+            raise InputError(f"a subject may have at most longest = {self.longest} time points")
 
     @classmethod
     def from_list(cls, subjects: Sequence[ArrayLike]) -> PackedSubjects:
-        """Pack a list of (time, R) arrays; NaN, infinity and empty (0, R) subjects are kept as they are."""
+        """Pack a list of (time, R) arrays; NaN, infinity and empty (0, R) subjects are kept."""
         arrays = [_as_samples(subject, f"subject {m}") for m, subject in enumerate(subjects)]
         if not arrays:
-            raise InputError("subjects must hold at least one subject, got none")
+            raise InputError("subjects must contain at least one subject, got none")
         width = arrays[0].shape[1]
         for m, array in enumerate(arrays):
             if array.shape[1] != width:
@@ -99,16 +99,16 @@ class PackedSubjects:
     ) -> PackedSubjects:
         """Pack ``function(subject)`` of every subject; one that cannot be computed has no time points.
 
-        So a subject that fails changes nothing but its own part, which is then zero. The memory, of shape
-        (n_subjects * longest, R), was taken before
-        (:func:`capedjica.algorithms.ica.scan_length.reserve`): that one subject is longer takes nothing from
+        A subject that fails therefore affects only its own contribution, which is then zero. The memory, of
+        shape (n_subjects * longest, R), was allocated before
+        (:func:`capedjica.algorithms.ica.scan_length.reserve`), so that a longer subject leaves no less for
         another.
         """
         longest = len(memory) // len(subjects)
         nothing = memory[:0]
 
         def compute(number: int) -> Float32Array:
-            # Whatever goes wrong with one person's data must not show, nor touch anybody else's part.
+            # A failure on one subject's data must not be visible, nor affect the contribution of another.
             try:
                 samples = _as_samples(function(subjects[number]), "subject")
             except MemoryError:
@@ -134,12 +134,12 @@ class PackedSubjects:
 
     @property
     def n_subjects(self) -> int:
-        """Number of subjects, the unusable ones included."""
+        """Number of subjects, including unusable ones."""
         return len(self.offsets) - 1
 
     @property
     def n_features(self) -> int:
-        """Number of features of one time point, R."""
+        """Number of features R of a time point."""
         return int(self.samples.shape[1])
 
     def __repr__(self) -> str:
@@ -147,7 +147,7 @@ class PackedSubjects:
 
 
 def _as_samples(subject: ArrayLike, name: str) -> Float32Array:
-    """Return one subject as a float32 (time, features) array; what overflows float32 becomes infinite."""
+    """Return one subject as a float32 (time, features) array; values that overflow become infinite."""
     try:
         with np.errstate(over="ignore"):
             array = np.asarray(subject, dtype=np.float32)
@@ -160,10 +160,10 @@ def _as_samples(subject: ArrayLike, name: str) -> Float32Array:
 
 @compiled
 def _tanh(x: np.float32) -> np.float32:
-    r"""Rational tanh, :math:`x P(x^2) / Q(x^2)` for \|x\| <= 7.5 and constant beyond; NaN stays NaN.
+    r"""Rational approximation of tanh, :math:`x P(x^2) / Q(x^2)` for \|x\| <= 7.5 and constant beyond.
 
-    Minimax fit of degrees 3 and 4: relative error 8.4e-8 inside, 1 - tanh(7.5) = 6.2e-7 beyond, and less
-    than 3e-7 of float32 rounding, together below `TANH_ERROR`.
+    NaN stays NaN. Minimax fit of degrees 3 and 4: relative error 8.4e-8 inside, 1 - tanh(7.5) = 6.2e-7
+    beyond, and less than 3e-7 of float32 rounding, in total below `TANH_ERROR`.
     """
     limit = np.float32(7.5)
     x = limit if x > limit else x
@@ -182,7 +182,7 @@ def _tanh(x: np.float32) -> np.float32:
 
 @compiled
 def _load(samples: Float32Array, first: int, last: int, tile: Float32Array) -> int:
-    """Transpose time points first..last into the tile; return its width, padded with zeros."""
+    """Transpose time points first..last into the tile, zero-padded; return its width."""
     width = (last - first + _VECTORS - 1) // _VECTORS * _VECTORS
     for t in range(last - first):
         for r in range(samples.shape[1]):
@@ -195,7 +195,7 @@ def _load(samples: Float32Array, first: int, last: int, tile: Float32Array) -> i
 
 @compiled
 def _multiply(matrix: FloatArray, tile: FloatArray, offset: FloatArray, out: FloatArray, width: int) -> None:
-    """Set out to matrix @ tile + offset; blocks of 2 x 4 coefficients let arithmetic hide the loads."""
+    """Set ``out`` to ``matrix @ tile + offset``; blocks of 2 x 4 coefficients hide the latency of loads."""
     for i in range(0, matrix.shape[0], 2):
         for t in range(width):
             out[i, t] = offset[i]
@@ -310,9 +310,9 @@ def _infomax_range(
     bounds: Float64Array,
     out: Float64Array,
 ) -> None:
-    """Fill the rows of subjects first..last of `infomax_statistics`; matrices are W and WW', padded."""
+    """Fill the rows of subjects first..last of `infomax_statistics`; ``matrices`` are W and WW', padded."""
     size, padded = samples.shape[1], len(bias)
-    # Four arrays, not the planes of one: the compiler must see that they do not overlap.
+    # Four separate arrays: the compiler must know that they do not overlap.
     x = np.zeros((padded, _TILE), np.float32)
     z, v, y, factors = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), np.zeros_like(x[:2])
     moments, gradient = np.zeros_like(unmixing), np.zeros_like(unmixing)
@@ -347,10 +347,10 @@ def _infomax_range(
 def _local_variance_score(
     z: Float32Array, length: int, half: int, floor: np.float32, work: Float32Array, psi: Float32Array
 ) -> None:
-    """Fill psi of `skew_statistics`; ``work`` holds three rows that are longer than the scan by a window.
+    """Fill psi of `skew_statistics`; ``work`` has three rows, each longer than the scan by one window.
 
-    A window is made of blocks whose sizes are powers of two. Only squares are added, so no spike leaves a
-    trace where it is not, as it would in the difference of two running sums.
+    A window is the union of blocks whose sizes are powers of two. Only squares are added, so a spike has no
+    influence outside its window, unlike in the difference of two running sums.
     """
     reach = min(half, length)
     blocks, total, scale = work[0, : length + 2 * reach], work[1, :length], work[2, :length]
@@ -389,7 +389,7 @@ def _skew_range(
 ) -> None:
     """Fill the rows of subjects first..last of `skew_statistics`; the unmixing matrix is padded."""
     size, padded = samples.shape[1], len(unmixing)
-    # A window reaches over any tile, so here a tile is a whole scan.
+    # A window may span any tile boundary, so here a tile is a whole scan.
     x = np.zeros((padded, longest + _VECTORS), np.float32)
     z, psi, none = np.zeros_like(x), np.zeros_like(x), np.zeros(padded, np.float32)
     work, moments = np.zeros((3, longest + 2 * min(half, longest)), np.float32), np.zeros((padded, padded))
@@ -417,17 +417,17 @@ def _square(name: str, matrix: ArrayLike, size: int) -> Float64Array:
     """Return a (size, size) matrix of float64."""
     array = np.asarray(matrix, dtype=np.float64)
     if array.shape != (size, size):
-        raise InputError(f"{name} must be a ({size}, {size}) matrix like the data, got shape {array.shape}")
+        raise InputError(f"{name} must be a ({size}, {size}) matrix to match the data, got {array.shape}")
     return array
 
 
 def _pad(array: Float64Array) -> Float64Array:
-    """Return a C-contiguous copy with zeros up to a multiple of `_ROWS` in every direction."""
+    """Return a C-contiguous copy, zero-padded to a multiple of `_ROWS` along every axis."""
     return np.pad(array, [(0, -n % _ROWS) for n in array.shape])
 
 
 def _single(array: ArrayLike) -> Float32Array:
-    """Return the array as float32; what overflows becomes infinite, and then every row is zero."""
+    """Return the array as float32; values that overflow become infinite, and then every row is zero."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(array).astype(np.float32)
 
@@ -435,7 +435,7 @@ def _single(array: ArrayLike) -> Float32Array:
 def infomax_statistics(
     packed: PackedSubjects, W: ArrayLike, b: ArrayLike, clip_g: float, clip_h: float
 ) -> Float64Array:
-    r"""Mean clipped Infomax gradient of every subject, lines 6 to 9 of the paper's Algorithm 4.
+    r"""Compute the mean clipped Infomax gradient of every subject (lines 6 to 9 of the paper's Algorithm 4).
 
     With :math:`y_n = 1 - 2 \sigma(z_n) = -\tanh(z_n / 2)`, time point n contributes
 
@@ -446,17 +446,17 @@ def infomax_statistics(
 
     .. math:: \|(I + y z') W\|_F^2 = \|W\|_F^2 + 2 y' W W' z + \|y\|^2 \, z' W W' z,        (2)
 
-    and the mean over the subject's **own** T points, which bounds it whatever its length, is
+    and the mean over the subject's **own** T points, which is bounded for any T, is
 
     .. math:: \bar G = \frac1T \Bigl(\sum_n c_n I + \sum_n c_n y_n z_n'\Bigr) W, \qquad
               \bar h = \frac1T \sum_n d_n y_n.                                            (3)
 
-    Both parts are clipped once more in float64, so that rounding cannot lift them above their bounds.
+    Both parts are clipped again in float64, so that rounding cannot raise them above their bounds.
 
     Parameters
     ----------
     packed : PackedSubjects
-        Projected data, R features.
+        Projected data with R features.
     W : array_like of shape (R, R)
         Unmixing matrix.
     b : array_like of shape (R,)
@@ -467,15 +467,15 @@ def infomax_statistics(
     Returns
     -------
     ndarray of float64, shape (n_subjects, R * R + R)
-        Row m holds the mean gradient of W (row by row), then that of b. Tested to be within 1e-5 of float64,
-        relative to the norm of the row, for R >= 2 and random W of norm 0.1 to 1000 times sqrt(R); for R = 1
-        the norm (2) can cancel, and 1e-3 is what holds.
+        Row m contains the mean gradient of W (row by row), then that of b. Tests confirm agreement with
+        float64 within 1e-5, relative to the norm of the row, for R >= 2 and random W of norm 0.1 to 1000
+        times sqrt(R); for R = 1 the norm (2) can cancel, and the error is within 1e-3.
     """
     size = packed.n_features
     unmixing = _square("W", W, size)
     bias = np.asarray(b, dtype=np.float64)
     if bias.shape != (size,):
-        raise InputError(f"b must hold {size} numbers like the data, got shape {bias.shape}")
+        raise InputError(f"b must contain {size} numbers to match the data, got shape {bias.shape}")
     bounds = np.array([validate.positive("clip_g", clip_g), validate.positive("clip_h", clip_h)])
     with np.errstate(over="ignore", invalid="ignore"):
         gram, norm_w = unmixing @ unmixing.T, np.sum(unmixing**2)
@@ -504,32 +504,32 @@ def infomax_statistics(
 def skew_statistics(
     packed: PackedSubjects, W: ArrayLike, half: int = HALF_WINDOW, floor: float = VARIANCE_FLOOR
 ) -> Float64Array:
-    r"""Skew-symmetric part of every subject's :math:`E = \frac1T \sum_n \psi_n z_n'`, with z = W x.
+    r"""Compute the skew-symmetric part of :math:`E = \frac1T \sum_n \psi_n z_n'`, z = W x, per subject.
 
     The score is
 
     .. math:: \psi_{in} = \frac{z_{in}}{f + (1 - f) v_{in}}, \qquad
               v_{in} = \text{mean of } z_{ik}^2 \text{ over } |k - n| \le h .
 
-    :math:`\psi` is the score of a source whose variance changes slowly with time, as far as the subject's own
-    scan tells it. It is a function of one source alone, so :math:`E` is diagonal on average where the sources
-    are independent, and its skew part vanishes at the solution.
+    :math:`\psi` is the score of a source whose variance changes slowly with time, estimated from the
+    subject's own scan. It depends on one source alone, so :math:`E` is diagonal on average if the sources are
+    independent, and its skew part vanishes at the solution.
 
     Parameters
     ----------
     packed : PackedSubjects
-        Whitened data, R features.
+        Whitened data with R features.
     W : array_like of shape (R, R)
         Unmixing matrix, usually orthogonal.
     half : int
-        h, time points on each side of the window; it is cut at the ends of the scan.
+        h, number of time points on each side of the window; the window is truncated at the ends of the scan.
     floor : float
         f, between 0 and 1.
 
     Returns
     -------
     ndarray of float64, shape (n_subjects, R * (R - 1) / 2)
-        Row m holds :math:`E_{ij} - E_{ji}` for i < j, in the order of ``numpy.triu_indices(R, 1)``; not
+        Row m contains :math:`E_{ij} - E_{ji}` for i < j, in the order of ``numpy.triu_indices(R, 1)``, not
         clipped. Within 1e-5 of exact arithmetic, relative to the norm of :math:`E`.
     """
     size = packed.n_features
@@ -555,12 +555,12 @@ def skew_statistics(
 
 
 def second_moments(subject: ArrayLike, clip: float) -> Float64Array:
-    r"""Mean of the clipped outer products of one subject, :math:`\frac1T \sum_n \tilde x_n \tilde x_n'`.
+    r"""Compute the mean of the clipped outer products, :math:`\frac1T \sum_n \tilde x_n \tilde x_n'`.
 
     :math:`\tilde x_n = x_n \min(1, B / \|x_n\|)` with B = ``clip``, so the Frobenius norm is at most
     :math:`B^2` (float32 rounding may add a relative T / 2^24, which quantisation clips away). Products are
-    made in units of the clip: in those of the data they could be denormal, and then neither positive
-    semidefinite nor bounded by more than a guess.
+    computed in units of the clip: in those of the data they could be denormal, and then neither positive
+    semidefinite nor reliably bounded.
 
     Parameters
     ----------
@@ -572,7 +572,7 @@ def second_moments(subject: ArrayLike, clip: float) -> Float64Array:
     Returns
     -------
     ndarray of float64, shape (D, D)
-        Symmetric to the last bit.
+        Exactly symmetric.
     """
     bound = validate.positive("clip", clip)
     unit = _single_unit(bound)
@@ -588,6 +588,6 @@ def second_moments(subject: ArrayLike, clip: float) -> Float64Array:
 
 
 def _single_unit(bound: float) -> float:
-    """Return the power of two by which to divide so that float32 holds numbers near ``bound``: mostly 1."""
+    """Return the power of two by which to divide so that numbers near ``bound`` fit float32; usually 1."""
     exponent = math.frexp(bound)[1]
     return 1.0 if abs(exponent) <= _SINGLE_EXPONENT else math.ldexp(1.0, exponent)

@@ -1,33 +1,34 @@
-r"""Outcomes of one person: a vector of numbers from the time courses and maps of networks, of any method.
+r"""Outcomes of one subject: a vector computed from the time courses and maps of networks, of any method.
 
 ========================  =============================================================================
 ``connectivity``          functional network connectivity: Fisher's z of every pair's correlation
 ``partial-connectivity``  Fisher's z of the partial correlations, from a shrunken correlation matrix
 ``blocks``                connectivity averaged within groups of networks and between them
-``amplitudes``            log standard deviation of every time course, less the person's mean of these
-``band-power``            log of the power in bands of frequency, relative to that of the whole course
+``amplitudes``            log standard deviation of every time course, minus the subject's mean of these
+``band-power``            log power in frequency bands, relative to that of the whole time course
 ``spectra``               the same in bands of equal width from 0 to the Nyquist frequency
-``loadings``              Fisher's z of the correlation of a person's own map with the group's
+``loadings``              Fisher's z of the correlation of a subject's own map with the group's
 ========================  =============================================================================
 
-An outcome touches one scan only, so it costs nothing. Partial correlations come from
+An outcome is computed from one scan only, so it has no privacy cost. Partial correlations are computed from
 :math:`P = ((1 - \lambda) R + \lambda I)^{-1}` as :math:`-P_{ij} / \sqrt{P_{ii} P_{jj}}`, which exist for
-:math:`\lambda > 0` however short the scan; a person's own maps from dual regression
+:math:`\lambda > 0` however short the scan. A subject's own maps are computed by dual regression
 (:mod:`capedjica.algorithms.ica.individual`).
 
 **Centre and scale** standardise the numbers, so that one bound C on the norm suits all of them. They are
-public: from theory (:func:`from_theory`), a cohort that is public (:func:`from_public_cohort`) or an earlier
-study's results, never from the people of the study. Poor ones cost power, not privacy, which rests on C
-alone. In theory a number varies between people with the variance
+public: from theory (:func:`from_theory`), a public cohort (:func:`from_public_cohort`) or the results of an
+earlier study, never from the participants of the study. Poor values reduce power but not privacy, which
+depends on C alone. In theory, the variance of a number between subjects is
 
 .. math:: s^2 = \tau^2 + v / T_{\text{eff}},                                                          (1)
 
-:math:`\tau` between people, v / T_eff from the length of the scan: :math:`1 / (T_{\text{eff}} - 3)` of
-Fisher's z (Fisher 1921), :math:`1 / (2 T_{\text{eff}})` of a log standard deviation, and
-:math:`1 / (w T)` of the log power in a band of width w (cycles per time point), which holds wT pairs of
-Fourier coefficients. Time points are correlated: for two courses with autocorrelation :math:`\varphi` from
-one to the next, a correlation is as if of :math:`T_{\text{eff}} = T (1 - \varphi^2) / (1 + \varphi^2)`
-(Bartlett 1935), with `AUTOCORRELATION` of scans taken every two seconds.
+where :math:`\tau` is the standard deviation between subjects and v / T_eff the variance due to the length of
+the scan: :math:`1 / (T_{\text{eff}} - 3)` for Fisher's z (Fisher 1921), :math:`1 / (2 T_{\text{eff}})` for a
+log standard deviation, and :math:`1 / (w T)` for the log power in a band of width w (cycles per time point),
+which contains wT pairs of Fourier coefficients. Time points are correlated: for two time courses with lag-one
+autocorrelation :math:`\varphi`, the effective number of time points of a correlation is
+:math:`T_{\text{eff}} = T (1 - \varphi^2) / (1 + \varphi^2)` (Bartlett 1935), with `AUTOCORRELATION` for scans
+with a TR of two seconds.
 """
 
 from __future__ import annotations
@@ -57,17 +58,17 @@ OUTCOMES: Final[tuple[str, ...]] = get_args(OutcomeName)
 Band = tuple[float, float]
 
 AUTOCORRELATION: Final = 0.5
-"""Of time courses from one time point to the next, as assumed by theory."""
+"""Lag-one autocorrelation of time courses, as assumed by theory."""
 
 NYQUIST: Final = 0.5
-"""The highest frequency there is, in cycles per time point."""
+"""The Nyquist frequency in cycles per time point."""
 
 N_BANDS: Final = 8
-"""Bands of equal width that a spectrum has."""
+"""Number of bands of equal width in a spectrum."""
 
-# Between people, in the units of the numbers (tau of equation 1): rounded from 20 networks of 249 people of
-# three public sites of ABIDE. All sites of a study must have the same: its hash covers them, and any other
-# numbers, or another formula, are another version.
+# Standard deviations between subjects, in the units of the numbers (tau of equation 1): rounded from 20
+# networks of 249 participants of three public sites of ABIDE. All sites of a study must use the same values:
+# its hash covers them. Different numbers, or a different formula, require a new version.
 _THEORY: Final = 1
 _BETWEEN: Final[Mapping[str, float]] = {
     "connectivity": 0.12,
@@ -78,27 +79,28 @@ _BETWEEN: Final[Mapping[str, float]] = {
     "spectra": 0.4,
     "loadings": 0.12,
 }
-# A person's own map is much like the group's, but for the noise of one scan: there, a correlation of 0.83.
+# A subject's own map resembles the group's, except for the noise of one scan: here a correlation of 0.83.
 _LOADING: Final = 1.2
 _CLIP: Final = 0.8
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Which numbers are computed of a scan.
+    """Definition of the numbers computed from a scan.
 
     Parameters
     ----------
     kind : str
         One of `OUTCOMES`.
     n_courses : int
-        R, time courses: networks, or features where there are none.
+        Number of time courses R: networks, or features if there are no networks.
     groups : tuple of str
-        Of "blocks": the group of each course.
+        For "blocks": the group of each time course.
     bands : tuple of (float, float)
-        Of "band-power": lowest and highest frequency of each, in cycles per time point, up to `NYQUIST`.
+        For "band-power": lowest and highest frequency of each band, in cycles per time point, up to
+        `NYQUIST`.
     shrinkage : float
-        Of "partial-connectivity": lambda, above 0 and up to 1.
+        For "partial-connectivity": lambda, greater than 0 and at most 1.
     """
 
     kind: OutcomeName
@@ -109,7 +111,7 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """Number of elements of the vector."""
         pairs = self.n_courses * (self.n_courses - 1) // 2
         if self.kind in ("connectivity", "partial-connectivity"):
             return pairs
@@ -121,7 +123,7 @@ class Outcome:
 
     @property
     def blocks(self) -> dict[str, list[int]]:
-        """Each block of networks by its name, with its pairs by their place among all."""
+        """Blocks of networks by name, each with the indices of its pairs."""
         names = list(dict.fromkeys(self.groups))
         found: dict[str, list[int]] = {
             _block(one, other): [] for one, other in combinations_with_replacement(names, 2)
@@ -133,35 +135,34 @@ class Outcome:
 
     @property
     def frequency_bands(self) -> tuple[Band, ...]:
-        """The bands of a spectrum."""
+        """Frequency bands of the outcome."""
         if self.kind == "band-power":
             return self.bands
         edges = [NYQUIST * number / N_BANDS for number in range(N_BANDS + 1)]
         return tuple(pairwise(edges))
 
     def problems(self) -> list[str]:
-        """Return in words what keeps the numbers from being computed."""
+        """Return the reasons why the settings are invalid."""
         found = []
         if self.kind == "blocks" and len(self.groups) != self.n_courses:
             found.append(
-                f"groups must say for each of {self.n_courses} networks to which group it belongs; got "
-                f"{len(self.groups)}"
+                f"groups must give a group for each of the {self.n_courses} networks, got {len(self.groups)}"
             )
         elif self.kind != "blocks" and self.groups:
-            found.append(f"groups are for 'blocks', not for {self.kind!r}")
+            found.append(f"groups is only for outcome 'blocks', got outcome {self.kind!r}")
         if (self.kind == "band-power") != bool(self.bands):
-            found.append(f"bands are for 'band-power', which needs them; the outcome is {self.kind!r}")
+            found.append(f"bands must be given for outcome 'band-power', and only for it; got {self.kind!r}")
         found += [
-            f"bands must rise, between 0 and {NYQUIST:g} cycles per time point; got {low:g} to {high:g}"
+            f"bands must increase between 0 and {NYQUIST:g} cycles per time point; got {low:g} to {high:g}"
             for low, high in self.bands
             if not 0 <= low < high <= NYQUIST
         ]
         if not 0 < self.shrinkage <= 1:
-            found.append(f"shrinkage must be above 0 and at most 1; got {self.shrinkage:g}")
+            found.append(f"shrinkage must be greater than 0 and at most 1, got {self.shrinkage:g}")
         return found
 
     def names(self, courses: Sequence[str]) -> tuple[str, ...]:
-        """Return the name of every number, from those of the courses."""
+        """Return the name of every number, given the names of the time courses."""
         if self.kind in ("connectivity", "partial-connectivity"):
             return tuple(f"{one} - {other}" for one, other in combinations(courses, 2))
         if self.kind == "blocks":
@@ -173,16 +174,16 @@ class Outcome:
         return tuple(courses)
 
     def numbers(self, courses: FloatArray, scan: FloatArray, unmixing: FloatArray | None) -> FloatArray:
-        """Return the vector of a person; what cannot be had is not finite.
+        """Return the vector of a subject; elements that cannot be computed are not finite.
 
         Parameters
         ----------
         courses : array (T, R)
             Time courses.
         scan : array (T, D)
-            What they are of; only loadings look at it.
+            The scan from which they were computed; used only for loadings.
         unmixing : array (R, D), optional
-            What made them of it.
+            The unmixing matrix that gave the time courses.
         """
         if self.kind == "loadings":
             return _loadings(courses, scan, unmixing)
@@ -225,9 +226,10 @@ def _amplitudes(courses: FloatArray) -> FloatArray:
 
 
 def _band_power(courses: FloatArray, bands: Sequence[Band]) -> FloatArray:
-    """Return the log of the mean density in each band over that of all, course after course.
+    """Return the log ratio of the mean density in each band to the overall mean, one course after another.
 
-    Without frequency 0, which is the mean. A scan too short to have a frequency in a band has no number.
+    Frequency 0, the mean, is excluded. If a scan is too short to have a frequency in a band, the number is
+    not finite.
     """
     frequencies, power = power_spectra(courses, None)
     frequencies, power = frequencies[1:], power[1:]
@@ -252,9 +254,9 @@ def _loadings(courses: FloatArray, scan: FloatArray, unmixing: FloatArray | None
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """Public numbers that standardise an outcome: centre and scale of each number, and the clip C.
+    """Public standardisation of an outcome: centre and scale of each number, and the clip C.
 
-    ``origin`` says in words where they come from.
+    ``origin`` describes their source.
     """
 
     center: FloatArray
@@ -266,14 +268,14 @@ class Standard:
 def default_clip(size: int) -> float:
     r"""Return C = 0.8 √d, where √d is the norm of a typical vector of standardised numbers.
 
-    Noise grows with C. Vectors that are shortened keep their direction, so that effects are smaller by a
-    factor close to that of the typical norm, and not of another sign.
+    Noise is proportional to C. Clipping preserves the direction of a vector, so it reduces effects by a
+    factor close to that of a typical norm, and does not change their sign.
     """
     return float(_CLIP * np.sqrt(size))
 
 
 def effective_length(scan_length: int) -> float:
-    """Return how many independent time points a scan is worth; more than 4, whatever its length."""
+    """Return the effective number of independent time points of a scan, always more than 4."""
     ratio = (1 - AUTOCORRELATION**2) / (1 + AUTOCORRELATION**2)
     return max(4.0, scan_length * ratio)
 
@@ -281,7 +283,7 @@ def effective_length(scan_length: int) -> float:
 def from_theory(outcome: Outcome, scan_length: int) -> Standard:
     """Return centre 0 and the scale of equation (1), for scans of ``scan_length`` time points.
 
-    Loadings have the centre 1.2, as a person's own map is expected to resemble the group's.
+    Loadings have centre 1.2, because a subject's own map is expected to resemble the group's.
     """
     variance = _BETWEEN[outcome.kind] ** 2 + _sampling(outcome, scan_length)
     center = _LOADING if outcome.kind == "loadings" else 0.0
@@ -294,7 +296,7 @@ def from_theory(outcome: Outcome, scan_length: int) -> Standard:
 
 
 def theory_constants(kind: OutcomeName) -> dict[str, float]:
-    """Return all numbers that :func:`from_theory` rests on, and the version of its formula."""
+    """Return all numbers on which :func:`from_theory` depends, and the version of its formula."""
     return {
         "version": _THEORY,
         "between": _BETWEEN[kind],
@@ -306,7 +308,7 @@ def theory_constants(kind: OutcomeName) -> dict[str, float]:
 
 
 def _sampling(outcome: Outcome, scan_length: int) -> FloatArray:
-    """Return the variance that the length of a scan brings to each number."""
+    """Return the variance of each number due to the length of a scan."""
     length = effective_length(scan_length)
     if outcome.kind == "amplitudes":
         return np.array(1 / (2 * length))
@@ -322,29 +324,29 @@ def _of_bands(outcome: Outcome, scan_length: int) -> FloatArray:
 
 
 def from_public_cohort(rows: FloatArray, *, attested_public: bool, source: str) -> Standard:
-    """Return the mean and standard deviation of people whose data are public.
+    """Return the mean and standard deviation of participants whose data are public.
 
     Parameters
     ----------
-    rows : array (people, numbers)
-        Outcomes of a cohort that anybody may download, and nobody of which takes part in the study.
+    rows : array (subjects, numbers)
+        Outcomes of a publicly available cohort, none of whom is a participant of the study.
     attested_public : bool
-        Must be True: whoever calls vouches for it. The numbers of people who take part would be released
-        unprotected.
+        Must be True: the caller attests this. Values computed from participants of the study would be
+        released unprotected.
     source : str
-        Which cohort it is, for the study's description.
+        Name of the cohort, for the description of the study.
     """
     if attested_public is not True:
         raise InputError(
-            "from_public_cohort needs attested_public=True: centre and scale are published as they are, so "
-            "they may come from public data alone, never from people who take part"
+            "from_public_cohort needs attested_public=True: centre and scale are published without noise, so "
+            "they must come from public data alone, never from participants of the study"
         )
     values = np.asarray(rows, dtype=np.float64)
     values = values[np.isfinite(values).all(axis=1)] if values.ndim == 2 else values
     if values.ndim != 2 or len(values) < 3 or not (values.std(axis=0) > 0).all():
         raise InputError(
-            "a public cohort must be an array (people, numbers) with at least 3 people of finite numbers, "
-            f"none of which is the same for all; got the shape {np.shape(rows)}"
+            "rows must be an array (subjects, numbers) with at least 3 subjects and finite numbers that vary "
+            f"between subjects; got shape {np.shape(rows)}"
         )
     scale = values.std(axis=0, ddof=1)
     return Standard(values.mean(axis=0), scale, default_clip(values.shape[1]), f"a public cohort: {source}")

@@ -1,4 +1,4 @@
-"""How a kernel becomes machine code, and how one pass over the subjects uses every core."""
+"""Compilation of kernels, and parallel passes over subjects."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Sums may be reordered, so that they vectorise. NaN and infinity keep their meaning: the kernels rely on
-# them to recognise a subject that cannot be used.
+# Sums may be reordered for vectorisation. NaN and infinity keep their meaning: the kernels rely on them to
+# detect an unusable subject.
 _OPTIONS: Final[dict[str, Any]] = {"error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
 _PARTS_PER_THREAD: Final = 4
 
 
 def compiled(function: _Kernel) -> _Kernel:
-    """Compile a kernel of numbers."""
+    """Compile a numerical kernel."""
     return compile_kernel(function, **_OPTIONS)
 
 
@@ -35,26 +35,27 @@ def _controller() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Keep the linear algebra within to one thread: how many share a sum shows in its last bits.
+    """Limit linear algebra to one thread: the number of threads affects the last bits of a sum.
 
     On two cores shared with other work, ``capedjica demo`` took 11 s with one thread and 42 s with two (one
-    run each). There, the eigenvectors of 900 features took 0.14 s of the processor's time with one and 2.8 s
-    with two, of 2809 features 4.5 s and 21 s.
+    run each). The eigenvectors of 900 features took 0.14 s of processor time with one thread and 2.8 s with
+    two; those of 2809 features 4.5 s and 21 s.
     """
     context: AbstractContextManager[Any] = _controller().limit(limits=1, user_api="blas")
     return context
 
 
 class _NoMemory:
-    """There was not enough memory beside the other items."""
+    """Marks an item that ran out of memory while others were processed."""
 
 
 class InParallel(Iterator[_Result]):
-    """``map(function, items)`` from as many threads as cores, in order, a few items ahead of its reader.
+    """``map(function, items)`` with as many threads as cores, in order, a few items ahead of its reader.
 
-    Like ``map``, it goes on after an item whose function failed: the failure comes out in its place. One that
-    ran out of memory is tried once more with no other at work, so that the needs of one item never show in
-    the result of another. Linear algebra is kept to one thread until the last result has been handed out.
+    Like ``map``, it continues after an item whose function failed: the failure is raised in its place. An
+    item that ran out of memory is tried once more while no other is processed, so that the memory use of one
+    item never affects the result of another. Linear algebra is limited to one thread until the last result
+    has been returned.
     """
 
     def __init__(self, function: Callable[[_Item], _Result], items: Sequence[_Item]) -> None:
@@ -67,7 +68,7 @@ class InParallel(Iterator[_Result]):
 
     def __next__(self) -> _Result:
         while self._next < len(self._items) and len(self._waiting) < self._ahead:
-            # Not a method: a job that holds this object would keep it from being given up.
+            # Not a method: a job that holds a reference to this object would prevent its deletion.
             job = self._pool.submit(_apply, self._function, self._items, self._next)
             self._waiting.append((self._next, job))
             self._next += 1
@@ -96,16 +97,16 @@ def _apply(function: Callable[[_Item], _Result], items: Sequence[_Item], number:
     try:
         return function(items[number])
     except MemoryError:
-        # Kept with its traceback, the error would keep all that was made so far.
+        # The traceback of the exception would keep all intermediate results in memory.
         return _NoMemory()
 
 
 def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:
-    """Call ``kernel(first, last)`` on consecutive ranges of subjects, from as many threads as cores.
+    """Call ``kernel(first, last)`` on consecutive ranges of subjects, with as many threads as cores.
 
-    Plain threads around code that releases the interpreter lock, rather than numba's own parallel loops:
-    those end the whole process when two threads enter them at once (workqueue) or after a fork (OpenMP),
-    and a site must survive both. ``NUMBA_NUM_THREADS`` limits the threads, as it does for numba.
+    This uses plain threads around code that releases the GIL, rather than numba's own parallel loops: those
+    terminate the process when two threads enter them at once (workqueue) or after a fork (OpenMP), and a site
+    must survive both. ``NUMBA_NUM_THREADS`` limits the number of threads, as in numba.
     """
     threads = min(numba.config.NUMBA_NUM_THREADS, n_subjects)  # type: ignore[attr-defined]
     if threads <= 1:

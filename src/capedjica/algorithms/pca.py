@@ -1,9 +1,9 @@
-r"""capePCA, the paper's Algorithm 3: the leading eigenvectors of a private mean of second moments.
+r"""capePCA (Algorithm 3 of the paper): the leading eigenvectors of a private mean of second moments.
 
-One release. Every unit (a subject, or for ``neighbour="sample"`` a time point) contributes a positive
-semidefinite matrix of Frobenius norm at most 1: the mean of :math:`x x'` over its samples, each shortened to
-:math:`\|x\| \le 1`. Two such matrices are at most sqrt(2) apart, so one unit moves the mean over M of them by
-at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only added or removed).
+There is one release. Every unit (a subject, or for ``neighbour="sample"`` a time point) contributes a
+positive semidefinite matrix of Frobenius norm at most 1: the mean of :math:`x x'` over its samples, each
+clipped to :math:`\|x\| \le 1`. Two such matrices are at most sqrt(2) apart, so one unit moves the mean over M
+of them by at most :math:`\sqrt 2 / M` (the paper's 1/N holds for samples that are only added or removed).
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from capedjica.privacy import validate
 from capedjica.privacy.neighbour import Neighbour
 from capedjica.tools.arrays import FloatArray, Scan
 
-# sqrt(2), and room for the rounding of second moments in single precision: with T time points each of the two
-# matrices is off by less than T 2^-24 in norm, 2.0e-3 / 2 for T up to LONGEST_BATCH.
+# sqrt(2), with a margin for the rounding of second moments in single precision: with T time points the error
+# of each of the two matrices is below T 2^-24 in norm, 2.0e-3 / 2 for T up to LONGEST_BATCH.
 PSD_SPREAD: Final = 1.4162
 LONGEST_BATCH: Final = 1 << 14
 _BATCH: Final = 64
 
 
 def pca_query(n_features: int, clip: float = 1.0) -> Query:
-    """Return what is asked of every unit: the svec of its second moment, samples clipped at ``clip``."""
+    """Return the query of a unit's second moment as svec, with samples clipped to ``clip``."""
     least, most = map(math.sqrt, CLIP_RANGE)
     if not least <= validate.positive("clip", clip) <= most:
-        raise InputError(f"clip must lie between {least:.0e} and {most:.0e}, got {clip:g}")
+        raise InputError(f"clip must be between {least:.0e} and {most:.0e}, got {clip:g}")
     return Query("second moments (PCA)", svec_size(n_features), clip * clip, PSD_SPREAD)
 
 
 def subject_moments(subjects: Iterable[Scan], clip: float = 1.0) -> Iterator[FloatArray]:
     """Return the svec of each subject's second moment, one row at a time.
 
-    A `map` and not a generator: it goes on after a subject that fails, so that none changes another's part.
+    This is a `map` and not a generator: it continues after a subject that fails, so that no subject affects
+    the contribution of another.
     """
     return map(partial(_subject_row, clip=clip), subjects)
 
@@ -85,7 +86,7 @@ def _sample_rows(samples: Scan, clip: float) -> FloatArray:
 
 
 def _clipped(samples: Scan, clip: float) -> FloatArray:
-    """Shorten samples to ``clip``; what is not finite stays so, and then its unit counts as zero."""
+    """Clip samples to the norm ``clip``; non-finite samples stay so, and their unit then counts as zero."""
     values = np.asarray(samples, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(values, axis=1, keepdims=True)
@@ -94,7 +95,7 @@ def _clipped(samples: Scan, clip: float) -> FloatArray:
 
 
 def _exact_moments(subject: Scan, clip: float) -> FloatArray:
-    """Return the second moment in double precision, a part of the subject at a time."""
+    """Return the second moment in double precision, processing the subject in parts."""
     moments = np.zeros((subject.shape[1],) * 2)
     with np.errstate(invalid="ignore"):
         for start in range(0, len(subject), LONGEST_BATCH):
@@ -105,27 +106,27 @@ def _exact_moments(subject: Scan, clip: float) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Components(Result):
-    """Orthonormal rows (R, D), the leading one first, each with its largest entry positive."""
+    """Orthonormal rows (R, D), ordered from the leading one, each with its largest entry positive."""
 
     components: FloatArray
     names: tuple[str, ...] = ()
 
     @property
     def maps(self) -> FloatArray | None:
-        """The components; those of named columns are a table instead."""
+        """The components; None for named columns, whose components are a table instead."""
         return None if self.names else self.components
 
     def arrays(self) -> Mapping[str, FloatArray]:
-        """Return the components of named columns; others are the maps."""
+        """Return the components of named columns; otherwise they are the maps."""
         return {"components": self.components} if self.names else {}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return how much of each column is in each component."""
+        """Return the loading of each column on each component."""
         if not self.names:
             return ()
         columns = ("column", *(f"component {number}" for number in range(1, len(self.components) + 1)))
         rows = [(name, *map(float, part)) for name, part in zip(self.names, self.components.T, strict=True)]
-        return (ResultTable("components", "How much of each column is in a component.", columns, rows),)
+        return (ResultTable("components", "Loading of each column on each component.", columns, rows),)
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,14 @@ class PrincipalComponents:
     n_features, n_components : int
         D and R.
     clip : float, optional
-        Largest norm of one sample, which is used as it is; without it every scan is centred and scaled to a
+        Largest norm of a sample, which is then not centred; without it every scan is centred and scaled to a
         largest norm of 1.
     neighbour : {"subject", "sample"}
-        Whether a subject or a time point is a unit.
+        Unit of privacy: a subject or a time point.
     longest : int, optional
-        How many time points of a scan take part; all of them by default.
+        Largest number of time points used of a scan; all by default.
     names : tuple of str
-        Of the columns, where the features are those of a table.
+        Names of the columns, if the features are those of a table.
     """
 
     n_features: int
@@ -155,17 +156,17 @@ class PrincipalComponents:
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question."""
+        """Return the only query."""
         return (Stage(pca_query(self.n_features, 1.0 if self.clip is None else self.clip)),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return the second moment of everybody, or of every sample."""
+        """Return the second moment of every subject, or of every sample."""
         moments = subject_moments if self.neighbour == "subject" else sample_moments
         scans = subjects if self.longest is None else CutScans(subjects, self.longest)
         return partial(_moments, moments, scans, self.clip)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Components:
-        """Ask for the moments."""
+        """Request the moments and compute their leading eigenvectors."""
         basis = leading_subspace(means.mean(0), self.n_components)
         signs = np.sign(basis[np.argmax(np.abs(basis), axis=0), np.arange(self.n_components)])
         return Components((basis * signs).T, self.names)

@@ -1,18 +1,18 @@
-"""How far maps are to be trusted, as a grade and in words: the same wherever maps are shown.
+"""Reliability of maps as a grade and in words, used wherever maps are shown.
 
-The *stability* of a map (:mod:`capedjica.algorithms.ica.maps.networks`) is the correlation that another run
-of the same study, with fresh noise, is predicted to have with it. Its *grade* is
+The *stability* of a map (:mod:`capedjica.algorithms.ica.maps.networks`) is its predicted correlation with
+that of another run of the same study with fresh noise. Its *grade* is
 
 ======  ==================
-good    from 0.9
-fair    from 0.7
-poor    below
+good    0.9 and above
+fair    0.7 and above
+poor    below 0.7
 ======  ==================
 
-Two maps that correlate by r share r^2 of their variance: from 0.9 about four fifths, below 0.7 less than
-half. A poor map is not reliable, and not to be presented as a network. The grade speaks of the noise alone: a
-map can be stable and mean nothing. Maps that start from a template are trivially stable, so what is graded
-there is their difference from it; where that is poor, the map is to be read as the template's.
+Two maps with correlation r share r^2 of their variance: about four fifths at 0.9, less than half below 0.7. A
+poor map is not reliable, and should not be presented as a network. The grade refers only to the noise: a map
+can be stable and yet meaningless. Maps that start from a template are trivially stable, so in that case the
+grade is that of their difference from the template; if it is poor, the map should be read as the template's.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from capedjica.tools.arrays import FloatArray
 from capedjica.tools.text import counted
 
 Grade = Literal["good", "fair", "poor"]
-# The least stability of each grade, best first; below the last a map is poor.
+# Minimum stability of each grade, best first; below the last one a map is poor.
 GRADES: Final[dict[Grade, float]] = {"good": 0.9, "fair": 0.7}
 RELIABLE: Final = GRADES["fair"]
 
 
 def grade(stability: float) -> Grade:
-    """Return the grade of one map; one whose stability is not a number is poor."""
+    """Return the grade of one map; poor if its stability is NaN."""
     return next((name for name, least in GRADES.items() if stability >= least), "poor")
 
 
 def rounded(stability: float) -> str:
-    """Return a stability with two digits, rounded down: what is shown never looks better than its grade."""
-    # Half a millionth more, because 0.7 is a little less than 0.7 in binary.
+    """Return a stability with two digits, rounded down, so that it never looks better than its grade."""
+    # Add half a millionth, because 0.7 is slightly less than 0.7 in binary.
     return f"{math.floor(100 * stability + 5e-7) / 100:.2f}"
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """The reliability of the maps of one analysis, in words.
+    """Reliability of the maps of one analysis, in words.
 
     Attributes
     ----------
     n_maps : int
-        R.
+        Number of maps R.
     stability : array (R,), optional
-        Of each map; None where the method cannot tell.
+        Stability of each map; None if the method cannot predict it.
     noisy : bool
-        Whether noise was added. Without, there is no other noise to predict anything of; maps that are too
-        weak beside others to be found have a stability of 0 all the same.
+        Whether noise was added. Without noise nothing is predicted about another run, but maps that are too
+        weak compared with others to be found still have a stability of 0.
     of_difference : bool
-        Whether it is that of the difference from a template.
+        Whether it is the stability of the difference from a template.
     """
 
     n_maps: int
@@ -67,16 +67,16 @@ class Reliability:
 
     @property
     def grades(self) -> list[Grade] | None:
-        """Of each map; None where they are not known."""
+        """Grade of each map; None if unknown."""
         return None if self.stability is None else [grade(float(value)) for value in self.stability]
 
     def poor(self, index: int) -> bool:
-        """Whether a map is known to be unreliable: it is shown faded. A template's own map is not."""
+        """Return whether a map is known to be unreliable and is shown faded; a template's own map is not."""
         return self.grades is not None and not self.of_difference and self.grades[index] == "poor"
 
     @property
     def n_reliable(self) -> int | None:
-        """How many maps, or differences from a template, are good or fair; None where that is not known."""
+        """Number of maps, or differences from a template, that are good or fair; None if unknown."""
         return None if self.grades is None else self.n_maps - self.grades.count("poor")
 
     @property
@@ -86,12 +86,12 @@ class Reliability:
 
     @property
     def known(self) -> bool:
-        """Whether there is something to say of other noise."""
+        """Whether a statement about another run with fresh noise is possible."""
         return self.noisy and self.stability is not None
 
     @property
     def banner(self) -> str:
-        """What is said before anything else is shown; empty where there is nothing to warn of."""
+        """Warning shown before the maps; empty if there is nothing to warn about."""
         if self.stability is None:
             return _UNKNOWN if self.noisy else ""
         if self.of_difference:
@@ -100,13 +100,13 @@ class Reliability:
         if not poor:
             return ""
         if len(poor) == 1:
-            which = f"map {poor[0]} of {self.n_maps} is not to be presented as a network"
+            which = f"map {poor[0]} of {self.n_maps} should not be presented as a network"
         elif len(poor) == self.n_maps:
-            which = f"none of the {self.n_maps} maps is to be presented as a network"
+            which = f"none of the {self.n_maps} maps should be presented as a network"
         else:
             listed = f"{', '.join(map(str, poor[:-1]))} and {poor[-1]}"
-            which = f"maps {listed} of {self.n_maps} are not to be presented as networks"
-        why = "noise may have made what is seen" if self.noisy else "too weak beside others to be found"
+            which = f"maps {listed} of {self.n_maps} should not be presented as networks"
+        why = "the pattern may be noise" if self.noisy else "too weak compared with others to be found"
         return f"Not reliable: {which} ({why})."
 
     @property
@@ -120,7 +120,7 @@ class Reliability:
 
     @property
     def headline(self) -> str:
-        """What was found, in few words: maps are networks where all of them are reliable, or may be."""
+        """Short description of the result: maps are called networks if all are, or may be, reliable."""
         if self.networks:
             return counted(self.n_maps, "network")
         reliable = {0: "none", 1: "one"}.get(self.n_reliable or 0, str(self.n_reliable))
@@ -128,7 +128,7 @@ class Reliability:
 
     @property
     def prediction(self) -> str:
-        """What another run is predicted to show; empty where no noise was added, or nothing is known."""
+        """Predicted agreement with another run; empty if no noise was added or nothing is known."""
         if not self.noisy or self.stability is None:
             return ""
         grades, worst = [grade(float(value)) for value in self.stability], int(np.argmin(self.stability))
@@ -141,7 +141,7 @@ class Reliability:
         )
 
     def mark(self, index: int) -> str:
-        """Return the few words beside one map; empty where there is nothing to say."""
+        """Return a short label for one map; empty if nothing is known."""
         if self.stability is None or not (self.noisy or self.poor(index)):
             return ""
         value = float(self.stability[index])
@@ -150,5 +150,5 @@ class Reliability:
 
 
 _UNKNOWN: Final = (
-    "How reliable these maps are is not known: this method cannot tell what the noise has changed in them."
+    "The reliability of these maps is unknown: this method cannot determine how the noise has changed them."
 )

@@ -1,7 +1,7 @@
-"""Several analyses one after the other under one budget: an analysis made of analyses.
+"""Several analyses run in sequence under one budget, as a single analysis.
 
-Each may use what those before it published (``following``), and each has its part of the budget, so that the
-whole is one contract, one approval and one total, to which every release adds.
+Each may use the results published by those before it (``following``), and each has its share of the budget.
+There is thus one contract, one approval and one total cost, to which every release adds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from capedjica.tools.arrays import FloatArray, Scan
 
 @dataclass(frozen=True, eq=False)
 class Results(Result):
-    """What each analysis found, by its name."""
+    """Result of each analysis, by name."""
 
     by_name: dict[str, Result] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One of several analyses: its name, its part of the budget (of mu^2), and itself."""
+    """One of several analyses: its name, its share of the budget (of mu^2), and the analysis."""
 
     name: str
     share: float
@@ -35,12 +35,12 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class InSequence:
-    """Analyses one after the other, whose shares add up to 1."""
+    """Analyses run in sequence, whose shares add up to 1."""
 
     steps: tuple[Step, ...]
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return everything that may be asked, labelled with the names of the analyses."""
+        """Return all possible queries, labelled with the names of the analyses."""
         return tuple(
             Stage(
                 replace(stage.query, label=f"{step.name}: {stage.query.label}"),
@@ -53,12 +53,12 @@ class InSequence:
 
     @cached_property
     def ranges(self) -> tuple[range, ...]:
-        """The numbers of each analysis' stages."""
+        """Stage numbers of each analysis."""
         ends = list(accumulate(len(step.analysis.stages()) for step in self.steps))
         return tuple(range(first, end) for first, end in zip([0, *ends], ends, strict=False))
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return what a site computes, of whichever analysis a stage is."""
+        """Return the statistics of a site, for the analysis to which a stage belongs."""
         sites = [step.analysis.site(subjects) for step in self.steps]
 
         def statistics(stage: int, published: bytes, state: bytes) -> Iterable[Scan]:
@@ -70,7 +70,7 @@ class InSequence:
         return statistics
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Results:
-        """Run one after the other."""
+        """Run the analyses in sequence."""
         found: dict[str, Result] = {}
         for step, own in zip(self.steps, self.ranges, strict=True):
             following = getattr(step.analysis, "following", None)
@@ -82,7 +82,7 @@ class InSequence:
 
 
 class Part:
-    """The means of one analysis among several, numbered as if it were alone."""
+    """The means of one analysis among several, numbered as if it were the only one."""
 
     def __init__(self, means: Means, stages: range) -> None:
         self._means, self._stages = means, stages
@@ -99,5 +99,5 @@ class Part:
 
 
 def part_of(released: Sequence[ReleasedMean], stages: range) -> list[ReleasedMean]:
-    """Return the means of some stages, numbered as if there were no others."""
+    """Return the means of some stages, numbered as if they were the only ones."""
     return [replace(one, stage=one.stage - stages.start) for one in released if one.stage in stages]

@@ -1,4 +1,4 @@
-"""Public state as bytes: named arrays of numbers, read strictly."""
+"""Serialization of public state: named arrays of numbers, parsed strictly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decoder = msgspec.msgpack.Decoder(dict[str, _Array])
 
 
 def pack(**arrays: ArrayLike) -> bytes:
-    """Return arrays of numbers as bytes, in double precision."""
+    """Serialize arrays of numbers in double precision."""
     plain = {name: np.asarray(array, dtype="<f8") for name, array in arrays.items()}
     return msgspec.msgpack.encode(
         {name: _Array(array.shape, array.tobytes()) for name, array in plain.items()}
@@ -27,24 +27,24 @@ def pack(**arrays: ArrayLike) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, FloatArray]:
-    """Return the arrays in bytes from elsewhere; anything but what :func:`pack` writes is a ProtocolError."""
+    """Parse arrays from untrusted bytes; anything but the output of :func:`pack` is a ProtocolError."""
     try:
         arrays = {
             name: np.frombuffer(array.values, dtype="<f8").reshape(array.shape)
             for name, array in _decoder.decode(data).items()
         }
-        # One state has one spelling, so that equal states have equal hashes.
+        # The encoding is canonical, so that equal states have equal hashes.
         if pack(**arrays) != data:
-            raise ValueError("another spelling")
+            raise ValueError("not the canonical encoding")
     except (ValueError, RecursionError):
-        raise ProtocolError(f"a public state of {len(data)} bytes cannot be read") from None
+        raise ProtocolError(f"a public state of {len(data)} bytes is malformed") from None
     return arrays
 
 
 def read_arrays(data: bytes, **shapes: tuple[int, ...]) -> dict[str, FloatArray]:
-    """Return the arrays of a public state, which must be those named, with those shapes, and no others."""
+    """Return the arrays of a public state, which must have exactly the given names and shapes."""
     arrays = unpack(data)
     if {name: array.shape for name, array in arrays.items()} != shapes:
         wanted = ", ".join(f"'{name}' of shape {shape}" for name, shape in shapes.items())
-        raise ProtocolError(f"the public state must hold {wanted} and nothing else")
+        raise ProtocolError(f"the public state must contain {wanted} and nothing else")
     return arrays

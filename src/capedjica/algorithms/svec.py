@@ -1,8 +1,8 @@
-r"""Symmetric matrices as vectors of the same length: ``svec``, an isometry.
+r"""Isometric representation of symmetric matrices as vectors (``svec``).
 
-Off-diagonal entries appear twice in a matrix and once in the vector, so they are multiplied by sqrt(2):
-:math:`\|A\|_F = \|\mathrm{svec}(A)\|`. Noise of equal variance on the vector is noise of that variance on the
-diagonal and of half of it off the diagonal.
+Off-diagonal entries occur twice in a matrix and once in the vector, so they are multiplied by sqrt(2):
+:math:`\|A\|_F = \|\mathrm{svec}(A)\|`. Noise of variance v on every entry of the vector has
+variance v on the diagonal of the matrix and v/2 off the diagonal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def svec_size(size: int) -> int:
 
 
 def svec(matrix: Scan) -> FloatArray:
-    """Return the upper triangle row by row, off-diagonals times sqrt(2)."""
+    """Return the upper triangle row by row, with off-diagonal entries multiplied by sqrt(2)."""
     places, factors = _layout(len(matrix))
     return matrix.reshape(-1)[places] * factors
 
@@ -32,7 +32,7 @@ def unsvec(vector: Scan) -> FloatArray:
     """Return the symmetric matrix of a vector; the inverse of :func:`svec`."""
     size = (math.isqrt(8 * len(vector) + 1) - 1) // 2
     if svec_size(size) != len(vector):
-        raise InputError(f"no symmetric matrix has {len(vector)} distinct entries")
+        raise InputError(f"vector must have D(D+1)/2 entries for some D, got {len(vector)}")
     places, factors = _layout(size)
     matrix = np.zeros(size * size)
     matrix[places] = vector / factors
@@ -42,6 +42,6 @@ def unsvec(vector: Scan) -> FloatArray:
 
 @lru_cache(maxsize=4)
 def _layout(size: int) -> tuple[NDArray[np.intp], FloatArray]:
-    """Where the entries of the upper triangle stand in a (D, D) matrix, and their factors."""
+    """Return the positions of the upper triangle in a (D, D) matrix, and their factors."""
     rows, columns = np.triu_indices(size)
     return rows * size + columns, np.where(rows == columns, 1.0, math.sqrt(2))

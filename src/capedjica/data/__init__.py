@@ -1,4 +1,4 @@
-"""Scans in: where a site's subjects come from."""
+"""Reading, validation and simulation of fMRI data and participant tables."""
 
 from capedjica.data.features import FeatureTable, open_features
 from capedjica.data.layouts import find_people

@@ -1,11 +1,12 @@
-"""Series that were extracted once: kept at the site, for the site's own user, and gone after a purge.
+"""Cache of extracted time series at a site, readable only by its owner.
 
-An entry's name is a hash of what it was made from: the features, and the path, size and time of change of
-every file that has a say in it. So a file that changed has no entry, and an entry is never out of date. Every
-entry ends with a hash of its content; one that was damaged is made again.
+The name of an entry is a hash of everything from which it was computed: the features, and the path, size and
+modification time of every file involved. A modified file therefore has no entry, and an entry is never out of
+date. Every entry ends with a hash of its content; a damaged entry is computed again.
 
-Whoever changes whose series may be kept begins a new edition. A process that knows nothing of it yet goes on
-writing entries of the one before, whenever and however it ends; they are removed when the new one is opened.
+When the set of participants whose series may be cached changes, a new edition begins. A process that does not
+know of it yet continues to write entries of the previous edition, whenever and however it ends; they are
+removed when the new edition is opened.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ _DIGEST_SIZE: Final = 32
 
 
 class SeriesCache:
-    """Extracted series in a folder that only its owner can open.
+    """Extracted time series in a folder that only its owner can open.
 
     Parameters
     ----------
     folder : Path
-        Made when the first entry is kept.
+        Created when the first entry is stored.
     edition : str, optional
-        With which every name begins: 16 hexadecimal digits, others for other people.
+        Prefix of every name: 16 hexadecimal digits that depend on the set of participants.
     """
 
     def __init__(self, folder: Path, edition: str = "") -> None:
@@ -46,20 +47,20 @@ class SeriesCache:
         self._prefix = f"{edition}-" if edition else ""
 
     def series(self, features: Features, recording: Recording) -> Scan:
-        """Return the series of a recording, extracted unless it is kept; raise whatever extraction raises."""
+        """Return the cached or newly extracted series of a recording; raise whatever extraction raises."""
         if features.key is None:
             return features.series(recording)
         path = self.folder / f"{self._prefix}{_name(features.key, recording)}.npy"
         kept = _read(path)
         if kept is None:
             kept = features.series(recording)
-            # Nothing depends on an entry: where there is no room for it, the series is extracted again.
+            # Nothing depends on an entry: if it cannot be stored, the series is extracted again.
             with suppress(OSError):
                 self._write(path, kept)
         return kept
 
     def _write(self, path: Path, series: Scan) -> None:
-        """Write an entry, whole or not at all, that nobody else can read from its first byte on."""
+        """Write an entry atomically, with permissions that never let other users read it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         buffer = io.BytesIO()
@@ -68,14 +69,14 @@ class SeriesCache:
         write_whole(path, content + hashlib.sha256(content).digest(), mode=0o600)
 
     def purge(self) -> int:
-        """Remove every entry, and the folder if nothing else is in it; return how many there were."""
+        """Remove every entry, and the folder if it is then empty; return the number of entries removed."""
         removed = self._remove(lambda _: True)
         with suppress(OSError):
             self.folder.rmdir()
         return removed
 
     def purge_other_editions(self) -> int:
-        """Remove every entry of another edition, unfinished ones too; return how many there were."""
+        """Remove all entries of other editions, including unfinished ones; return the number removed."""
         own = (self._prefix, f".{self._prefix}")
         return self._remove(lambda name: not name.startswith(own))
 
@@ -104,7 +105,7 @@ def _name(key: bytes, recording: Recording) -> str:
 
 
 def _state(path: Path) -> str:
-    """Return what changes when a file does."""
+    """Return a string that changes whenever a file does."""
     try:
         status = path.stat()
     except OSError:
@@ -113,7 +114,7 @@ def _state(path: Path) -> str:
 
 
 def _read(path: Path) -> Scan | None:
-    """Return an entry, None where there is none or it was damaged."""
+    """Return an entry, or None if it does not exist or is damaged."""
     try:
         content = memoryview(path.read_bytes())
         numbers, digest = content[:-_DIGEST_SIZE], content[-_DIGEST_SIZE:]

@@ -1,4 +1,4 @@
-"""Tables of region time series taken as they are: every column is a feature."""
+"""Columns of time-series tables as features."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table or an array.
+    """Columns of a table or array, each of which is a feature.
 
     Attributes
     ----------
     n_features : int
-        D, columns that every file must have.
+        Number of columns D required in every file.
     detrend, standardize : bool
-        Take out a line; divide every column by its standard deviation.
+        Remove a linear trend from every column; divide it by its standard deviation.
     """
 
     n_features: int
@@ -36,15 +36,15 @@ class Columns:
 
     @property
     def basis(self) -> None:
-        """Columns have no places, so nothing is known to be smooth."""
+        """None: columns have no spatial positions, so there is no smooth basis."""
 
     @property
     def key(self) -> None:
-        """A table is read as quickly as what would be kept of it."""
+        """None: caching a table would not be faster than reading it."""
 
     def series(self, recording: Recording) -> Scan:
-        """Return the numbers of a file; raise whatever comes when it cannot be used."""
-        # The rows of a table of people look like time points, and everybody's would be this person's.
+        """Return the numbers of a file; any exception means that it cannot be used."""
+        # Rows of a participant table look like time points: all participants would be read as this one.
         if recording.row is not None:
             raise ValueError("a row, not a scan")
         scan = read_scan(recording.path, self.n_features)
@@ -54,30 +54,30 @@ class Columns:
         return _standardised(scan) if self.standardize else scan
 
     def problems(self, recording: Recording) -> list[Problem]:
-        """Return why a file cannot be used."""
+        """Return the reasons why a file cannot be used."""
         if recording.row is not None:
-            return [Problem(recording.path, "a table with a row per person", "a scan of each person")]
+            return [Problem(recording.path, "a table with a row per participant", "one scan per participant")]
         return scan_problems(recording.path, self.n_features)
 
     def layout(self, recording: Recording) -> str:
-        """Return nothing: columns are not on a grid."""
+        """Return an empty string: columns are not on a grid."""
         return ""
 
     def image(self, maps: FloatArray) -> Nifti1Image | None:
-        """Return None: columns have no places of their own."""
+        """Return None: columns have no spatial positions."""
         return None
 
 
 @dataclass(frozen=True)
 class RegionColumns(Columns):
-    """The columns of a table, of which it is known where they are: regions of an atlas, in its order.
+    """Columns of a table that correspond to the regions of an atlas, in its order.
 
-    Scans are read as any table is; the atlas only gives places to what was found.
+    Scans are read like any table; the atlas only provides the positions for results.
 
     Attributes
     ----------
     regions : ImageFeatures
-        The regions, one for each column: labels in the order of their numbers, or maps.
+        The regions, one for each column: labels in increasing order, or maps.
     """
 
     regions: ImageFeatures = field(kw_only=True)
@@ -85,8 +85,8 @@ class RegionColumns(Columns):
     def __post_init__(self) -> None:
         if self.regions.n_features != self.n_features:
             raise InputError(
-                f"features.n_features is {self.n_features}; the atlas has {self.regions.n_features} regions: "
-                "every column of the tables must be one of its regions"
+                f"features.n_features is {self.n_features}, but the atlas has {self.regions.n_features} "
+                "regions; every column of the tables must be one of its regions"
             )
 
     def image(self, maps: FloatArray) -> Nifti1Image:
@@ -94,12 +94,12 @@ class RegionColumns(Columns):
         return self.regions.image(maps)
 
     def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
-        """Return what a 4-D image of maps is in the regions, (R, D)."""
+        """Return the values of a 4-D image of maps in the regions, (R, D)."""
         return self.regions.of_maps(image, nearest)
 
 
 def _without_line(scan: Scan) -> Scan:
-    """Return columns without their means and slopes over time; one that never changes is zero."""
+    """Return columns with their means and linear trends removed; a constant column becomes zero."""
     time = np.arange(len(scan), dtype=scan.dtype) - (len(scan) - 1) / 2
     centred = _centred(scan)
     slopes = time @ centred / max(1.0, float(time @ time))
@@ -107,7 +107,7 @@ def _without_line(scan: Scan) -> Scan:
 
 
 def _standardised(scan: Scan) -> Scan:
-    """Return columns of mean 0 and variance 1 over time; one that never changes is zero."""
+    """Return columns with mean 0 and variance 1 over time; a constant column becomes zero."""
     centred = _centred(scan)
     scale = np.sqrt(np.sum(centred**2, axis=0) / max(1, len(scan) - 1))
     scaled: Scan = np.divide(centred, scale, out=np.zeros_like(centred), where=scale > 0)
@@ -117,6 +117,6 @@ def _standardised(scan: Scan) -> Scan:
 def _centred(scan: Scan) -> Scan:
     if not len(scan):
         return scan
-    # The mean of equal numbers is rounded, and what is left of a constant would be scaled up to noise.
+    # The mean of equal numbers is rounded, and scaling would amplify the remainder of a constant to noise.
     constant = scan.min(axis=0) == scan.max(axis=0)
     return np.where(constant, scan.dtype.type(0), scan - scan.mean(axis=0))

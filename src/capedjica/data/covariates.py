@@ -1,7 +1,7 @@
-"""Covariates of a person: their row of ``participants.tsv``, and how far they moved in the scanner.
+"""Covariates of a participant: the row of ``participants.tsv``, and head motion in the scanner.
 
-A row is read as :mod:`capedjica.data.participant_table` reads one, and travels with the participant. A
-participant without a usable row has no covariates; the site is told before a run, and nobody during it.
+A row is read as in :mod:`capedjica.data.participant_table`, and is passed along with the participant. A
+participant without a usable row has no covariates; only the site is informed, before the run starts.
 Motion is the mean framewise displacement (mm) over all volumes of all recordings, from fMRIPrep's tables of
 confounds.
 """
@@ -22,13 +22,13 @@ from capedjica.data.timeseries import is_number
 PARTICIPANTS: Final = "participants.tsv"
 DISPLACEMENT: Final = "framewise_displacement"
 MOTION: Final = "mean_fd"
-"""What mean framewise displacement is called among the covariates."""
+"""Name of the mean framewise displacement among the covariates."""
 
 Covariates = Mapping[str, str | float]
 
 
 def with_rows(people: Iterable[Person], folder: Path) -> tuple[Person, ...]:
-    """Return people with their rows: of the table that they are read from, or of ``participants.tsv``."""
+    """Return participants with their rows, from the table that holds their data or ``participants.tsv``."""
     return tuple(replace(person, covariates=_row(person, folder)) for person in people)
 
 
@@ -38,9 +38,9 @@ def _row(person: Person, folder: Path) -> Recording:
 
 
 def covariates_of(person: Person, motion: bool = False) -> Covariates:
-    """Return the cells of a person's row by the names of the columns, and their motion if asked for.
+    """Return the cells of a participant's row by column name, and motion if ``motion``.
 
-    Never fails: what cannot be had is not there.
+    This never fails: unavailable covariates are omitted.
     """
     try:
         cells: dict[str, str | float] = {}
@@ -49,16 +49,16 @@ def covariates_of(person: Person, motion: bool = False) -> Covariates:
         displacement = mean_displacement(person) if motion else None
         return cells if displacement is None else cells | {MOTION: displacement}
     except Exception:
-        # Why it failed may depend on data, and whoever asks may send on what an exception says.
+        # The reason for the failure may depend on data, and the caller might forward an exception message.
         # defence: covariates-fail-alone
         return {}
 
 
 def covariate_problems(person: Person, columns: Iterable[str], motion: bool = False) -> Iterator[Problem]:
-    """Say why a person's covariates cannot be had, for the site to read before anything is spent."""
+    """Yield the reasons why a participant's covariates are unavailable, for the site to read before a run."""
     if motion and mean_displacement(person) is None:
         where = next((one.confounds or one.path for one in person.recordings), Path(person.name))
-        expected = f"a table of confounds with {DISPLACEMENT}; without it a person's outcome counts as zero"
+        expected = f"a table of confounds with {DISPLACEMENT}; without it the participant counts as zero"
         yield Problem(where, f"no motion of {person.name}", expected, fatal=False, alike=expected)
     if person.covariates is None:
         return
@@ -72,13 +72,13 @@ def covariate_problems(person: Person, columns: Iterable[str], motion: bool = Fa
         if len(table.columns.get(column, ())) != 1:
             found = f"{len(table.columns.get(column, ())) or 'no'} columns {quoted_columns([column])} among "
             found += quoted_columns([*table.columns])
-            yield Problem(path, found, "each column that the study compares people by, once", alike=found)
+            yield Problem(path, found, "each covariate of the study, as one column", alike=found)
     if problem is not None and not cells:
         yield replace(problem, fatal=False, expected=f"{problem.expected}; without it they count as zero")
 
 
 def mean_displacement(person: Person) -> float | None:
-    """Return the mean framewise displacement of a person (mm); None where no table of confounds says it."""
+    """Return the mean framewise displacement (mm), or None if no table of confounds contains it."""
     values = [
         value
         for recording in person.recordings
@@ -89,7 +89,7 @@ def mean_displacement(person: Person) -> float | None:
 
 
 def _displacements(path: Path) -> list[float]:
-    """Return the displacement before each volume but the first, which has none."""
+    """Return the displacement before each volume except the first, which has none."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             cells = [row.get(DISPLACEMENT) or "" for row in csv.DictReader(file, delimiter="\t")]

@@ -1,4 +1,4 @@
-"""The table ``[features]`` of a study: what every site makes of a recording, from public files alone."""
+"""The ``[features]`` table of a study: features computed from each recording, using public files only."""
 
 from __future__ import annotations
 
@@ -25,69 +25,69 @@ from capedjica.privacy import validate
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-# Beyond these, a number is a slip of the keyboard, or asks for more memory than there is.
+# Numbers outside these limits are typing errors, or would need more memory than available.
 Side = Annotated[float, msgspec.Meta(ge=1, le=50)]
 Width = Annotated[float, msgspec.Meta(gt=0, le=100)]
 Frequency = Annotated[float, msgspec.Meta(gt=0, le=100)]
-# No study has more of anything that is counted.
+# Upper limit for all counts.
 MOST: Final = 10**9
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
-# A brain in voxels of 3 mm has 70,000, and the smooth maps of the basis need no finer ones.
+# A brain has 70,000 voxels of 3 mm, and the smooth maps of the basis do not need a finer resolution.
 MOST_VOXELS: Final = 100_000
 
-# Of nilearn's strategies, those that clean fMRIPrep's ordinary images.
+# Those of nilearn's strategies that apply to standard fMRIPrep images.
 CONFOUNDS: Final = ("motion", "high_pass", "wm_csf", "global_signal", "compcor", "scrub")
-# Why no mask is ever computed from scans.
+# Reason why masks are never computed from scans.
 ACROSS_PEOPLE: Final = (
-    "a mask that is computed from people's images is a statistic across people, which no release pays for: "
-    "give a public image, nilearn.datasets.load_mni152_brain_mask for example"
+    "a mask computed from participants' images is a statistic across participants, which is charged to no "
+    "release; give a public image, for example nilearn.datasets.load_mni152_brain_mask"
 )
-# By these names nilearn's maskers are told to compute one.
+# Names by which nilearn's maskers are instructed to compute a mask.
 _COMPUTED_MASKS: Final = ("background", "epi", "whole-brain-template", "gm-template", "wm-template")
-# Columns of a table have no places, no neighbours, and no clock.
+# Columns of a table have no spatial positions, neighbours or sampling times.
 _IMAGES_ONLY: Final = (
     "atlas", "mask", "voxel_size", "space", "smoothing_fwhm", "low_pass", "high_pass", "confounds",
 )  # fmt: skip
-# A row has no course of time.
+# A row has no time dimension.
 _SCANS_ONLY: Final = (*_IMAGES_ONLY, "detrend", "standardize", "scan_length", "image_shape")
 
 
 class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What the features are.
+    """Definition of the features of a study.
 
     Attributes
     ----------
     kind : {"columns", "atlas", "voxels", "table"}
-        The columns of tables as they are; regions of an atlas; voxels of a mask; columns of one table that
-        has a row per person.
+        Columns of time-series tables; regions of an atlas; voxels of a mask; or columns of one table that has
+        a row per participant.
     atlas, atlas_sha256 : str, optional
-        The image of the regions, labels (3-D) or maps (4-D), in a path relative to the study.toml, and its
-        hash. For kind "columns" it says where the columns are, one region each: results then have places.
+        Image of the regions, labels (3-D) or maps (4-D), as a path relative to the study.toml, and its hash.
+        For kind "columns", its regions are the columns in order, so that results have spatial positions.
     mask, mask_sha256 : str, optional
-        The image of the mask; without it that of the MNI152 template which nilearn brings along.
+        Mask image; by default that of the MNI152 template distributed with nilearn.
     voxel_size : float, optional
         Side of the voxels in mm, for kind "voxels".
     space : str, optional
-        The template space that BIDS derivatives must be in.
+        Template space required of BIDS derivatives.
     smoothing_fwhm : float, optional
-        In mm.
+        Full width at half maximum of the smoothing, in mm.
     detrend, standardize : bool
-        Take out a line; divide every feature by its standard deviation.
+        Remove a linear trend from every feature; divide it by its standard deviation.
     low_pass, high_pass : float, optional
-        In Hz; they need the repetition time of every recording.
+        Cut-off frequencies in Hz; they require the repetition time of every recording.
     confounds : list of str
         Strategies of :func:`nilearn.interfaces.fmriprep.load_confounds`.
     n_features : int, optional
-        How many features there are: columns, regions or voxels.
+        Number of features: columns, regions or voxels.
     scan_length : int, optional
-        Time points of a typical scan, as planned.
+        Planned number of time points of a typical scan.
     image_shape : pair of int, optional
-        Height and width, where columns are the pixels of an image.
+        Height and width, if the columns are the pixels of an image.
     columns : list of str
         Names of the columns, in order, for kind "table".
     """
 
-    # Keys of files beside the study.toml, each with its hash under the same name and "_sha256".
+    # Keys of files next to the study.toml; the hash of each is under the same name with "_sha256".
     public_keys: ClassVar[tuple[str, ...]] = ("atlas", "mask")
 
     kind: Literal["columns", "atlas", "voxels", "table"] = "columns"
@@ -110,7 +110,7 @@ class FeatureTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_o
 
 
 def feature_problems(table: FeatureTable) -> list[str]:
-    """Return which settings do not go together; no file is looked at."""
+    """Return incompatible settings, without reading any file."""
     if table.kind == "table":
         return [*_row_problems(table)]
     return [*_kind_problems(table), *_cleaning_problems(table)]
@@ -119,39 +119,39 @@ def feature_problems(table: FeatureTable) -> list[str]:
 def _row_problems(table: FeatureTable) -> Iterator[str]:
     for name in _SCANS_ONLY:
         if getattr(table, name):
-            yield f"features.{name} is for scans; features.kind is 'table'"
+            yield f"features.{name} is only for scans; features.kind is 'table'"
     if not table.columns:
-        yield "features.columns must name the columns that are analysed, since features.kind is 'table'"
+        yield "features.columns must name the columns to analyse, because features.kind is 'table'"
     for name, times in Counter(table.columns).items():
         if not name.strip() or name != name.strip() or not name.isprintable():
-            yield f"features.columns must be names in one printed line, got {name!r}"
+            yield f"features.columns must be printable names on one line, got {name!r}"
         elif name == PARTICIPANT:
-            yield f"features.columns must be columns of numbers; {PARTICIPANT} says who somebody is"
+            yield f"features.columns must be numeric columns; {PARTICIPANT} identifies participants"
         elif times > 1:
             yield f"features.columns must name each column once, got {name!r} {times} times"
 
 
 def _kind_problems(table: FeatureTable) -> Iterator[str]:
     if table.columns:
-        yield f"features.columns is for kind 'table'; features.kind is {table.kind!r}"
+        yield f"features.columns is only for kind 'table'; features.kind is {table.kind!r}"
     if table.kind == "columns":
         for name in _IMAGES_ONLY:
             if name != "atlas" and getattr(table, name):
-                yield f"features.{name} is for images; features.kind is 'columns'"
+                yield f"features.{name} is only for images; features.kind is 'columns'"
         if table.atlas is not None and table.image_shape is not None:
-            yield "features.atlas is for columns that are regions; with features.image_shape they are pixels"
+            yield "features.atlas is only for columns that are regions; image_shape makes them pixels"
     elif table.kind == "atlas":
         if table.atlas is None:
-            yield "features.atlas must name the image of the regions, since features.kind is 'atlas'"
+            yield "features.atlas must name the image of the regions, because features.kind is 'atlas'"
         if table.voxel_size is not None:
-            yield "features.voxel_size is for kind 'voxels'; features.kind is 'atlas'"
+            yield "features.voxel_size is only for kind 'voxels'; features.kind is 'atlas'"
     else:
         if table.atlas is not None:
-            yield "features.atlas is for kind 'atlas'; features.kind is 'voxels'"
+            yield "features.atlas is only for kind 'atlas'; features.kind is 'voxels'"
         if table.mask is None and table.voxel_size is None:
-            yield "features.voxel_size must be given, in mm, where features.mask is not"
+            yield "features.voxel_size must be given, in mm, if features.mask is not"
     if table.mask in _COMPUTED_MASKS:
-        yield f"features.mask must be the name of a file, got {table.mask!r}; {ACROSS_PEOPLE}"
+        yield f"features.mask must be a file name, got {table.mask!r}; {ACROSS_PEOPLE}"
 
 
 def _cleaning_problems(table: FeatureTable) -> Iterator[str]:
@@ -159,29 +159,29 @@ def _cleaning_problems(table: FeatureTable) -> Iterator[str]:
         yield f"features.high_pass ({table.high_pass}) must be below features.low_pass ({table.low_pass})"
     for name in table.confounds:
         if name not in CONFOUNDS:
-            yield f"features.confounds must be some of {', '.join(CONFOUNDS)}; got {name!r}"
+            yield f"features.confounds must be among {', '.join(CONFOUNDS)}; got {name!r}"
     if "compcor" in table.confounds and "high_pass" not in table.confounds:
-        yield "features.confounds: 'compcor' needs 'high_pass' beside it"
+        yield "features.confounds: 'compcor' also requires 'high_pass'"
 
 
 def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_features: int | None) -> Features:
-    """Return the features of a study; refuse public files that are not what the study says.
+    """Return the features of a study; reject public files that differ from those of the study.
 
     Parameters
     ----------
     table : FeatureTable
-        What the study says.
+        The ``[features]`` table of the study.
     folder : path
-        That of the study.toml.
+        Folder of the study.toml.
     n_features : int, optional
-        What the study says of their number; needed for columns, which no public file counts.
+        Number of features according to the study; required for columns, which no public file counts.
     """
     found = feature_problems(table)
     if found:
         raise InputError(found[0])
     if table.kind == "columns":
         if n_features is None:
-            raise InputError("n_features must be given: columns of tables are counted by nothing else")
+            raise InputError("n_features must be given: no public file determines the number of columns")
         return _open_columns(table, Path(folder), validate.count("n_features", n_features))
     rows = table.kind == "table"
     features = PersonRows(table.columns) if rows else _open_images(table, Path(folder))
@@ -191,7 +191,7 @@ def open_features(table: FeatureTable, folder: str | os.PathLike[str], n_feature
             "voxels": "the mask has {} voxels",
             "table": "features.columns names {}",
         }[table.kind]
-        raise InputError(f"features.n_features is {n_features}; {made.format(features.n_features)}")
+        raise InputError(f"features.n_features is {n_features}, but {made.format(features.n_features)}")
     return features
 
 
@@ -203,13 +203,13 @@ def _open_columns(table: FeatureTable, folder: Path, n_features: int) -> Columns
 
 
 def with_regions(columns: Columns, atlas: PublicImage) -> RegionColumns:
-    """Return columns of which an atlas says where they are; refuse one with another number of regions."""
+    """Return columns located by the regions of an atlas; their numbers must be equal."""
     regions = image_features(FeatureTable(kind="atlas"), atlas, None)
     return RegionColumns(columns.n_features, columns.detrend, columns.standardize, regions=regions)
 
 
 def count_features(table: FeatureTable, folder: str | os.PathLike[str]) -> int:
-    """Return how many features the atlas, the mask or the named columns of a study make."""
+    """Return the number of features defined by the atlas, the mask or the named columns of a study."""
     return open_features(table, folder, None).n_features
 
 
@@ -220,7 +220,7 @@ def _open_images(table: FeatureTable, folder: Path) -> ImageFeatures:
 
 
 def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> ImageFeatures:
-    """Return the features that public images make; where there is an atlas, the mask cuts its regions."""
+    """Return the features defined by public images; with an atlas, the mask restricts its regions."""
     key = _key(table, atlas, mask)
     if atlas is None:
         return Voxels(_voxels(mask, table.voxel_size), table, key)
@@ -229,9 +229,9 @@ def image_features(table: FeatureTable, atlas: PublicImage | None, mask: PublicI
 
 
 def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | None) -> bytes:
-    """Return a hash of the settings and of the content of the public files, wherever these are."""
+    """Return a hash of the settings and of the content of the public files, independent of their paths."""
     plain = msgspec.to_builtins(table)
-    # What was said later, and makes no difference to a series.
+    # Settings that were added later and do not affect a series.
     for name in ("n_features", "scan_length", "image_shape", "columns"):
         del plain[name]
     for name, public in (("atlas", atlas), ("mask", mask)):
@@ -245,19 +245,19 @@ def _key(table: FeatureTable, atlas: PublicImage | None, mask: PublicImage | Non
 
 @dataclass(frozen=True)
 class PublicImage:
-    """An image that everybody may know, and its hash."""
+    """A public image and its hash."""
 
     image: Nifti1Image
     sha256: str
 
 
 def read_public(path: Path, what: str, expected: str | None = None) -> PublicImage:
-    """Read an atlas or a mask; refuse another file than the one with the hash that is expected."""
+    """Read an atlas or a mask; reject a file whose hash differs from the expected one."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}; expected an image") from None
     check_digest(path, what, digest, expected)
     import nibabel
 
@@ -266,21 +266,20 @@ def read_public(path: Path, what: str, expected: str | None = None) -> PublicIma
     except InputError:
         raise
     except Exception:
-        raise InputError(f"{what} {path} is not an image that can be read") from None
+        raise InputError(f"{what} {path} is not a readable image") from None
 
 
 def check_digest(path: Path, what: str, digest: str, expected: str | None) -> None:
-    """Refuse a public file that has another SHA-256 than is expected, if one is."""
+    """Reject a public file whose SHA-256 differs from the expected one, if any."""
     # defence: hash-of-public-files
     if expected is not None and digest != expected.lower():
         raise InputError(
-            f"{what} {path} is not the file that the study means: its SHA-256 is {digest}, "
-            f"the study says {expected}"
+            f"{what} {path} is not the file of the study: its SHA-256 is {digest}, expected {expected}"
         )
 
 
 def public_image(image: Nifti1Image, what: str) -> PublicImage:
-    """Take an atlas or a mask that is in memory."""
+    """Return an atlas or a mask given as an image in memory."""
     checked = _checked(image, what)
     digest = hashlib.sha256(checked.affine.tobytes())
     digest.update(np.ascontiguousarray(checked.dataobj).tobytes())
@@ -290,12 +289,12 @@ def public_image(image: Nifti1Image, what: str) -> PublicImage:
 def _checked(image: Any, what: str) -> Nifti1Image:
     values = np.asanyarray(image.dataobj)
     if values.dtype.kind not in "fiu" or not np.isfinite(values).all():
-        raise InputError(f"{what} must hold finite numbers alone")
+        raise InputError(f"{what} must contain only finite numbers")
     return new_image(values, image.affine)
 
 
 def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
-    """Return the mask of the voxels, that of the MNI152 template where none is given."""
+    """Return the mask of the voxels, by default that of the MNI152 template."""
     if given is None:
         from nilearn.datasets import load_mni152_brain_mask
 
@@ -312,13 +311,13 @@ def _voxels(given: PublicImage | None, voxel_size: float | None) -> Nifti1Image:
     count = np.count_nonzero(np.asanyarray(inside.dataobj))
     if not 2 <= count <= MOST_VOXELS:
         raise InputError(
-            f"mask must hold between 2 and {MOST_VOXELS:,} voxels, got {count:,}; voxel_size changes it"
+            f"mask must have between 2 and {MOST_VOXELS:,} voxels, got {count:,}; adjust voxel_size"
         )
     return inside
 
 
 def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
-    """Return the regions, within the mask where one is given."""
+    """Return the regions, restricted to the mask if one is given."""
     if len(atlas.shape) not in (3, 4):
         raise InputError(f"atlas must be 3-D (labels) or 4-D (maps), got shape {atlas.shape}")
     values = np.asanyarray(atlas.dataobj)
@@ -327,7 +326,7 @@ def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
         if atlas.shape[:3] != grid.shape or not np.allclose(atlas.affine, grid.affine, atol=1e-3):
             affines = "equal" if np.allclose(atlas.affine, grid.affine) else "different"
             raise InputError(
-                f"mask must be on the grid of the atlas: shapes {grid.shape} and {atlas.shape[:3]}, "
+                f"mask must be on the grid of the atlas; got shapes {grid.shape} and {atlas.shape[:3]}, "
                 f"affines {affines}"
             )
         inside = np.asanyarray(grid.dataobj) != 0
@@ -338,17 +337,17 @@ def _regions(atlas: Nifti1Image, mask: PublicImage | None) -> Nifti1Image:
 def _labels(values: Any) -> Any:
     rounded = np.rint(values).astype(np.int32)
     if (rounded != values).any() or (rounded < 0).any():
-        raise InputError("atlas must hold whole numbers of at least 0, one for each region")
+        raise InputError("atlas must contain non-negative integers, one for each region")
     count = len(np.unique(rounded[rounded != 0]))
     if count < 2:
-        raise InputError(f"atlas must hold at least 2 regions, got {count}")
+        raise InputError(f"atlas must have at least 2 regions, got {count}")
     return rounded
 
 
 def _maps(values: Any) -> Any:
     empty = np.flatnonzero(~values.any(axis=(0, 1, 2)))
     if values.shape[3] < 2:
-        raise InputError(f"atlas must hold at least 2 maps, got {values.shape[3]}")
+        raise InputError(f"atlas must have at least 2 maps, got {values.shape[3]}")
     if empty.size:
-        raise InputError(f"atlas: map {empty[0] + 1} is zero everywhere")
+        raise InputError(f"atlas: map {empty[0] + 1} is zero everywhere; remove it from the image")
     return values

@@ -1,17 +1,18 @@
-"""Features of 4-D images: regions of an atlas or voxels of a mask, extracted by nilearn's maskers.
+"""Extraction of features from 4-D images with nilearn's maskers: atlas regions or mask voxels.
 
-A masker is fitted on public images alone, the atlas or the mask of the study, never on anybody's scan: a mask
-that is computed from people is a statistic across people, and would have to be released and paid for.
+A masker is fitted on public images alone, the atlas or the mask of the study, and never on a participant's
+scan: a mask computed from participants' scans is a statistic across participants, which would have to be
+released and charged.
 
-**Grids.** The regions of an atlas are brought to the grid of each recording, as nilearn does by default:
-values that were recorded are not interpolated, and a region means the same everywhere. A region that holds no
-voxel of a recording is a column of zeros, not a missing one. Voxels of a mask are places, so there the
-recording is brought to the grid of the mask.
+**Grids.** The regions of an atlas are resampled to the grid of each recording, as nilearn does by default:
+recorded values are not interpolated, and a region means the same everywhere. A region that contains no voxel
+of a recording becomes a column of zeros instead of a missing column. The voxels of a mask are positions, so
+in that case the recording is resampled to the grid of the mask.
 
-**Volumes.** No more than `LONGEST_SCAN` are read, the first ones. Strategies of confounds that censor volumes
-("scrub", and always the first volumes before the scanner is steady) remove them: they are interpolated while
-filters run, then left out, and those that stay are joined. A voxel that was never recorded (NaN throughout,
-as some programs write outside the brain) counts as zero; one that is NaN in some volumes only makes the
+**Volumes.** Only the first `LONGEST_SCAN` volumes are read. Confound strategies that censor volumes ("scrub",
+and always the non-steady-state volumes at the beginning) remove them: they are interpolated for filtering,
+then excluded, and the remaining volumes are concatenated. A voxel that was never recorded (NaN throughout, as
+some programs write outside the brain) counts as zero. A voxel that is NaN only in some volumes makes the
 recording unusable.
 """
 
@@ -43,21 +44,21 @@ if TYPE_CHECKING:
 
     from capedjica.data.features import FeatureTable
 
-# Part of the public voxels that must lie within the field of view, lest an image is in another space.
+# Fraction of the public voxels that must be within the field of view; otherwise the space may be different.
 LEAST_COVERAGE: Final = 0.5
 _UNIT_SECONDS: Final = {"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "unknown": 1.0}
-# What a repetition time may be, in seconds; beyond it, its unit is another.
+# Plausible repetition times in seconds; a value outside this range has a different unit.
 _SHORTEST, _LONGEST = 0.05, 30.0
 _FEW_PLACES: Final = 5000
 _LOCK: Final = threading.Lock()
-# What maskers are told of maps.
+# Masker options for maps.
 _PLAIN: Final = {"standardize": None, "reports": False}
-# Stands for the path of what is in no file.
+# Placeholder path of an image that is not in a file.
 _MEMORY: Final = Path("image in memory")
 
 
 class UnusableError(Exception):
-    """A recording cannot be used; never leaves the site."""
+    """Raised when a recording cannot be used; it never leaves the site."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("unusable recording")
@@ -70,7 +71,7 @@ class ImageFeatures(ABC):
     Parameters
     ----------
     table : FeatureTable
-        How each recording is smoothed, cleaned and standardised.
+        Smoothing, cleaning and standardisation of each recording.
     key : bytes
         Hash of the table and of the public images.
     """
@@ -84,16 +85,16 @@ class ImageFeatures(ABC):
     @property
     @abstractmethod
     def n_features(self) -> int:
-        """D."""
+        """Number of features D."""
 
     @property
     @abstractmethod
     def _support(self) -> Nifti1Image:
-        """The public voxels: an image (3-D) that is zero elsewhere."""
+        """The public voxels, as a 3-D image that is zero elsewhere."""
 
     @cached_property
     def _places(self) -> FloatArray:
-        """A regular sample of the public voxels, where they are in mm."""
+        """Positions in mm of a regular sample of the public voxels."""
         voxels = np.argwhere(np.asanyarray(self._support.dataobj))
         few = voxels[:: math.ceil(len(voxels) / _FEW_PLACES)]
         affine: FloatArray = self._support.affine
@@ -102,36 +103,36 @@ class ImageFeatures(ABC):
     @property
     @abstractmethod
     def _masker(self) -> Any:
-        """A masker of nilearn, fitted on public images."""
+        """A nilearn masker fitted on public images."""
 
     def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
-        """Return what a 4-D image of maps is in the features, (R, D): each map as one volume would be.
+        """Return the values of a 4-D image of maps in the features, (R, D); each map is treated as a volume.
 
         Parameters
         ----------
         image : Nifti1Image
-            The maps, finite.
+            The maps, with finite values.
         nearest : bool
-            Where maps are brought to the grid of voxels, take each voxel's nearest value: for maps of 0 and
-            1. Otherwise values in between are interpolated linearly.
+            When maps are resampled to the grid of a mask, use the nearest value for each voxel, as is
+            appropriate for binary maps. Otherwise values are interpolated linearly.
         """
         with _one_at_a_time():
             return self._of_maps(image, nearest).astype(np.float64)
 
     @abstractmethod
     def _of_maps(self, image: Nifti1Image, nearest: bool) -> FloatArray:
-        """Return the maps; neither smoothed nor cleaned, for a map has no course of time."""
+        """Return the maps without smoothing or cleaning, because a map has no time dimension."""
 
     @abstractmethod
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
 
     def _columns(self, extracted: FloatArray, masker: Any) -> FloatArray:
-        """Return what a masker extracted with one column for each feature."""
+        """Return the output of a masker with one column for each feature."""
         return extracted
 
     def series(self, recording: Recording) -> Scan:
-        """Return (time, features); raise whatever comes when the recording cannot be used."""
+        """Return (time, features); any exception means that the recording cannot be used."""
         with _one_at_a_time():
             image = _open(recording.path)
             found = list(self._header_problems(recording, image))
@@ -139,13 +140,13 @@ class ImageFeatures(ABC):
                 raise UnusableError(*found)
             self._masker.set_params(t_r=self._repetition_time(recording, image))
             confounds, kept = self._confounds(recording, image.shape[3])
-            # The confounds of the volumes that are read, and which of these stay.
+            # Confounds of the volumes that are read, and the volumes that are kept.
             confounds = None if confounds is None else confounds.iloc[:LONGEST_SCAN]
             kept = None if kept is None else kept[kept < LONGEST_SCAN]
             return self._extract(_in_memory(recording.path, image), confounds, kept)
 
     def series_of(self, image: Nifti1Image) -> Scan:
-        """Return (time, features) of an image in memory; raise UnusableError when there are none."""
+        """Return (time, features) of an image in memory; raise UnusableError if it cannot be used."""
         with _one_at_a_time():
             _check_header(_MEMORY, image)
             return self._extract(_in_memory(_MEMORY, image))
@@ -157,21 +158,21 @@ class ImageFeatures(ABC):
         return self._columns(extracted, self._masker).astype(np.float32)
 
     def problems(self, recording: Recording) -> list[Problem]:
-        """Return why a recording cannot be used."""
+        """Return the reasons why a recording cannot be used."""
         try:
             self.series(recording)
         except UnusableError as error:
             return error.problems
         except OSError as error:
             reason = error.strerror or "damaged"
-            return [Problem(recording.path, f"cannot be read ({reason})", "a file that can be read")]
+            return [Problem(recording.path, f"cannot be read ({reason})", "a readable file")]
         except Exception as error:
             why = " ".join(str(error).split())[:200]
-            return [Problem(recording.path, f"nothing can be extracted ({why})", "a sound 4-D image")]
+            return [Problem(recording.path, f"nothing can be extracted ({why})", "a valid 4-D image")]
         return []
 
     def layout(self, recording: Recording) -> str:
-        """Return the grid of a recording in words."""
+        """Return a description of the grid of a recording."""
         image = _open(recording.path)
         sides = " x ".join(f"{side:.3g}" for side in _zooms(image)[:3])
         shape = " x ".join(map(str, image.shape[:3]))
@@ -179,11 +180,11 @@ class ImageFeatures(ABC):
         return f"a grid of {shape} voxels of {sides} mm from ({place})"
 
     def _header_problems(self, recording: Recording, image: Nifti1Image) -> Iterator[Problem]:
-        """Say what is wrong with a recording before its volumes are read."""
+        """Yield problems of a recording that can be found before its volumes are read."""
         path, table = recording.path, self._table
         space = entity_of(path, "space")
         if table.space is not None and space not in (None, table.space):
-            yield Problem(path, f"space {space}", f"{table.space}, as the study says")
+            yield Problem(path, f"space {space}", f"{table.space}, as in the study")
         covered = coverage(self._places, image)
         if covered < LEAST_COVERAGE:
             yield Problem(
@@ -192,7 +193,7 @@ class ImageFeatures(ABC):
                 f"at least {LEAST_COVERAGE:.0%}; the image may be in another space",
             )
         if table.confounds and recording.confounds is None:
-            yield Problem(path, "no table of confounds beside it", "*_desc-confounds_timeseries.tsv")
+            yield Problem(path, "no table of confounds next to it", "*_desc-confounds_timeseries.tsv")
         if self._filters and self._repetition_time(recording, image) is None:
             yield Problem(
                 path,
@@ -208,7 +209,7 @@ class ImageFeatures(ABC):
         return repetition_time(recording, image) if self._filters else None
 
     def _confounds(self, recording: Recording, n_volumes: int) -> tuple[Any, NDArray[np.int64] | None]:
-        """Return the confounds that the study asks for, and which volumes stay."""
+        """Return the confounds required by the study, and the volumes that are kept."""
         if not self._table.confounds:
             return None, None
         from nilearn.interfaces.fmriprep import load_confounds
@@ -218,7 +219,7 @@ class ImageFeatures(ABC):
             confounds, kept = load_confounds(str(recording.path), strategy=self._table.confounds)
         except Exception as error:
             why = " ".join(str(error).split())[:200]
-            expected = f"what the study asks for: {', '.join(self._table.confounds)}"
+            expected = f"the confounds required by the study: {', '.join(self._table.confounds)}"
             raise UnusableError(
                 Problem(recording.confounds, f"confounds that cannot be used ({why})", expected)
             ) from None
@@ -227,7 +228,7 @@ class ImageFeatures(ABC):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """What nilearn's maskers are told."""
+        """Options of nilearn's maskers."""
         table = self._table
         return {
             "smoothing_fwhm": table.smoothing_fwhm,
@@ -255,7 +256,7 @@ def _check_confounds(recording: Recording, n_rows: int, n_volumes: int, n_kept: 
 
 
 class Labels(ImageFeatures):
-    """Means over the regions of an atlas of labels (3-D)."""
+    """Mean time series of the regions of a label atlas (3-D)."""
 
     def __init__(self, atlas: Nifti1Image, table: FeatureTable, key: bytes) -> None:
         super().__init__(table, key)
@@ -285,14 +286,14 @@ class Labels(ImageFeatures):
         return self._columns(masker.transform(image), masker)
 
     def _columns(self, extracted: FloatArray, masker: Any) -> FloatArray:
-        """Return a column for each region, of zeros where a recording has no voxel of it."""
+        """Return a column for each region, with zeros if a recording contains no voxel of it."""
         present = [label for name, label in masker.region_ids_.items() if name != "background"]
         columns = np.zeros((len(extracted), self.n_features))
         columns[:, np.searchsorted(self._labels, present)] = extracted
         return columns
 
     def image(self, maps: FloatArray) -> Nifti1Image:
-        """Return maps (R, D) as a 4-D image: each region has its value."""
+        """Return maps (R, D) as a 4-D image in which each region has its value."""
         regions = np.asanyarray(self._atlas.dataobj)
         inside = regions != 0
         values = np.zeros((*regions.shape, len(maps)), dtype=np.float32)
@@ -329,13 +330,13 @@ class Maps(ImageFeatures):
         return np.asarray(masker.transform(image))
 
     def image(self, maps: FloatArray) -> Nifti1Image:
-        """Return maps (R, D) as a 4-D image: sums of the atlas's maps."""
+        """Return maps (R, D) as a 4-D image of weighted sums of the atlas's maps."""
         values = np.asanyarray(self._atlas.dataobj) @ maps.T
         return _like(self._atlas, values.astype(np.float32))
 
 
 class Voxels(ImageFeatures):
-    """The voxels of a mask, with smooth maps on its grid as the public basis."""
+    """Voxels of a mask, with smooth maps on its grid as the public basis."""
 
     def __init__(self, mask: Nifti1Image, table: FeatureTable, key: bytes) -> None:
         super().__init__(table, key)
@@ -349,7 +350,7 @@ class Voxels(ImageFeatures):
 
     @cached_property
     def basis(self) -> FloatArray:  # type: ignore[override]
-        """Low-pass cosines on the mask, orthonormal rows."""
+        """Low-pass cosines on the mask, with orthonormal rows."""
         return low_pass_within(self._inside)
 
     @property
@@ -371,7 +372,7 @@ class Voxels(ImageFeatures):
         return values
 
     def image(self, maps: FloatArray) -> Nifti1Image:
-        """Return maps (R, D) as a 4-D image: each voxel has its value."""
+        """Return maps (R, D) as a 4-D image in which each voxel has its value."""
         values = np.zeros((*self._inside.shape, len(maps)), dtype=np.float32)
         values[self._inside] = maps.T
         return _like(self._mask, values)
@@ -381,7 +382,7 @@ class Voxels(ImageFeatures):
 
 
 def _open(path: Path) -> Nifti1Image:
-    """Return an image of which nothing but the header was read; refuse what is not 4-D."""
+    """Open an image and read only its header; raise UnusableError unless it is 4-D."""
     import nibabel
     from nibabel.filebasedimages import ImageFileError
 
@@ -400,37 +401,37 @@ def _open(path: Path) -> Nifti1Image:
 def _check_header(path: Path, image: Any) -> None:
     shape = image.shape
     if len(shape) == 3:
-        raise UnusableError(Problem(path, f"a single volume, shape {shape}", "volumes over time, 4-D"))
+        raise UnusableError(Problem(path, f"a single volume, shape {shape}", "a 4-D image (space and time)"))
     if len(shape) != 4 or 0 in shape:
-        raise UnusableError(Problem(path, f"an image of shape {shape}", "volumes over time, 4-D"))
+        raise UnusableError(Problem(path, f"an image of shape {shape}", "a 4-D image (space and time)"))
     if image.get_data_dtype().kind not in "fiu":
         raise UnusableError(Problem(path, f"values of type {image.get_data_dtype()}", "real numbers"))
     affine = image.affine
     if not np.isfinite(affine).all() or abs(np.linalg.det(affine)) < 1e-12:
-        raise UnusableError(Problem(path, "an affine that is no map of space", "one that has an inverse"))
+        raise UnusableError(Problem(path, "a singular or non-finite affine", "an invertible affine"))
 
 
 def _in_memory(path: Path, image: Nifti1Image) -> Nifti1Image:
-    """Return the image with its volumes read, once, and looked at."""
+    """Return the image with its volumes read once and validated."""
     try:
         stored = image.dataobj if image.shape[3] <= LONGEST_SCAN else image.dataobj[..., :LONGEST_SCAN]
         volumes = np.asanyarray(stored)
     except (EOFError, zlib.error, OSError, ValueError):
-        expected = f"the {image.shape[3]} volumes that its header promises"
-        raise UnusableError(Problem(path, "cut off or damaged", expected)) from None
+        expected = f"the {image.shape[3]} volumes stated in its header"
+        raise UnusableError(Problem(path, "truncated or damaged", expected)) from None
     _check_finite(path, volumes)
     return _like(image, volumes)
 
 
 def _check_finite(path: Path, volumes: NDArray[Any]) -> None:
-    """Refuse voxels that are NaN or infinite in some volumes and not in others."""
+    """Reject voxels that are NaN or infinite in some volumes but not in others."""
     if volumes.dtype.kind != "f":
         return
     finite = np.isfinite(volumes)
     if finite.all():
         return
     if not finite.any():
-        raise UnusableError(Problem(path, "NaN or infinite values alone", "finite numbers"))
+        raise UnusableError(Problem(path, "only NaN or infinite values", "finite numbers"))
     broken = ~finite[finite.any(axis=3)]
     if broken.any():
         bad = np.flatnonzero(broken.any(axis=0))
@@ -440,10 +441,10 @@ def _check_finite(path: Path, volumes: NDArray[Any]) -> None:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Extract from one image at a time, without the warnings of nilearn, which tells that it resamples.
+    """Extract from one image at a time, without nilearn's warnings about resampling.
 
-    Statistics read people from several threads. A masker keeps what it found in the last image, and memory is
-    to be that of one.
+    Statistics read subjects in several threads. A masker stores what it found in the last image, and memory
+    use should be that of one image.
     """
     with _LOCK, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -455,7 +456,7 @@ def _like(image: Nifti1Image, values: NDArray[Any]) -> Nifti1Image:
 
 
 def new_image(values: NDArray[Any], affine: FloatArray) -> Nifti1Image:
-    """Return values on a grid; truth values as 0 and 1, since NIfTI knows no others."""
+    """Return values on a grid; booleans are stored as 0 and 1, because NIfTI has no Boolean type."""
     from nibabel.nifti1 import Nifti1Image
 
     stored = values.astype(np.uint8) if values.dtype == bool else values
@@ -463,11 +464,12 @@ def new_image(values: NDArray[Any], affine: FloatArray) -> Nifti1Image:
 
 
 def scaled_to_peak(image: Nifti1Image) -> Nifti1Image:
-    r"""Return each volume of an image of maps with 1 as its largest absolute value.
+    r"""Return an image of maps with each volume scaled to a largest absolute value of 1.
 
-    A map has that scale in its features. Through an atlas of maps :math:`a_d`, in any unit, it becomes the
-    sum :math:`\sum_d m_d a_d(x)`, whose scale is the atlas's: with z-values everything would be beyond the
-    strongest colour, and every voxel part of a peak. Signs stay; images of labels and voxels do not change.
+    A map has that scale in its features. With an atlas of maps :math:`a_d`, in any unit, it becomes the sum
+    :math:`\sum_d m_d a_d(x)`, whose scale depends on the atlas: with z-values everything would exceed the
+    colour range, and every voxel would be part of a peak. Signs are preserved; images of labels and voxels do
+    not change.
     """
     values = np.asarray(image.dataobj, dtype=np.float32)
     heights = np.abs(values).max(axis=(0, 1, 2))
@@ -475,13 +477,13 @@ def scaled_to_peak(image: Nifti1Image) -> Nifti1Image:
 
 
 def _zooms(image: Nifti1Image) -> tuple[float, ...]:
-    """Return the distances between neighbours: three in space, one in time if the header has it."""
+    """Return the grid spacing: three values in space, and one in time if the header has it."""
     zooms: tuple[float, ...] = image.header.get_zooms()  # type: ignore[no-untyped-call]
     return zooms
 
 
 def coverage(places: FloatArray, image: Nifti1Image) -> float:
-    """Return the part of some places (n, 3), in mm, that an image has values of."""
+    """Return the fraction of positions (n, 3), in mm, that lie within the grid of an image."""
     there = np.linalg.inv(image.affine)
     voxels = places @ there[:3, :3].T + there[:3, 3]
     within = (voxels >= -0.5) & (voxels <= np.array(image.shape[:3]) - 0.5)
@@ -489,7 +491,7 @@ def coverage(places: FloatArray, image: Nifti1Image) -> float:
 
 
 def repetition_time(recording: Recording, image: Nifti1Image) -> float | None:
-    """Return the seconds between volumes, from the sidecar or else the header; None where neither tells."""
+    """Return the TR in seconds, from the sidecar or else the header; None if neither states it."""
     found = _sidecar_time(recording)
     if found is None:
         unit: str = image.header.get_xyzt_units()[1]  # type: ignore[no-untyped-call]

@@ -1,18 +1,19 @@
-"""Who is in a folder: people and their recordings, from the names of files alone.
+"""Find participants and their recordings in a folder from file names alone.
 
 ============  ===========================================================================================
 ``files``     tables of region time series (:mod:`capedjica.data.timeseries`)
 ``nifti``     4-D images, ``.nii`` or ``.nii.gz``
 ``bids``      derivatives as fMRIPrep writes them: ``sub-*/[ses-*/]func/*_desc-preproc_bold.nii.gz`` with
-              ``*_desc-confounds_timeseries.tsv`` beside them and ``participants.tsv`` on top
-``abide``     nilearn's copy of ABIDE, as ``nilearn.datasets.fetch_abide_pcp`` leaves it:
+              ``*_desc-confounds_timeseries.tsv`` next to them and ``participants.tsv`` at the top level
+``abide``     nilearn's copy of ABIDE, as ``nilearn.datasets.fetch_abide_pcp`` stores it:
               ``ABIDE_pcp/cpac/nofilt_noglobal/*_rois_cc200.1D`` and ``Phenotypic_V1_0b_preprocessed1.csv``
-``table``     one table with a row per person (:mod:`capedjica.data.participant_table`), opened to look
+``table``     one table with a row per participant (:mod:`capedjica.data.participant_table`), which is opened
 ============  ===========================================================================================
 
-Privacy is that of people, so all recordings of one person must be found to be theirs. A file belongs to the
-``sub-XXX`` that its name begins with; else, in a folder below the one that was given, to the person this
-folder is named after; else to the person whom the file is named after.
+The unit of privacy is the participant, so all recordings of a participant must be assigned to that
+participant. A file belongs to the ``sub-XXX`` at the beginning of its name; otherwise, if it is in a
+subfolder, to the participant after whom this subfolder is named; otherwise to the participant after whom the
+file itself is named.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from capedjica.errors import InputError
 DataKind = Literal["auto", "files", "nifti", "bids", "abide", "table"]
 IMAGE_SUFFIXES: Final = (".nii", ".nii.gz")
 PHENOTYPES: Final = "Phenotypic_V1_0b_preprocessed1.csv"
-# Whatever follows: to take two people for one costs a little noise, to take one for two their protection.
+# Any suffix is ignored: merging two participants costs a little noise; splitting one loses its protection.
 _SUBJECT: Final = re.compile(r"sub-[0-9A-Za-z]+")
 _PREPROCESSED: Final = "_desc-preproc_"
 _CONFOUND_ENDINGS: Final = ("_desc-confounds_timeseries.tsv", "_desc-confounds_regressors.tsv")
 _NO_SCANS: Final = ("participants.tsv", *_CONFOUND_ENDINGS)
-# Which of several images of one run it is.
+# BIDS entities that distinguish several images of one run.
 _VARIANT: Final = re.compile(r"_(space|res|den|desc)-[0-9A-Za-z]+")
 _PIECE: Final = 1 << 16
 _Item = TypeVar("_Item")
@@ -54,7 +55,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def data_kind(name: str) -> DataKind:
-    """Return the kind of data that goes by a name."""
+    """Return the kind of data with the given name."""
     for kind in get_args(DataKind):
         if kind == name:
             return cast(DataKind, kind)
@@ -63,16 +64,16 @@ def data_kind(name: str) -> DataKind:
 
 @dataclass(frozen=True)
 class Found:
-    """What is in a folder.
+    """Contents of a folder.
 
     Attributes
     ----------
     kind : str
-        What the folder was taken for.
+        Kind of data that the folder was read as.
     people : tuple of Person
-        In the order of their names.
+        Participants, ordered by name.
     problems : tuple of Problem
-        What is wrong already, before any scan is opened.
+        Problems found before any scan is opened.
     """
 
     kind: DataKind
@@ -91,24 +92,24 @@ def find_people(
     abide_site: str | None = None,
     without: Collection[str] = (),
 ) -> Found:
-    """Return the people of a folder with their recordings.
+    """Return the participants of a folder with their recordings.
 
     Parameters
     ----------
     kind : {"auto", "files", "nifti", "bids", "abide", "table"}
-        What the folder holds; "auto" is what it looks like.
+        Kind of data in the folder; "auto" detects it.
     folder : path
-        The folder, or the table with a row per person itself.
+        The folder, or the table with a row per participant itself.
     pattern : str
-        Which of its files.
+        Pattern of the file names to read.
     task, space : str, optional
-        Which task and which template space of BIDS derivatives.
+        Task and template space of BIDS derivatives.
     participants : sequence of str
-        Which people, with or without "sub-"; all when empty.
+        Participants to include, with or without "sub-"; all if empty.
     abide_site : str, optional
         One ``SITE_ID`` of ABIDE.
     without : collection of str
-        Names of people who are left out, and none of whose files is opened.
+        Names of participants to exclude; none of their files is opened.
     """
     home = Path(folder)
     if kind in ("auto", "table") and _is_one_table(home):
@@ -133,9 +134,9 @@ def find_people(
 
 
 def recordings_among(files: Sequence[Path]) -> tuple[Recording, ...]:
-    """Return the recordings among the files of one person, each with the table that belongs to it.
+    """Return the recordings among the files of one participant, each with its table of confounds.
 
-    No other file is looked for, and none has to be there.
+    No other file is searched for, and the files need not exist.
     """
     scans = [path for path in files if is_image(path) or is_table(path)]
     return tuple(
@@ -146,11 +147,11 @@ def recordings_among(files: Sequence[Path]) -> tuple[Recording, ...]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder of scans that is not there or empty, as that of a disk that is not mounted."""
+    """Reject a scan folder that does not exist or is empty, such as the mount point of an unmounted disk."""
     if _is_one_table(folder):
         return
     if next(_readable(folder).iterdir(), None) is None:
-        raise InputError(f"{folder} must be the folder of the scans; it is empty")
+        raise InputError(f"{folder} is empty; expected a folder with scans")
 
 
 def _is_one_table(path: Path) -> bool:
@@ -159,14 +160,14 @@ def _is_one_table(path: Path) -> bool:
 
 def _readable(home: Path) -> Path:
     if not home.is_dir():
-        raise InputError(f"{home} must be the folder of the scans; it is not a folder")
+        raise InputError(f"{home} is not a folder; expected a folder with scans")
     if not os.access(home, os.R_OK | os.X_OK):
-        raise InputError(f"{home} cannot be read: permission denied")
+        raise InputError(f"{home} cannot be read: permission denied; grant read access to this folder")
     return home
 
 
 def _guess(home: Path, pattern: str) -> DataKind:
-    """Return what a folder looks like."""
+    """Detect the kind of data in a folder."""
     if _phenotypes(home) is not None:
         return "abide"
     if next(_func_images(home), None) is not None:
@@ -178,16 +179,16 @@ def _guess(home: Path, pattern: str) -> DataKind:
 
 
 def is_image(path: Path) -> bool:
-    """Tell whether a file is an image, by its name."""
+    """Return whether a file is an image, judging by its name."""
     return path.name.lower().endswith(IMAGE_SUFFIXES)
 
 
 def _matching(home: Path, pattern: str, *, deep: bool) -> list[Path]:
-    """Return what matches a pattern, in the folders below too if asked for; nothing hidden."""
+    """Return the files that match a pattern, including subfolders if ``deep``; hidden files are skipped."""
     try:
         matching = list(home.rglob(pattern) if deep and "/" not in pattern else home.glob(pattern))
     except (ValueError, NotImplementedError):
-        raise InputError(f"pattern must be that of file names in {home}, got {pattern!r}") from None
+        raise InputError(f"pattern must be a pattern of file names in {home}, got {pattern!r}") from None
     visible = [
         path for path in matching if not any(part.startswith(".") for part in path.relative_to(home).parts)
     ]
@@ -201,18 +202,18 @@ def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     return groups
 
 
-# People ---------------------------------------------------------------------------------------------------
+# Participants -----------------------------------------------------------------------------------------------
 
 
 def _chosen(people: list[Person], participants: Sequence[str], home: Path) -> tuple[Person, ...]:
-    """Return the people asked for; all where nobody is named."""
+    """Return the selected participants; all if none is named."""
     if not participants:
         return tuple(people)
     named = {_plain_label(label): label for label in participants}
     chosen = tuple(person for person in people if _plain_label(person.name) in named)
     missing = set(named) - {_plain_label(person.name) for person in chosen}
     if missing:
-        raise InputError(f"{home} holds nothing of participant {named[min(missing)]!r}")
+        raise InputError(f"{home} contains no file of participant {named[min(missing)]!r}")
     return chosen
 
 
@@ -221,7 +222,7 @@ def _plain_label(label: str) -> str:
 
 
 def _duplicate_runs(people: Iterable[Person]) -> Iterator[Problem]:
-    """Say which files hold the same run of the same person, going by their names."""
+    """Yield files that contain the same run of the same participant, judging by their names."""
     for person in people:
         paths = [recording.path for recording in person.recordings]
         for first, *others in _grouped(paths, lambda path: path.with_name(_run_name(path))).values():
@@ -235,7 +236,7 @@ def _run_name(path: Path) -> str:
 
 
 def _same_content(people: Iterable[Person]) -> Iterator[Problem]:
-    """Say which files are copies of each other: somebody counted twice would be protected half as well."""
+    """Yield files that are copies of each other: counting a participant twice would halve the protection."""
     owners = {recording.path: person.name for person in people for recording in person.recordings}
     groups = [list(owners)]
     for looks in (_size, _sample, _content):
@@ -258,7 +259,7 @@ def _size(path: Path) -> int | None:
 
 
 def _sample(path: Path) -> bytes | None:
-    """Return a piece from the middle of a file, where two scans of one size differ."""
+    """Return a block from the middle of a file, where two scans of the same size differ."""
     try:
         with path.open("rb") as file:
             file.seek(path.stat().st_size // 2)
@@ -279,18 +280,18 @@ def _content(path: Path) -> bytes | None:
 
 
 def _plain(home: Path, pattern: str, kind: DataKind) -> tuple[dict[str, list[Recording]], list[Problem]]:
-    """Return the images or tables of a folder, by person."""
+    """Return the images or tables of a folder, by participant."""
     of_kind, suffixes = (is_image, IMAGE_SUFFIXES) if kind == "nifti" else (is_table, SUFFIXES)
     matching = _matching(home, pattern, deep=kind == "nifti")
     paths = [path for path in matching if of_kind(path) and not path.name.endswith(_NO_SCANS)]
     if not paths:
-        raise InputError(f"{home} holds no {', '.join(suffixes)} file that matches {pattern!r}")
+        raise InputError(f"{home} contains no {', '.join(suffixes)} file that matches {pattern!r}")
     recordings = (Recording(path, _confounds_of(path)) for path in paths)
     return _grouped(recordings, lambda recording: _owner(recording.path, home)), []
 
 
 def _owner(path: Path, home: Path) -> str:
-    """Return whose file it is."""
+    """Return the participant to whom a file belongs."""
     named = _SUBJECT.match(path.name.split(".")[0])
     if named:
         return named[0]
@@ -299,31 +300,31 @@ def _owner(path: Path, home: Path) -> str:
 
 
 def _confounds_of(path: Path) -> Path | None:
-    """Return fMRIPrep's table that belongs to an image, if there is one."""
+    """Return the fMRIPrep table of confounds for an image, if there is one."""
     return next((table for table in _confound_tables(path) if table.is_file()), None)
 
 
 def _confound_tables(path: Path) -> list[Path]:
-    """Return where that table may be."""
+    """Return the possible paths of this table."""
     run = _run_name(path).removesuffix("_bold")
     return [path.with_name(run + ending) for ending in _CONFOUND_ENDINGS]
 
 
-# A table with a row per person ----------------------------------------------------------------------------
+# A table with a row per participant -----------------------------------------------------------------------
 
 
 def _rows_by_person(home: Path, pattern: str) -> tuple[dict[str, list[Recording]], list[Problem]]:
-    """Return everybody's row in the one table of a folder."""
+    """Return the row of every participant in the single table of a folder."""
     matching = _matching(home, pattern, deep=False)
     paths = [path for path in matching if _is_one_table(path)]
     if not paths:
-        raise InputError(f"{home} holds no {', '.join(TABLE_SUFFIXES)} file that matches {pattern!r}")
+        raise InputError(f"{home} contains no {', '.join(TABLE_SUFFIXES)} file that matches {pattern!r}")
     if len(paths) > 1:
         others = ", ".join(str(path.relative_to(home)) for path in paths)
-        raise InputError(f"{home} holds several tables ({others}): name that of the people by the pattern")
+        raise InputError(f"{home} contains several tables ({others}); select one of them by pattern")
     table = read_person_table(paths[0])
     if not table.rows:
-        raise InputError(f"{paths[0]} has a row of nobody; expected a row per person")
+        raise InputError(f"{paths[0]} contains no participant; expected a row per participant")
     recordings = {name: [Recording(paths[0], row=name)] for name in table.rows}
     return recordings, list(table_problems(paths[0], table))
 
@@ -332,7 +333,7 @@ def _rows_by_person(home: Path, pattern: str) -> tuple[dict[str, list[Recording]
 
 
 def _func_images(home: Path) -> Iterator[Path]:
-    """Yield the functional images of a BIDS data set, raw ones too."""
+    """Yield the functional images of a BIDS data set, including raw images."""
     for functional in ("sub-*/func", "sub-*/ses-*/func"):
         for ending in IMAGE_SUFFIXES:
             yield from home.glob(f"{functional}/*_bold{ending}")
@@ -341,15 +342,15 @@ def _func_images(home: Path) -> Iterator[Path]:
 def _bids(
     home: Path, pattern: str, task: str | None, space: str | None
 ) -> tuple[dict[str, list[Recording]], list[Problem]]:
-    """Return fMRIPrep's recordings of a task in a space, by person."""
+    """Return fMRIPrep's recordings of a task in a space, by participant."""
     images = sorted(path for path in _func_images(home) if path.match(pattern))
     preprocessed = [path for path in images if _PREPROCESSED in path.name]
     if not preprocessed:
         wanted = f"sub-*/[ses-*/]func/*{_PREPROCESSED}bold.nii.gz"
         if not images:
-            raise InputError(f"{home} holds no {wanted}")
+            raise InputError(f"{home} contains no {wanted}")
         raise InputError(
-            f"{home} holds raw images, not yet in a common space; give the derivatives of fMRIPrep, {wanted}"
+            f"{home} contains raw images, which are in no common space; give fMRIPrep derivatives, {wanted}"
         )
     chosen = _with_entity(preprocessed, "task", task, home)
     chosen = _with_entity(chosen, "space", space, home)
@@ -359,58 +360,58 @@ def _bids(
 
 
 def _with_entity(paths: list[Path], entity: str, value: str | None, home: Path) -> list[Path]:
-    """Return the files with a value of an entity; where none is asked for, there must be no choice."""
+    """Return the files with the given value of an entity; without one, the choice must be unambiguous."""
     groups = _grouped(paths, lambda path: entity_of(path, entity))
     if value is None:
         if entity == "space" and len(groups) > 1:
-            spaces = ", ".join(sorted(group or "none named" for group in groups))
-            raise InputError(f"{home} holds images in several spaces ({spaces}): name one of them")
+            spaces = ", ".join(sorted(group or "unnamed" for group in groups))
+            raise InputError(f"{home} contains images in several spaces ({spaces}); select one of them")
         return paths
     if value not in groups:
         there = ", ".join(sorted(group for group in groups if group)) or "none"
-        raise InputError(f"{home} holds no image of {entity} {value!r}; there is {there}")
+        raise InputError(f"{home} contains no image of {entity} {value!r}; available: {there}")
     return groups[value]
 
 
 def entity_of(path: Path, entity: str) -> str | None:
-    """Return the value of an entity in a BIDS name, None where it is not named."""
+    """Return the value of an entity in a BIDS name, or None if the entity is absent."""
     found = re.search(rf"(?:^|_){entity}-([0-9A-Za-z]+)", path.name)
     return found[1] if found else None
 
 
 def _participant_problems(table: Path, people: Mapping[str, object]) -> Iterator[Problem]:
-    """Say where ``participants.tsv`` and the folders disagree."""
+    """Yield the discrepancies between ``participants.tsv`` and the folders."""
     if not table.is_file():
         return
     listed = [row.get("participant_id") or "" for row in rows_of(table, "\t")]
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield Problem(table, f"{name} more than once", "every participant once", subject=name)
     for name in sorted(set(listed) - set(people) - {""}):
-        yield Problem(table, f"{name}, without a recording", "a recording", fatal=False, subject=name)
+        yield Problem(table, f"{name} without a recording", "a recording", fatal=False, subject=name)
     for name in sorted(set(people) - set(listed)):
-        yield Problem(table, f"no row of {name}", "a row for everybody", fatal=False, subject=name)
+        yield Problem(table, f"no row of {name}", "a row for every participant", fatal=False, subject=name)
 
 
 def rows_of(table: Path, delimiter: str) -> list[dict[str, str]]:
-    """Return the rows of a table with names above its columns."""
+    """Return the rows of a table whose first row contains the column names."""
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             return list(csv.DictReader(file, delimiter=delimiter))
     except (OSError, UnicodeDecodeError, csv.Error):
-        raise InputError(f"{table} cannot be read: not a table of text in UTF-8") from None
+        raise InputError(f"{table} cannot be read; expected a table of UTF-8 text") from None
 
 
 # ABIDE ----------------------------------------------------------------------------------------------------
 
 
 def _phenotypes(home: Path) -> Path | None:
-    """Return ABIDE's table of people, in the folder, in that of nilearn's cache, or above."""
+    """Return ABIDE's phenotypic table, from the folder, from that of nilearn's cache, or from above."""
     places = (home, home / "ABIDE_pcp", *home.parents[:2])
     return next((place / PHENOTYPES for place in places if (place / PHENOTYPES).is_file()), None)
 
 
 def abide_sites(folder: Path) -> list[str]:
-    """Return which of ABIDE's sites a copy of it has files of; none where it is no copy."""
+    """Return the ABIDE sites for which a copy has files; empty if the folder is not a copy of ABIDE."""
     table = _phenotypes(folder)
     if table is None:
         return []
@@ -419,10 +420,10 @@ def abide_sites(folder: Path) -> list[str]:
 
 
 def _abide(home: Path, pattern: str, site: str | None) -> dict[str, list[Recording]]:
-    """Return the recordings of one of ABIDE's sites, or of all, by person."""
+    """Return the recordings of one ABIDE site, or of all, by participant."""
     table = _phenotypes(home)
     if table is None:
-        raise InputError(f"{home} is no copy of ABIDE: it has no {PHENOTYPES}")
+        raise InputError(f"{home} is not a copy of ABIDE; expected the file {PHENOTYPES}")
     sites = {
         row["FILE_ID"]: row["SITE_ID"] for row in rows_of(table, ",") if {"FILE_ID", "SITE_ID"} <= set(row)
     }
@@ -436,18 +437,20 @@ def _abide(home: Path, pattern: str, site: str | None) -> dict[str, list[Recordi
     for paths in recordings.values():
         if len(paths) > 1:
             others = ", ".join(str(path.relative_to(home)) for path in paths)
-            raise InputError(f"{home} holds several derivatives of ABIDE ({others}): name one by the pattern")
+            raise InputError(
+                f"{home} contains several derivatives of ABIDE ({others}); select one by pattern"
+            )
     found = {
         name: [Recording(path) for path in paths]
         for name, paths in recordings.items()
         if name in sites and (site is None or sites[name].lower() == site.lower())
     }
     if not found:
-        raise InputError(f"{home} holds no file of ABIDE's site {site!r} that matches {pattern!r}")
+        raise InputError(f"{home} contains no file of ABIDE site {site!r} that matches {pattern!r}")
     return found
 
 
 def _file_id(path: Path) -> str:
-    """Return ABIDE's name of a person: what comes before the name of the derivative."""
+    """Return ABIDE's identifier of a participant: the part before the name of the derivative."""
     found = re.match(r"(.+?_\d{7})(?:_|$)", stem(path))
     return found[1] if found else stem(path)

@@ -1,16 +1,16 @@
-"""One table with a row per person, as BIDS keeps ``participants.tsv``: who they are, and columns of numbers.
+"""Read a table with a row per participant, such as the ``participants.tsv`` of BIDS.
 
-The file is text in UTF-8, with tabs (``.tsv``) or commas (``.csv``) between cells; its first row names the
-columns. A row belongs to the person of its ``participant_id``, with or without ``sub-``. Somebody with two
-rows has none that could be used: privacy is that of people, and who counted twice would be protected half as
-well.
+The file is UTF-8 text, with tabs (``.tsv``) or commas (``.csv``) between cells; its first row contains the
+column names. A row belongs to the participant of its ``participant_id``, with or without ``sub-``. If a
+participant has two rows, neither is used: the unit of privacy is the participant, and one who counted twice
+would have half the protection.
 
-A row is a line, and is read by itself: what one person's cells hold, be it a quotation mark that is never
-closed or a byte that is no text, changes nothing about the row of another. So no cell has several lines. How
-lines end is seen at the first one, which is nobody's.
+A row is one line, and is parsed independently: nothing in the cells of one participant, such as an unclosed
+quotation mark or a byte that is not text, affects the row of another. Cells therefore cannot span several
+lines. The line ending is determined from the first line, which belongs to no participant.
 
-The table is kept in memory until its file has another size or time of change: to read it for each person anew
-would take time in the square of their number.
+The table is cached in memory until the size or modification time of its file changes: reading it again for
+each participant would take quadratic time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PARTICIPANT: Final = "participant_id"
 TABLE_SUFFIXES: Final = (".tsv", ".csv")
-# Names of people are also those of folders; beyond these, a table is none of people.
+# Participant names are also used as folder names; with a longer name, a table is not a participant table.
 _LONGEST_NAME: Final = 200
 _LARGEST_FILE: Final = 1 << 30
 _LONGEST_LINE: Final = 1 << 24
@@ -52,7 +52,7 @@ _UNNAMED: Final = ("", "n/a")
 
 
 class BadTableError(InputError):
-    """A file that is no table of people."""
+    """Raised for a file that is not a valid participant table."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -61,18 +61,18 @@ class BadTableError(InputError):
 
 @dataclass(frozen=True, repr=False)
 class PersonTable:
-    """A table as it was read.
+    """Contents of a participant table.
 
     Attributes
     ----------
     columns : dict
-        The places of every column, by name: more than one if several have it.
+        Positions of every column by name; more than one if a name is repeated.
     width : int
-        How many cells a row has.
+        Number of cells in a row.
     rows : dict
-        For each person the line in which each of their rows is, and its text.
+        For each participant, the line number and the text of each row.
     nameless : tuple of int
-        Lines of rows of nobody who could be named.
+        Line numbers of rows without a valid participant name.
     """
 
     columns: Mapping[str, Sequence[int]]
@@ -82,22 +82,22 @@ class PersonTable:
     delimiter: str
 
     def cells(self, person: str) -> list[list[str] | _BadRow]:
-        """Return the cells of each row of a person, or why they cannot be had."""
+        """Return the cells of each row of a participant, or the reason why they cannot be parsed."""
         return [_cells(text, self.delimiter) for _, text in self.rows.get(person, ())]
 
     def repeated(self, person: str) -> str:
-        """Return in words where the rows of a person are who has several; nothing for others."""
+        """Return a description of repeated rows of a participant; empty unless there are several."""
         lines = [str(line) for line, _ in self.rows.get(person, ())]
         return f"{person} in {len(lines)} rows (lines {_listed(lines)})" if len(lines) > 1 else ""
 
 
 def person_of(participant: str) -> str:
-    """Return the name of the person whom a ``participant_id`` means: ``01`` is ``sub-01``."""
+    """Return the participant name for a ``participant_id``: ``01`` is ``sub-01``."""
     return f"sub-{participant.strip().removeprefix('sub-')}"
 
 
 def row_digest(recording: Recording) -> str:
-    """Return the SHA-256 of somebody's row and of the names of its columns; refuse a table that is none."""
+    """Return the SHA-256 of a participant's row and its column names; reject an invalid table."""
     assert recording.row is not None
     table = read_person_table(recording.path)
     rows = [
@@ -108,7 +108,7 @@ def row_digest(recording: Recording) -> str:
 
 
 def is_person_table(path: Path) -> bool:
-    """Tell whether a file begins as a table of people does."""
+    """Return whether a file begins like a participant table."""
     try:
         if path.suffix.lower() not in TABLE_SUFFIXES or not path.is_file():
             return False
@@ -119,17 +119,17 @@ def is_person_table(path: Path) -> bool:
 
 # Reading --------------------------------------------------------------------------------------------------
 
-# The latest version of each file by size and time of change, or why it cannot be used: one that cannot is not
-# read again for everybody.
+# Latest version of each file by size and modification time, or its problem: an invalid file is not read again
+# for every participant.
 _kept: dict[Path, tuple[tuple[int, int], PersonTable | Problem]] = {}
 _one_at_a_time = Lock()
 
 
 def read_person_table(path: Path) -> PersonTable:
-    """Return a table of people, read anew only if its file changed; refuse another file."""
+    """Return a participant table, reading it again only if its file changed; reject an invalid file."""
     with _one_at_a_time:
         try:
-            # Before it is read: if it changes meanwhile, the next look finds another time.
+            # Taken before reading: if the file changes meanwhile, the next call finds a different time.
             status = path.stat()
         except OSError as error:
             raise BadTableError(_unreadable(path, error)) from None
@@ -143,7 +143,7 @@ def read_person_table(path: Path) -> PersonTable:
 
 
 def _outcome(path: Path, status: os.stat_result) -> PersonTable | Problem:
-    """Return the table of a file, or why there is none."""
+    """Return the table of a file, or the reason why it is invalid."""
     if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_FILE:
         return Problem(path, f"{status.st_size:,} bytes", f"a file of at most {_LARGEST_FILE:,}")
     try:
@@ -155,7 +155,7 @@ def _outcome(path: Path, status: os.stat_result) -> PersonTable | Problem:
 
 
 def _unreadable(path: Path, error: OSError) -> Problem:
-    return Problem(path, f"cannot be read ({error.strerror})", "a file that can be read")
+    return Problem(path, f"cannot be read ({error.strerror})", "a readable file")
 
 
 def _read(path: Path) -> PersonTable:
@@ -166,7 +166,7 @@ def _read(path: Path) -> PersonTable:
         columns[name].append(place)
     if len(columns[PARTICIPANT]) != 1:
         found = f"{len(columns[PARTICIPANT]) or 'no'} columns {PARTICIPANT} among {_named(header)}"
-        raise BadTableError(Problem(path, found, f"one column {PARTICIPANT}, and a row per person"))
+        raise BadTableError(Problem(path, found, f"one column {PARTICIPANT}, and a row per participant"))
     (own,) = columns[PARTICIPANT]
     for line, text in lines:
         cells = _loosely(text, delimiter)
@@ -179,20 +179,20 @@ def _read(path: Path) -> PersonTable:
 
 
 def _header(path: Path, lines: Iterator[tuple[int, str]]) -> list[str]:
-    """Return the cells of the first line that is not blank."""
+    """Return the cells of the first non-blank line."""
     delimiter = _delimiter(path)
     text = next((text for _, text in lines if any(map(str.strip, _loosely(text, delimiter)))), None)
     if text is None:
-        raise BadTableError(Problem(path, "an empty file", "a row of names, and a row per person"))
+        raise BadTableError(Problem(path, "an empty file", "column names, and a row per participant"))
     cells = _cells(text, delimiter)
     if isinstance(cells, _BadRow):
-        raise BadTableError(Problem(path, f"{cells.why} in its first row", "the names of the columns"))
+        raise BadTableError(Problem(path, f"{cells.why} in its first row", "the column names"))
     return [cell.strip() for cell in cells]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of every line, of one that no table has the beginning."""
-    # What is no text is kept as it is, and found where the line is read.
+    """Yield the number and the text of every line; an overlong line is truncated."""
+    # Bytes that are not text are preserved, and detected when the line is parsed.
     # defence: a-line-by-itself
     opened = partial(path.open, encoding="utf-8-sig", errors="surrogateescape")
     with opened(newline="") as file:
@@ -209,32 +209,32 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, repr=False)
 class _BadRow:
-    """A row without cells: why, and its text."""
+    """A row that cannot be parsed: the reason, and its text."""
 
     why: str
     text: str
 
 
 def _cells(text: str, delimiter: str) -> list[str] | _BadRow:
-    """Return the cells of a line, or why there are none."""
+    """Return the cells of a line, or the reason why it cannot be parsed."""
     if len(text) == _LONGEST_LINE:
-        return _BadRow("too long a line", text)
+        return _BadRow("an overlong line", text)
     try:
         text.encode()
-        # Strict: a quotation mark that is never closed would swallow the cells that follow.
+        # Strict: otherwise an unclosed quotation mark would absorb the following cells.
         return next(csv.reader([text], delimiter=delimiter, strict=True))
     except UnicodeEncodeError:
-        return _BadRow("what is not text in UTF-8", text)
+        return _BadRow("bytes that are not UTF-8 text", text)
     except csv.Error as error:
-        return _BadRow(f"cells that cannot be told apart ({error})", text)
+        return _BadRow(f"malformed cells ({error})", text)
 
 
 def _loosely(text: str, delimiter: str) -> list[str]:
-    """Return what may be the cells of a line, to know whose it is."""
+    """Return the probable cells of a malformed line, to identify its participant."""
     try:
         return next(csv.reader([text], delimiter=delimiter))
     except csv.Error:
-        # Longer than a cell may be, or with the end of a line inside.
+        # A cell is overlong or contains a line ending.
         plain = re.sub(r"[\r\n]", "\0", text.strip("\r\n")[: csv.field_size_limit()])
         return next(csv.reader([plain], delimiter=delimiter))
 
@@ -252,20 +252,20 @@ def _is_name(participant: str) -> bool:
     )
 
 
-# What is wrong --------------------------------------------------------------------------------------------
+# Problems -------------------------------------------------------------------------------------------------
 
 
 def table_problems(path: Path, table: PersonTable) -> Iterator[Problem]:
-    """Say who has several rows, and which rows are nobody's."""
+    """Yield problems with repeated participants and with rows that have no participant name."""
     for person in sorted(table.rows):
         if found := table.repeated(person):
             yield Problem(path, found, _ONE_ROW, subject=person, alike=_ONE_ROW)
     if table.nameless:
-        found = f"rows without a {PARTICIPANT} that can be a name (lines {_listed(table.nameless)})"
-        yield Problem(path, found, "the name of somebody; these rows are not used", fatal=False)
+        found = f"rows without a valid {PARTICIPANT} (lines {_listed(table.nameless)})"
+        yield Problem(path, found, "a participant name; these rows are not used", fatal=False)
 
 
-_ONE_ROW: Final = "one row per person"
+_ONE_ROW: Final = "one row per participant"
 
 
 def _listed(items: Sequence[object]) -> str:
@@ -277,9 +277,9 @@ def _named(columns: Sequence[str]) -> str:
 
 
 def row_cells(recording: Recording) -> tuple[dict[str, str], Problem | None]:
-    """Return the cells of somebody's only row by the names of columns that there are once.
+    """Return the cells of a participant's only row, by the names of columns that occur once.
 
-    Without such a row there are none, and it is said why; a table that is none is refused.
+    Without such a row, return no cells and the reason; an invalid table is rejected.
     """
     assert recording.row is not None
     table = read_person_table(recording.path)
@@ -289,7 +289,7 @@ def row_cells(recording: Recording) -> tuple[dict[str, str], Problem | None]:
 
 
 def _only_row(path: Path, table: PersonTable, person: str) -> tuple[list[str], Problem | None]:
-    """Return the cells of a person's only row, or why there are none."""
+    """Return the cells of a participant's only row, or the reason why there is none."""
     rows = table.cells(person)
     if len(rows) != 1:
         found = table.repeated(person) or f"no row of {person}"
@@ -297,7 +297,7 @@ def _only_row(path: Path, table: PersonTable, person: str) -> tuple[list[str], P
     (row,), ((line, _),) = rows, table.rows[person]
     if isinstance(row, _BadRow):
         found = f"{row.why} in line {line} ({person})"
-        return [], Problem(path, found, "text with a cell per column", alike=row.why)
+        return [], Problem(path, found, "text with one cell per column", alike=row.why)
     if len(row) != table.width:
         found = f"{len(row)} cells in line {line} ({person})"
         return [], Problem(path, found, f"{table.width}, one for each column", alike="cells in a line")
@@ -305,7 +305,7 @@ def _only_row(path: Path, table: PersonTable, person: str) -> tuple[list[str], P
 
 
 def quoted_columns(columns: Sequence[str]) -> str:
-    """Return the names of columns in words, of many the first."""
+    """Return column names as text; of many, only the first."""
     return _named(columns)
 
 
@@ -314,56 +314,56 @@ def quoted_columns(columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class PersonRows:
-    """Named columns of a table: the numbers of one person are one row.
+    """Selected columns of a participant table; the values of one participant form one row.
 
     Attributes
     ----------
     columns : tuple of str
-        Their names, in order.
+        Column names, in order.
     """
 
     columns: tuple[str, ...]
 
     @property
     def n_features(self) -> int:
-        """D, how many columns there are."""
+        """Number of features D, the number of columns."""
         return len(self.columns)
 
     @property
     def basis(self) -> None:
-        """Columns have no places, so nothing is known to be smooth."""
+        """None: columns have no spatial positions, so there is no smooth basis."""
 
     @property
     def key(self) -> None:
-        """A row is read as quickly as what would be kept of it."""
+        """None: caching a row would not be faster than reading it."""
 
     def series(self, recording: Recording) -> Scan:
-        """Return (1, features), the person's row; raise whatever comes when it cannot be used."""
+        """Return the participant's row, (1, features); any exception means that it cannot be used."""
         values, found = self._look(recording)
         if found:
-            raise ValueError("a row that cannot be used")
+            raise ValueError("unusable row")
         return np.array([values], dtype=np.float64)
 
     def problems(self, recording: Recording) -> list[Problem]:
-        """Return why a person's row cannot be used."""
+        """Return the reasons why a participant's row cannot be used."""
         try:
             return self._look(recording)[1]
         except BadTableError as error:
             return [error.problem]
 
     def layout(self, recording: Recording) -> str:
-        """Return nothing: columns are not on a grid."""
+        """Return an empty string: columns are not on a grid."""
         return ""
 
     def image(self, maps: FloatArray) -> Nifti1Image | None:
-        """Return None: columns have no places."""
+        """Return None: columns have no spatial positions."""
         return None
 
     def _look(self, recording: Recording) -> tuple[list[float], list[Problem]]:
-        """Return a person's numbers and what is wrong with them."""
+        """Return a participant's numbers and their problems."""
         path = recording.path
         if recording.row is None:
-            return [], [Problem(path, "a scan", "a row of a table of people, since the study analyses these")]
+            return [], [Problem(path, "a scan", "a row of a participant table, as the study requires")]
         table, person = read_person_table(path), person_of(recording.row)
         row, problem = _only_row(path, table, person)
         if problem is not None:
@@ -374,7 +374,7 @@ class PersonRows:
             places = table.columns.get(column, ())
             if len(places) != 1:
                 found = f"{len(places) or 'no'} columns {quoted(column)} among {_named([*table.columns])}"
-                problems.append(Problem(path, found, "each column that the study analyses, once"))
+                problems.append(Problem(path, found, "each column that the study analyses, exactly once"))
             elif (value := _number(row[places[0]])) is None:
                 found = f"{quoted(row[places[0]])} in line {line} ({person}), column {quoted(column)}"
                 problems.append(Problem(path, found, "a finite number", alike=f"column {column}"))
@@ -384,6 +384,6 @@ class PersonRows:
 
 
 def _number(cell: str) -> float | None:
-    """Return the finite number that a cell holds, None where it holds none."""
+    """Return the finite number in a cell, or None if there is none."""
     value = float(cell) if is_number(cell) else math.nan
     return value if math.isfinite(value) else None

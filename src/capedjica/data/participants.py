@@ -1,9 +1,9 @@
-"""A site's people, as an analysis asks for them: one after the other, each as one (time, features) array.
+"""Read a site's participants one at a time, each as one (time, features) array.
 
-Two readers look at them. Before anything is spent, :meth:`People.check` tells the site everything that is
-wrong. During a run nothing may depend on data, so ``people[m]`` never fails: somebody whose recordings can no
-longer be used is a subject without time points, who contributes zero. Only a lack of memory is told, because
-it may be that of others who are read at the same time.
+There are two ways to read them. Before any budget is spent, :meth:`People.check` reports all problems to the
+site. During a run nothing may depend on the data, so ``people[m]`` never fails: a participant whose
+recordings can no longer be used is a subject without time points, who contributes zero. Only a lack of memory
+is raised, because it may be caused by other subjects that are read at the same time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Notes = Callable[[Scan], Iterable[tuple[str, str]]]
 
 
 class People(Sequence[Scan]):
-    """The people of a site; each is read anew whenever they are asked for, so one is in memory at a time.
+    """The participants of a site. Each is read on every access, so that only one is in memory at a time.
 
-    Several recordings of one person are one subject: each is centred by itself (and standardised, if the
-    features say so), and then they are joined in time.
+    Several recordings of one participant form one subject: each is centred separately (and standardised, if
+    the features require it), and then they are concatenated in time.
 
     Parameters
     ----------
     people : iterable of Person
-        Each with at least one recording.
+        Participants, each with at least one recording.
     features : Features
-        What is made of a recording.
+        Features to compute from a recording.
     cache : SeriesCache, optional
-        Where series are kept once they were extracted.
+        Cache for extracted series.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class People(Sequence[Scan]):
 
     @property
     def names(self) -> list[str]:
-        """The people's names."""
+        """Names of the participants."""
         return [person.name for person in self.people]
 
     @property
     def n_unreadable(self) -> int:
-        """How many people could not be used when they were asked for; never leaves the site."""
+        """Number of participants that were unusable when accessed; it never leaves the site."""
         return len(self._unreadable)
 
     def __len__(self) -> int:
@@ -77,19 +77,19 @@ class People(Sequence[Scan]):
         try:
             return joined(list(self._runs(person)))
         except MemoryError:
-            # Whoever reads several people at once tries again with this one alone.
+            # A caller that reads several participants in parallel tries again with this one alone.
             raise
         except Exception:
-            # Why it failed may depend on data, and whoever asks may send on what an exception says.
+            # The reason of the failure may depend on data, and the caller might forward an exception message.
             self._unreadable.add(person.name)
             return np.empty((0, self.features.n_features), dtype=np.float32)
 
     def covariates(self, index: int, motion: bool = False) -> Covariates:
-        """Return what a person's row says, and their motion if asked for; never fails."""
+        """Return a participant's row, and motion if requested; never fails."""
         return covariates_of(self.people[index], motion)
 
     def _runs(self, person: Person) -> Iterator[Scan]:
-        """Yield the series of a person's recordings, up to more time points than any study takes."""
+        """Yield the series of a participant's recordings, until they exceed what any study uses."""
         n_timepoints = 0
         for recording in person.recordings:
             series = self._series(recording)
@@ -113,19 +113,19 @@ class People(Sequence[Scan]):
         longest: int = LONGEST_SCAN,
         notes: Notes = lambda series: (),
     ) -> list[Problem]:
-        """Read everybody once and return everything that is wrong, in the order of the people.
+        """Read every participant once and return all problems, in the order of the participants.
 
         Parameters
         ----------
         n_components : int
-            Time points that everybody must have at least, in all recordings together; a row of a table of
-            people is one, and need not be more.
+            Minimum number of time points of a participant, over all recordings; a row of a participant table
+            is a single one, and need not have more.
         progress : callable, optional
-            Called after each person.
+            Called after each participant.
         longest : int
-            How many time points of a person take part.
+            Largest number of time points used of a participant.
         notes : callable
-            Returns what is found and expected of a series that can be read but is of less or no use.
+            Returns what is found and expected for a series that is readable but of little or no use.
         """
         validate.count("n_components", n_components)
         found: list[Problem] = []
@@ -140,7 +140,7 @@ class People(Sequence[Scan]):
     def _problems(
         self, person: Person, n_components: int, longest: int, layouts: dict[Path, str], notes: Notes
     ) -> list[Problem]:
-        """Return what is wrong with one person's recordings, and note the layouts of those that are not."""
+        """Return the problems of one participant's recordings, and record the grids of the valid ones."""
         if not person.recordings:
             return [Problem(Path(person.name), "no recording", "at least one")]
         found: list[Problem] = []
@@ -160,10 +160,10 @@ class People(Sequence[Scan]):
             ]
         of_scans = all(recording.row is None for recording in person.recordings)
         if of_scans and n_timepoints < n_components and not any(problem.fatal for problem in found):
-            expected = f"at least the {n_components} of the components"
+            expected = f"at least {n_components}, the number of components"
             found.append(Problem(person.recordings[0].path, f"{n_timepoints} time points", expected))
         if n_timepoints > longest:
-            expected = f"at most {longest}, of which all take part; of these, the first {longest} do"
+            expected = f"at most {longest}; only the first {longest} are used"
             found.append(Problem(person.recordings[0].path, f"{n_timepoints} time points", expected, False))
         return found
 
@@ -172,19 +172,19 @@ class People(Sequence[Scan]):
 
 
 def joined(series: Sequence[Scan]) -> Scan:
-    """Return the runs of one person, each centred by itself, as one; a single run as it is."""
+    """Return the runs of one participant, each centred separately, as one; a single run is unchanged."""
     if len(series) == 1:
         return series[0]
     return np.concatenate([run - run.mean(axis=0) for run in series])
 
 
 def _odd_layouts(layouts: dict[Path, str]) -> Iterator[Problem]:
-    """Say which recordings are on another grid than most of the site."""
+    """Yield recordings whose grid differs from that of most recordings at the site."""
     counts = Counter(layouts.values())
     if len(counts) < 2:
         return
     usual, times = counts.most_common(1)[0]
     for path, layout in layouts.items():
         if layout != usual:
-            expected = f"{usual}, as in {times} recordings; it is brought to the study's grid all the same"
+            expected = f"{usual}, as in {times} recordings; it is resampled to the study's grid nevertheless"
             yield Problem(path, layout, expected, fatal=False)

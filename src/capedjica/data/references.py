@@ -1,9 +1,10 @@
-"""Atlases and templates that maps are compared with: images or arrays of known networks, with their names.
+"""Atlases and templates with which maps are compared: images or arrays of known networks, with names.
 
-A reference is an image of maps (4-D), one of labels (3-D), or, where features have no places, an array of the
-same features: maps (networks, features), or one label for each feature. It names what was found and has no
-part in finding it, so that nothing of it is in a study, nor in its hash, and it costs nothing. Names, and
-the systems that networks belong to, come from a table as for templates (:mod:`capedjica.data.templates`).
+A reference is an image of maps (4-D), an image of labels (3-D), or, for features without spatial positions,
+an array over the same features: maps (networks, features), or one label for each feature. It is used to label
+results and not to estimate them. It is therefore not part of a study or its hash, and has no privacy cost.
+Names of networks, and the systems to which they belong, come from a table as for templates
+(:mod:`capedjica.data.templates`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 FETCHED: Final = "nilearn:"
-# What nilearn's fetchers are asked for besides the name of the atlas.
+# Arguments of nilearn's fetchers, by the name of the atlas.
 FETCHERS: Final[dict[str, dict[str, Any]]] = {
     "aal": {},
     "harvard_oxford": {"atlas_name": "cort-maxprob-thr25-2mm"},
@@ -48,20 +49,20 @@ LONGEST_NAME: Final = 200
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Networks or regions that are known.
+    """Known networks or regions.
 
     Attributes
     ----------
     source : str
-        What it is, in few words.
+        Short description.
     values : array
-        Of an image, 4-D (maps) or 3-D (labels); of features, (networks, D) or labels (D,).
+        Values of an image, 4-D (maps) or 3-D (labels); for features, maps (networks, D) or labels (D,).
     affine : array (4, 4), optional
         From voxels to mm; None for an array of features.
     labels : tuple of int, optional
         The labels in their order; None for maps.
     names, systems : tuple of str
-        What each is called, and what it belongs to; no systems where nothing tells.
+        Name of each network, and the system to which it belongs; systems are empty if unknown.
     """
 
     source: str
@@ -72,33 +73,33 @@ class Reference:
     systems: tuple[str, ...]
 
     def within(self, image: Nifti1Image | None, inside: NDArray[np.bool_], n_features: int) -> NDArray[Any]:
-        """Return the reference where maps are: maps (N, V), or the label at each of V places.
+        """Return the reference at the positions of the maps: maps (N, V), or the label at V positions.
 
         Parameters
         ----------
         image : Nifti1Image or None
-            The maps in the space of a brain, 4-D; None where features have no places.
+            The maps as a 4-D image; None if the features have no spatial positions.
         inside : array of bool (x, y, z)
             The V voxels of the features.
         n_features : int
-            D; an array of features has its V = D places there.
+            D; for an array of features, V = D.
         """
         if self.affine is None:
             if self.values.shape[-1] != n_features:
                 raise InputError(
-                    f"{self.source} has {self.values.shape[-1]:,} features, the maps have {n_features:,}"
+                    f"{self.source} has {self.values.shape[-1]:,} features, but the maps have {n_features:,}"
                 )
             return self.values
         if image is None:
             raise InputError(
-                f"{self.source} is an image, but the maps have no places: give an array (networks, "
-                "features), or the image of the regions that the columns are"
+                f"{self.source} is an image, but the features have no spatial positions; give an array "
+                "(networks, features), or the atlas whose regions are the columns"
             )
         how = "linear" if self.labels is None else "nearest"
         found = on_grid(self.source, new_image(self.values, self.affine), image, inside, how)
         if not found.any():
             raise InputError(
-                f"{self.source} is zero wherever the maps have values; it may be in another space"
+                f"{self.source} is zero wherever the maps have values; it may be in a different space"
             )
         return found if self.labels is not None else np.ascontiguousarray(found.T)
 
@@ -106,7 +107,7 @@ class Reference:
 def on_grid(
     where: str, given: Nifti1Image, image: Nifti1Image, inside: NDArray[np.bool_], how: str
 ) -> NDArray[Any]:
-    """Return an image in the voxels of another, (V,) or (V, n); refuse one of another place."""
+    """Return an image at the voxels of another, (V,) or (V, n); reject one that does not overlap it."""
     from nilearn.image import resample_img
 
     voxels = np.argwhere(inside)
@@ -114,8 +115,8 @@ def on_grid(
     seen = coverage(voxels @ affine[:3, :3].T + affine[:3, 3], given)
     if seen < LEAST_COVERAGE:
         raise InputError(
-            f"{where} has a field of view with {seen:.0%} of the voxels of the maps, expected at least "
-            f"{LEAST_COVERAGE:.0%}; it may be in another space"
+            f"{where} covers {seen:.0%} of the voxels of the maps, expected at least "
+            f"{LEAST_COVERAGE:.0%}; it may be in a different space"
         )
     there = resample_img(
         given,
@@ -130,15 +131,15 @@ def on_grid(
 
 
 def read_reference(given: Any, names: Any = None) -> Reference:
-    """Return what maps are compared with.
+    """Read a reference with which maps are compared.
 
     Parameters
     ----------
     given : path, image or array
-        A 4-D image of maps or a 3-D image of labels; an array of features, (networks, features) or a label
+        A 4-D image of maps or a 3-D image of labels; an array over features, (networks, features) or a label
         for each, or its ``.npy`` file; or ``"nilearn:NAME"``, which nilearn downloads (`FETCHERS`).
     names : list of str or path, optional
-        What its networks are called, or a table of that; by default a table beside the file.
+        Names of its networks, or a table of them; by default a table next to the file.
     """
     if isinstance(given, str) and given.startswith(FETCHED):
         return _fetched(given.removeprefix(FETCHED), names)
@@ -158,20 +159,20 @@ def read_reference(given: Any, names: Any = None) -> Reference:
 
 
 def read_tissue(given: Any, what: str) -> Nifti1Image:
-    """Return the mask of a tissue: an image, or its path, of 0 and 1 or of probabilities (1 from 0.5 on)."""
+    """Return a tissue mask from an image or its path: binary, or probabilities (included from 0.5)."""
     image = given
     if isinstance(given, str | os.PathLike):
         if not Path(given).exists():
-            raise InputError(f"{what} {given} does not exist")
+            raise InputError(f"{what} {given} does not exist; give the path of a 3-D mask image")
         image, what = load_image(Path(given), what), f"{what} {given}"
     if not hasattr(image, "dataobj"):
-        raise InputError(f"{what} must be an image or the path of one, got {type(given).__name__}")
+        raise InputError(f"{what} must be an image or a path, got {type(given).__name__}")
     values = np.nan_to_num(np.asanyarray(image.dataobj).astype(np.float64))
     if values.ndim != 3:
-        raise InputError(f"{what} must be a 3-D image of a mask, got shape {values.shape}")
+        raise InputError(f"{what} must be a 3-D mask image, got shape {values.shape}")
     if values.min() < 0 or values.max() > 1 or not (values >= 0.5).any():
         raise InputError(
-            f"{what} must hold 0 and 1, or probabilities of which some are at least 0.5; got values from "
+            f"{what} must contain 0 and 1, or probabilities with some of at least 0.5; got values from "
             f"{values.min():g} to {values.max():g}"
         )
     return new_image(values >= 0.5, image.affine)
@@ -189,8 +190,8 @@ def _of_image(image: Any, where: str, names: Any) -> Reference:
 def _of_array(values: NDArray[Any], where: str, names: Any) -> Reference:
     if values.dtype.kind not in "fiu" or values.ndim not in (1, 2) or not np.isfinite(values).all():
         raise InputError(
-            f"{where} must be finite numbers, (networks, features) or one label for each feature; got shape "
-            f"{values.shape}"
+            f"{where} must contain finite numbers, (networks, features) or one label for each feature; got "
+            f"shape {values.shape}"
         )
     labels = label_numbers(values, where) if values.ndim == 1 else None
     count = len(labels) if labels is not None else len(values)
@@ -202,14 +203,14 @@ def _of_array(values: NDArray[Any], where: str, names: Any) -> Reference:
 def _named(
     names: Any, labels: list[int] | None, count: int, where: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return names and systems; numbers where there are no names."""
+    """Return names and systems; numbered names if there are none."""
     table = given_names(names, labels)
     if table is None:
         kind = "network" if labels is None else "region"
         return tuple(f"{kind} {number}" for number in labels or range(1, count + 1)), ()
     if len(table.names) != count:
         what = f"{count} networks" if labels is None else f"{count} labels"
-        raise InputError(f"{where} has {what} and its table {len(table.names)} names")
+        raise InputError(f"{where} has {what}, but its table has {len(table.names)} names")
     for name in (*table.names, *table.systems):
         if not (isinstance(name, str) and len(name) <= LONGEST_NAME and name.isprintable()):
             raise InputError(
@@ -227,7 +228,7 @@ def _atlases() -> str:
 
 
 def _fetched(name: str, names: Any) -> Reference:
-    """Return an atlas that nilearn downloads, or has downloaded before."""
+    """Return an atlas from nilearn, downloading it if necessary."""
     if name not in FETCHERS:
         raise InputError(f"labels must be a file or {_atlases()}; got {FETCHED}{name}")
     from nilearn import datasets
@@ -252,7 +253,7 @@ def _fetched(name: str, names: Any) -> Reference:
 
 
 def _names_of(atlas: Any) -> NameTable:
-    """Return the names that nilearn knows: a look-up table of labels, or a list."""
+    """Return the names that nilearn provides: a look-up table of labels, or a list."""
     table = atlas.get("lut")
     if table is not None:
         return NameTable([str(name) for name in table["name"]], [], [int(one) for one in table["index"]])

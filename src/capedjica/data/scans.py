@@ -1,4 +1,4 @@
-"""The words that all readers of scans share: a person, their recordings, and the features made of them."""
+"""Common types for reading scans: participants, recordings, features, and problems found in files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something about one file that its site should know; never shown to anybody else.
+    """A problem in one file, reported only to its own site.
 
     Attributes
     ----------
     path : Path
         The file.
     found, expected : str
-        What is there and what should be.
+        What the file contains, and what was expected.
     fatal : bool
-        False where the subject can take part all the same.
+        False if the subject can be included nevertheless.
     subject : str
-        Whose file it is; empty where its name says so.
+        The subject to whom the file belongs; empty if the file name identifies the subject.
     alike : str
-        The same for all whose problem is of one kind, of which one line is said (`told_once`); empty where
-        it is told by itself.
+        Key shared by all problems of one kind, of which only one line is printed (`told_once`); empty for a
+        problem that is printed individually.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The subject's name."""
+        """Name of the subject."""
         return self.subject or stem(self.path)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Problem:
 
 
 def told_once(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return one line for all that are alike, given what they have in common and the words of each."""
+    """Return one line for each kind of problem, given pairs of the kind and the text of each problem."""
     groups: dict[str, dict[str, None]] = {}
     for alike, words in told:
         groups.setdefault(alike or words, {})[words] = None
@@ -63,16 +63,16 @@ def _others(count: int) -> str:
 
 @dataclass(frozen=True)
 class Recording:
-    """One run of the scanner, or somebody's row in the table of all people.
+    """One run, or the row of one participant in a participant table.
 
     Attributes
     ----------
     path : Path
-        A 4-D image, or a table or array (time, features); or the table that has a row per person.
+        A 4-D image, or a table or array (time, features); or the table that has a row per participant.
     confounds : Path, optional
-        fMRIPrep's table of confounds that belongs to it.
+        fMRIPrep's table of confounds for this run.
     row : str, optional
-        Whose row of the table it is; the file then serves everybody.
+        The participant whose row it is; the file is then shared by all participants.
     """
 
     path: Path = field(repr=False)
@@ -81,12 +81,12 @@ class Recording:
 
     @property
     def sidecar(self) -> Path:
-        """Where BIDS keeps what is known about the recording, its repetition time for example."""
+        """Path of the BIDS sidecar with metadata such as the repetition time."""
         return self.path.with_name(f"{stem(self.path)}.json")
 
     @property
     def sources(self) -> tuple[Path, ...]:
-        """Every file that has a say in the series, whether it is there or not."""
+        """All files on which the series depends, whether or not they exist."""
         if self.row is not None:
             return (self.path,)
         if self.confounds is None:
@@ -96,9 +96,9 @@ class Recording:
 
 @dataclass(frozen=True)
 class Person:
-    """One subject with all their recordings, which count as one: privacy is that of people.
+    """One participant with all recordings, which count as one: the unit of privacy is the participant.
 
-    ``covariates`` is their row of the table of people, in studies that compare people by what it says.
+    ``covariates`` is the participant's row of the participant table, in studies that compare groups.
     """
 
     name: str = field(repr=False)
@@ -107,34 +107,34 @@ class Person:
 
 
 class Features(Protocol):
-    """What a study makes of a recording, the same at every site and from this recording alone."""
+    """Features computed from a recording, in the same way at every site and from this recording alone."""
 
     @property
     def n_features(self) -> int:
-        """D, columns of every series."""
+        """Number of features D, the columns of every series."""
 
     @property
     def basis(self) -> FloatArray | None:
-        """The public basis (K, D) of smooth maps on the grid of the features, None where there is none."""
+        """Public basis (K, D) of smooth maps on the grid of the features, or None."""
 
     @property
     def key(self) -> bytes | None:
-        """What determines a series besides the recording, None where keeping series gains nothing."""
+        """Everything except the recording that determines a series; None if caching gains nothing."""
 
     def series(self, recording: Recording) -> Scan:
-        """Return (time, features) of one recording; raise whatever comes when it cannot be used."""
+        """Return (time, features) of one recording; any exception means that it cannot be used."""
 
     def problems(self, recording: Recording) -> list[Problem]:
-        """Return why a recording cannot be used, for its own site to read."""
+        """Return the reasons why a recording cannot be used, for its own site to read."""
 
     def layout(self, recording: Recording) -> str:
-        """Return the grid of a recording in words, empty where it has none; raise whatever comes."""
+        """Return a description of the grid of a recording, empty if it has none; may raise any exception."""
 
     def image(self, maps: FloatArray) -> Nifti1Image | None:
-        """Return maps (R, D) as a 4-D image in the space of the features, None where they have none."""
+        """Return maps (R, D) as a 4-D image in the space of the features, or None if they have none."""
 
 
 def stem(path: Path) -> str:
-    """Return the name of a file without its ending, both parts of ``.nii.gz``."""
+    """Return the name of a file without its extension, including both parts of ``.nii.gz``."""
     plain = Path(path.stem) if path.suffix.lower() == ".gz" else path
     return plain.stem

@@ -1,13 +1,13 @@
-"""Templates as people have them: arrays, images, results of a study; made into maps of a study's features.
+"""Read templates given as arrays, images or results of a study, and convert them to a study's features.
 
-Known networks come as 4-D images of maps, NeuroMark's or those of Smith et al. 2009 for example
+Known networks are distributed as 4-D images of maps, such as NeuroMark or the networks of Smith et al. 2009
 (``nilearn.datasets.fetch_atlas_smith_2009()["rsn20"]``), or as 3-D images of labels, such as the networks of
-Yeo et al. 2011, of which each label is a map of 0 and 1. A map is treated as one volume of a scan would be:
-brought to the voxels of the mask, averaged over the regions of an atlas, or fitted by its maps; and neither
-smoothed nor cleaned, since it has no course of time.
+Yeo et al. 2011, where each label becomes a binary map. A map is treated like one volume of a scan: it is
+resampled to the voxels of the mask, averaged over the regions of an atlas, or fitted by the maps of a
+probabilistic atlas. It is neither smoothed nor cleaned, because it has no time dimension.
 
-Where a template comes from matters: a guarantee covers what a study itself publishes, and not what was known
-before. Somebody whose data are in the template is exposed by it too.
+The origin of a template matters: a guarantee covers what a study itself publishes, and not what was known
+before. A template also reveals something about the participants from whose data it was computed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
 Origin = Literal["public", "earlier-study", "other-people"]
 ORIGINS: Final[tuple[str, ...]] = get_args(Origin)
 ORIGIN_WORDS: Final = {
-    "public": "public knowledge; nobody who takes part here is among the people it was made from",
-    "earlier-study": "the results of an earlier private study; whoever took part in both pays for both",
-    "other-people": "results of other people, made without privacy; none of them takes part here",
+    "public": "public knowledge; no participant of this study contributed to it",
+    "earlier-study": "the result of an earlier private study; a participant of both spends both budgets",
+    "other-people": "a non-private result of other participants; none of them is in this study",
 }
-# What the guarantee rests on, or does not cover.
+# Assumptions of the guarantee, or what it does not cover.
 NOT_COVERED: Final = {
-    "public": "The template is taken for public knowledge: the guarantee rests on nobody who takes part here "
-    "being among the people it was made from.",
-    "earlier-study": "NOT COVERED: what the earlier private study cost whose results are the template. "
-    "Whoever took part in both has spent the epsilon of both.",
-    "other-people": "NOT COVERED: what the template tells of the people it was made from, without privacy. "
-    "The guarantee rests on nobody who takes part here being among them.",
+    "public": "The template is assumed to be public knowledge: the guarantee assumes that no participant of "
+    "this study contributed to it.",
+    "earlier-study": "NOT COVERED: the privacy cost of the earlier private study whose results are the "
+    "template. A participant of both studies has spent the epsilon of both.",
+    "other-people": "NOT COVERED: what the template, computed without privacy, reveals about the "
+    "participants from whom it was computed. The guarantee assumes that none of them is in this study.",
 }
 _SIDECARS: Final = (".tsv", ".csv", ".txt")
 _NAME_COLUMNS: Final = ("name", "label", "network", "region")
@@ -64,30 +64,31 @@ _LONGEST_SOURCE: Final = 200
 
 @runtime_checkable
 class Space(Protocol):
-    """Features that have places, so that images can be made into them."""
+    """Features with spatial positions, to which images can be converted."""
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features D."""
 
     def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
-        """Return what a 4-D image of maps is in the features, (R, D)."""
+        """Return the values of a 4-D image of maps in the features, (R, D)."""
 
 
 @dataclass(frozen=True, eq=False)
 class GivenTemplate:
-    """A template with where it comes from.
+    """A template and its origin.
 
     Attributes
     ----------
     template : Template
         The networks, in the features of the study.
     source : str
-        What it was made from, in words.
+        Description of its source.
     epsilon : float, optional
-        Of the study whose results it is, infinite for one without privacy; None for what is no such result.
+        Epsilon of the study that produced it, infinite for one without privacy; None if it is not the result
+        of a study.
     systems : tuple of str
-        To which system each network belongs, where a table of names tells.
+        System to which each network belongs, if a table of names states it.
     """
 
     template: Template
@@ -96,16 +97,16 @@ class GivenTemplate:
     systems: tuple[str, ...] = ()
 
     def origin(self, said: str | None, where: str = "template_origin") -> Origin | None:
-        """Return where it comes from, given what was said of it; None if nothing was and nothing tells.
+        """Return the origin of the template, as declared or as it states itself; None if neither is known.
 
-        Results that protect nobody are refused unless somebody vouches that they are of other people.
+        Results without privacy are rejected unless they are declared to come from other participants.
         """
         if said is not None and said not in ORIGINS:
             raise InputError(f"{where} must be one of {', '.join(ORIGINS)}; got {said!r}")
         if self.epsilon is not None and math.isinf(self.epsilon) and said != "other-people":
             raise InputError(
-                f"{self.source} protects nobody: its maps may only be a template where nobody of its people "
-                f"takes part, and {where} 'other-people' says so; got {said or 'nothing'!r}"
+                f"{self.source} was computed without privacy, so it may be a template only if none of its "
+                f"participants takes part: declare this by {where} 'other-people'; got {said or 'nothing'!r}"
             )
         if said is None and self.epsilon is not None:
             return "earlier-study"
@@ -115,20 +116,20 @@ class GivenTemplate:
 def read_template(
     given: Any, features: Any, n_features: int | None = None, names: Any = None
 ) -> GivenTemplate:
-    """Return a template in the features of a study.
+    """Read a template and convert it to the features of a study.
 
     Parameters
     ----------
     given : array, image, path or Template
-        Maps (networks, features), as an array or a ``.npy`` file; a 4-D image of maps or a 3-D one of labels;
-        a ``results.zip`` of a finished study, or its folder.
+        Maps (networks, features), as an array or a ``.npy`` file; a 4-D image of maps or a 3-D image of
+        labels; or the ``results.zip`` or the folder of a finished study.
     features : Features or None
-        What scans are made into; images need one that has places (:class:`Space`).
+        Features of the scans; images require features with spatial positions (:class:`Space`).
     n_features : int, optional
-        D; what ``features`` says where it is not given.
+        D; by default that of ``features``.
     names : sequence of str or path, optional
-        Of the networks, or a table of them; by default a table beside the file, of the same name and ending
-        in .tsv, .csv or .txt.
+        Names of the networks, or a table of them; by default a table next to the file, with the same name
+        and the extension .tsv, .csv or .txt.
     """
     if n_features is None and features is not None:
         n_features = features.n_features
@@ -144,24 +145,25 @@ def read_template(
         found = GivenTemplate(Template.of(given, _given_names(names)), "an array")
     if n_features is not None and found.template.n_features != n_features:
         raise InputError(
-            f"{found.source}: its maps have {found.template.n_features:,} features, the study {n_features:,}"
+            f"{found.source}: its maps have {found.template.n_features:,} features, but the study has "
+            f"{n_features:,}"
         )
     return found
 
 
 def study_template(path: Path, sha256: str | None, names: Sequence[str], shape: tuple[int, int]) -> Template:
-    """Return the template of a study, an array in a ``.npy`` file; refuse another than the study means."""
+    """Return the template of a study from its ``.npy`` file; reject a file that differs from the study's."""
     what = "template"
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}; expected a .npy file") from None
     check_digest(path, what, hashlib.sha256(content).hexdigest(), sha256)
     maps = _array(io.BytesIO(content), f"{what} {path}")
     if maps.shape != shape:
         raise InputError(
-            f"{what} {path} has shape {maps.shape}, {shape} are the networks (n_components) and features of "
-            "the study"
+            f"{what} {path} has shape {maps.shape}, expected {shape}, the networks (n_components) and "
+            "features of the study"
         )
     return Template.of(maps, names or None, f"{what} {path}")
 
@@ -171,7 +173,7 @@ def study_template(path: Path, sha256: str | None, names: Sequence[str], shape: 
 
 def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
     if not path.exists():
-        raise InputError(f"template {path} does not exist")
+        raise InputError(f"template {path} does not exist; give an image, a .npy file or results of a study")
     if path.is_dir() or path.suffix.lower() == ".zip":
         return _of_results(path, features, names)
     own = names_beside(path) if names is None else names
@@ -186,21 +188,21 @@ def _of_path(path: Path, features: Any, names: Any) -> GivenTemplate:
         image = load_image(path)
     except InputError:
         raise InputError(
-            f"template {path} is neither an image that can be read, nor a .npy file, nor results of a study"
+            f"template {path} is neither a readable image, nor a .npy file, nor the results of a study"
         ) from None
     found = _of_image(image, f"template {path}", features, own)
     return replace(found, source=path.name[:_LONGEST_SOURCE])
 
 
 def load_image(path: Path, what: str = "image") -> Any:
-    """Return an image with all of its values read."""
+    """Return an image with all its values read."""
     import nibabel
 
     try:
         image: Any = nibabel.load(path)
         np.asanyarray(image.dataobj)
     except Exception:
-        raise InputError(f"{what} {path} is not an image that can be read") from None
+        raise InputError(f"{what} {path} is not a readable image") from None
     return image
 
 
@@ -210,7 +212,7 @@ def load_array(path: Path, what: str) -> FloatArray:
         with path.open("rb") as file:
             return _array(file, f"{what} {path}")
     except OSError as error:
-        raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}; expected a .npy file") from None
 
 
 def _array(file: Any, where: str) -> FloatArray:
@@ -220,15 +222,15 @@ def _array(file: Any, where: str) -> FloatArray:
             raise ValueError
         return loaded.astype(np.float64)
     except (ValueError, EOFError, OSError):
-        raise InputError(f"{where} is not an array of real numbers, as numpy.save writes it") from None
+        raise InputError(f"{where} is not an array of real numbers saved by numpy.save") from None
 
 
 def _of_image(image: Any, where: str, features: Any, names: Any) -> GivenTemplate:
-    """Return the template of an image: a map for each volume, or for each label."""
+    """Return the template of an image: one map for each volume or each label."""
     if not isinstance(features, Space):
         raise InputError(
-            f"{where} is an image, but the features are columns, which have no places: give an array "
-            "(networks, features), or analyse images (a mask or an atlas)"
+            f"{where} is an image, but the features are columns without spatial positions; give an array "
+            "(networks, features), or analyse images (with a mask or an atlas)"
         )
     values, labels = maps_or_labels(image, where)
     if labels is not None:
@@ -236,49 +238,50 @@ def _of_image(image: Any, where: str, features: Any, names: Any) -> GivenTemplat
     named = _given_names(names, labels)
     count = values.shape[3]
     if named is not None and len(named) != count:
-        raise InputError(f"{where} has {count} networks and {len(named)} names")
+        raise InputError(f"{where} has {count} networks, but {len(named)} names are given")
     maps = features.of_maps(new_image(values, image.affine), nearest=labels is not None)
     empty = np.flatnonzero(~maps.any(axis=1))
     if empty.size:
-        which = "none of its maps has" if empty.size == count else f"map {empty[0] + 1} does not have"
+        which = "all of its maps are zero" if empty.size == count else f"map {empty[0] + 1} is zero"
         raise InputError(
-            f"{where}: {which} a value other than zero in the space of the study; it may be in another space"
+            f"{where}: {which} everywhere in the space of the study; it may be in a different space"
         )
     systems = _given_systems(names, labels)
     return GivenTemplate(Template.of(maps, named, where), "an image in memory", systems=systems)
 
 
 def maps_or_labels(image: Any, where: str) -> tuple[Any, list[int] | None]:
-    """Return the values of an image of maps (4-D), or of labels (3-D) with the numbers of these."""
+    """Return the values of an image of maps (4-D), or of labels (3-D) with their numbers."""
     values = np.asanyarray(image.dataobj)
     if values.dtype.kind not in "fiu" or values.ndim not in (3, 4):
         raise InputError(
-            f"{where} must be 4-D, maps, or 3-D, labels, of real numbers; got shape {values.shape}"
+            f"{where} must be a 4-D image of maps or a 3-D image of labels, with real numbers; got shape "
+            f"{values.shape}"
         )
     values = _without_nan(values, where)
     return values, label_numbers(values, where) if values.ndim == 3 else None
 
 
 def _without_nan(values: Any, where: str) -> Any:
-    """Return an image with zero where no map has a number, as some programs write outside the brain."""
+    """Return an image with zero where all maps are NaN, as some programs write outside the brain."""
     if values.dtype.kind != "f" or np.isfinite(values).all():
         return values
     known = np.isfinite(values)
     if values.ndim == 4 and (known != known.any(axis=3, keepdims=True)).any():
-        raise InputError(f"{where} holds NaN or infinity in some of its maps and numbers in others")
+        raise InputError(f"{where} contains voxels that are NaN or infinite in only some of its maps")
     return np.where(known, values, 0)
 
 
 def label_numbers(values: Any, where: str) -> list[int]:
-    """Return the numbers of an image of labels, but for 0, the background."""
+    """Return the numbers of a label image, except 0, the background."""
     if (np.rint(values) != values).any() or (values < 0).any():
         raise InputError(
-            f"{where} is a 3-D image with values that are not whole numbers of at least 0, so that these are "
-            "no labels: a template is a 4-D image of maps, or a 3-D one of labels"
+            f"{where} is a 3-D image whose values are not non-negative integers, so not labels; expected "
+            "a 4-D image of maps or a 3-D image of labels"
         )
     labels = [int(label) for label in np.unique(values) if label]
     if not 2 <= len(labels) <= _MOST_LABELS:
-        raise InputError(f"{where} must hold between 2 and {_MOST_LABELS:,} labels, got {len(labels):,}")
+        raise InputError(f"{where} must have between 2 and {_MOST_LABELS:,} labels, got {len(labels):,}")
     return labels
 
 
@@ -286,21 +289,21 @@ def label_numbers(values: Any, where: str) -> list[int]:
 
 
 def names_beside(path: Path) -> Path | None:
-    """Return the table of names beside an image or an array, if there is one."""
+    """Return the table of names next to an image or an array, if there is one."""
     beside = (path.with_name(stem(path) + ending) for ending in _SIDECARS)
     return next((table for table in beside if table.is_file()), None)
 
 
 @dataclass(frozen=True)
 class NameTable:
-    """What networks or regions are called.
+    """Names of networks or regions.
 
     Attributes
     ----------
     names : list of str
-        In the order of the maps or labels.
+        Names, in the order of the maps or labels.
     systems : list of str
-        To which system each belongs, such as "visual"; empty where nothing says so.
+        System to which each belongs, such as "visual"; empty if not stated.
     numbers : list of int, optional
         The label of each.
     """
@@ -310,12 +313,12 @@ class NameTable:
     numbers: list[int] | None = None
 
     def of(self, labels: Sequence[int] | None, where: Any) -> NameTable:
-        """Return the table in the order of labels, or of maps where there are none."""
+        """Return the table in the order of the labels, or of the maps if there are no labels."""
         if self.numbers is None:
             return self
         row = {number: place for place, number in enumerate(self.numbers)}
         if len(row) < len(self.numbers):
-            raise InputError(f"{where}: a number stands there twice")
+            raise InputError(f"{where}: a label number occurs twice; expected each number once")
         wanted = sorted(row) if labels is None else labels
         missing = [label for label in wanted if label not in row]
         if missing:
@@ -326,13 +329,13 @@ class NameTable:
 
 
 def _given_names(names: Any, labels: Sequence[int] | None = None) -> list[str] | None:
-    """Return names that were given, or are in a table, those of labels in the order of these."""
+    """Return names given as a list or in a table; those of labels in the order of the labels."""
     found = given_names(names, labels)
     return None if found is None else found.names
 
 
 def _given_systems(names: Any, labels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return the systems that a table of names tells, for every network or none."""
+    """Return the systems stated in a table of names, for every network or for none."""
     found = given_names(names, labels)
     return tuple(found.systems) if found is not None and all(found.systems) else ()
 
@@ -347,20 +350,20 @@ def given_names(names: Any, labels: Sequence[int] | None = None) -> NameTable | 
 
 
 def read_names(path: Path) -> NameTable:
-    """Read a table of names, or one name on each line; their numbers and systems too where it has them."""
+    """Read a table of names, or one name on each line, with numbers and systems if it has them."""
     try:
         if path.stat().st_size > _LONGEST_TABLE:
-            raise InputError(f"{path} is too long for a table of names")
+            raise InputError(f"{path} is too long for a table of names (limit {_LONGEST_TABLE} bytes)")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{path} cannot be read: {error.strerror}; expected a table of names") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} is not a text file (UTF-8)") from None
+        raise InputError(f"{path} is not a UTF-8 text file; expected a table of names") from None
     delimiter = "\t" if "\t" in text else "," if path.suffix.lower() == ".csv" else "\0"
     rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), delimiter=delimiter)]
     rows = [row for row in rows if any(row)]
     if not rows:
-        raise InputError(f"{path} holds no names")
+        raise InputError(f"{path} contains no names")
     heading = [cell.lower() for cell in rows[0]]
     named, numbered = _column(heading, _NAME_COLUMNS), _column(heading, _NUMBER_COLUMNS)
     grouped = None
@@ -373,7 +376,7 @@ def read_names(path: Path) -> NameTable:
         named, numbered = 1, 0
     else:
         raise InputError(
-            f"{path}: expected a column called {' or '.join(map(repr, _NAME_COLUMNS[:2]))}, or one name on "
+            f"{path}: expected a column named {' or '.join(map(repr, _NAME_COLUMNS[:2]))}, or one name on "
             "each line"
         )
     try:
@@ -383,7 +386,9 @@ def read_names(path: Path) -> NameTable:
             None if numbered is None else [int(row[numbered]) for row in rows],
         )
     except (IndexError, ValueError):
-        raise InputError(f"{path} is not a table of names: its rows differ, or a number is none") from None
+        raise InputError(
+            f"{path} is not a table of names: its rows have different lengths, or a label is not an integer"
+        ) from None
 
 
 def _column(heading: Sequence[str], names: Sequence[str]) -> int | None:
@@ -394,7 +399,7 @@ def _column(heading: Sequence[str], names: Sequence[str]) -> int | None:
 
 
 def _of_results(path: Path, features: Any, names: Any) -> GivenTemplate:
-    """Return the networks of a finished study, with what they cost."""
+    """Return the networks of a finished study, with their privacy cost."""
     results = _Results(path)
     provenance, privacy = results.json("provenance.json"), results.json("privacy.json")
     try:
@@ -407,11 +412,11 @@ def _of_results(path: Path, features: Any, names: Any) -> GivenTemplate:
         title, digest = str(study["title"]), str(study["hash"])
         own = names if names is not None else table.get("template_names") or None
     except (StopIteration, KeyError, TypeError, ValueError):
-        raise InputError(f"template {path} holds no brain networks of a finished study") from None
+        raise InputError(f"template {path} does not contain brain networks of a finished study") from None
     cost = f"epsilon {spent:g}" if math.isfinite(spent) else "no privacy"
     source = f"results of '{title}' ({cost}, study {digest[:16]})"[:_LONGEST_SOURCE]
     if isinstance(features, Space) and results.holds(f"{place}maps.nii.gz"):
-        # Wherever both have places, these say what a map is, and not the numbers of features.
+        # If both have spatial positions, the image defines a map, and not the order of its features.
         found = _of_image(results.image(f"{place}maps.nii.gz"), f"template {path}", features, own)
         return GivenTemplate(found.template, source, spent)
     maps = _array(io.BytesIO(results.read(f"{place}maps.npy")), f"template {path}")
@@ -432,7 +437,7 @@ class _Results:
                 return archive.read(name)
         except (OSError, KeyError, zipfile.BadZipFile):
             raise InputError(
-                f"template {self._path} holds no results of a finished study: there is no {name}"
+                f"template {self._path} is not the results of a finished study: {name} is missing"
             ) from None
 
     def holds(self, name: str) -> bool:

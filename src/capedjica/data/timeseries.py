@@ -1,12 +1,13 @@
-"""Tables and arrays of region time series, written so that the same numbers are read again.
+"""Read, validate and write tables and arrays of region time series.
 
-A file holds (time, features): an array of NumPy (``.npy``), a table (``.csv`` with commas, ``.tsv`` with
-tabs, ``.1D`` with white space and lines of remarks that begin with ``#``) or the one matrix of a ``.mat``
-file of MATLAB up to version 7. A table may begin with a row of names: a row of which no cell is a number.
+A file holds (time, features): a NumPy array (``.npy``), a table (``.csv`` with commas, ``.tsv`` with tabs,
+``.1D`` with white space and comment lines that begin with ``#``) or the single matrix of a MATLAB ``.mat``
+file up to version 7. A table may begin with a header row: a row in which no cell is a number. Written files
+are read back as the same numbers.
 
-No more than `LONGEST_SCAN` time points are read, whatever a file holds: a longer scan is cut, and takes no
-more memory than one of that length. Where the number of features is known, a file of another is not read. A
-matrix of MATLAB cannot be read in part, so a longer one is refused.
+At most `LONGEST_SCAN` time points are read: a longer scan is truncated, and takes no more memory than one of
+that length. If the number of features is known, a file with a different number is not read. A MATLAB matrix
+cannot be read in part, so a longer one is rejected.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from capedjica.data.scans import Problem
 from capedjica.tools.arrays import Scan
 
 Shape = tuple[int, ...]
-Row = tuple[int, list[str]]  # number of the line, cells
+Row = tuple[int, list[str]]  # line number, cells
 
-# None stands for any white space.
+# None means any white space.
 DELIMITERS: Final[dict[str, str | None]] = {".csv": ",", ".tsv": "\t", ".1d": None}
 SUFFIXES: Final = (".npy", ".csv", ".tsv", ".1D", ".mat")
 _REAL: Final = "fiu"  # kinds of NumPy's types
@@ -38,22 +39,22 @@ _MATLAB_NUMBERS: Final = {"double", "single"} | {
     f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)
 }
 _MATLAB_73: Final = b"MATLAB 7.3"
-# Of a table: rows, and remarks and blank lines between them.
+# Limit for a table, including comments and blank lines.
 _MOST_LINES: Final = 4 * LONGEST_SCAN
-# Characters of a line, of a remark, and of a cell with what separates it from the next.
+# Characters of a line, of a comment, and of a cell with its delimiter.
 _LONGEST_LINE, _REMARK, _CELL = 1 << 24, 1 << 16, 256
 _Item = TypeVar("_Item")
 
 
 def is_table(path: Path) -> bool:
-    """Tell whether a file is of a known kind, by its name."""
+    """Return whether a file has a known table format, judging by its name."""
     return path.suffix.lower() in {suffix.lower() for suffix in SUFFIXES}
 
 
 def read_scan(path: Path, n_features: int | None = None) -> Scan:
-    """Return the numbers of a file as float32 or float64; raise whatever comes when there are none.
+    """Return the numbers of a file as float32 or float64; any exception means that it cannot be read.
 
-    With ``n_features`` a file that says of itself to hold another number is not read any further.
+    With ``n_features``, reading stops if the file declares a different number of features.
     """
     if _is_array(path):
         return _as_float(_read_array(path, n_features))
@@ -67,7 +68,7 @@ def read_scan(path: Path, n_features: int | None = None) -> Scan:
 
 
 def write_scan(path: Path, scan: Scan) -> None:
-    """Write a scan of float32 or float64 so that the same numbers are read again."""
+    """Write a scan of float32 or float64 without loss of precision."""
     if _is_array(path):
         np.save(path, scan, allow_pickle=False)
     else:
@@ -91,15 +92,15 @@ def _as_float(array: NDArray[np.generic]) -> Scan:
         return np.asarray(array, dtype=np.float32 if small else np.float64, order="C")
 
 
-# Arrays of NumPy ------------------------------------------------------------------------------------------
+# NumPy arrays ---------------------------------------------------------------------------------------------
 
 
 def _read_array(path: Path, n_features: int | None) -> NDArray[np.generic]:
-    """Return the array of a file, of one that is too long the first rows."""
+    """Return the array of a file, or its first rows if it is too long."""
     with path.open("rb") as file:
         shape, by_columns, dtype = _array_header(file)
         if n_features is not None and shape[1:] != (n_features,):
-            raise ValueError("another width")
+            raise ValueError("different number of features")
         if len(shape) != 2 or shape[0] <= LONGEST_SCAN or dtype.hasobject:
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -124,12 +125,12 @@ def _read_matlab(path: Path, n_features: int | None) -> Scan:
 
     ((name, (n_rows, width)),) = _matrices(path).items()
     if n_rows > LONGEST_SCAN or n_features not in (None, width):
-        raise ValueError("too long, or of another width")
+        raise ValueError("too many time points, or a different number of features")
     return _as_float(loadmat(path, appendmat=False, variable_names=[name])[name])
 
 
 def _matrices(path: Path) -> dict[str, Shape]:
-    """Return the shape of each numeric matrix by name; a number alone is a matrix to MATLAB, not to us."""
+    """Return the shape of each numeric matrix by name; scalars, which MATLAB stores as 1 x 1, are ignored."""
     from scipy.io import whosmat
 
     found: list[tuple[str, Shape, str]] = whosmat(path, appendmat=False)
@@ -141,19 +142,19 @@ def _matrices(path: Path) -> dict[str, Shape]:
 
 
 def _matlab_problems(path: Path) -> list[Problem]:
-    """Say why a .mat file cannot be read."""
+    """Return the reasons why a .mat file cannot be read."""
     with path.open("rb") as file:
         if file.read(len(_MATLAB_73)) == _MATLAB_73:
-            return [Problem(path, "a file of MATLAB 7.3 (HDF5)", "one that was saved with the option -v7")]
+            return [Problem(path, "a MATLAB 7.3 file (HDF5)", "a file saved with the option -v7")]
     try:
         names = _matrices(path)
     except Exception:
-        return [Problem(path, "not a file of MATLAB", "a .mat file, whole and of version 7 or before")]
+        return [Problem(path, "not a MATLAB file", "a complete .mat file of version 7 or earlier")]
     if len(names) == 1:
         ((n_rows, _),) = names.values()
-        expected = f"at most {LONGEST_SCAN} in a file of MATLAB, which cannot be read in part"
+        expected = f"at most {LONGEST_SCAN} in a MATLAB file, which cannot be read in part"
         return [Problem(path, f"{n_rows} time points", expected)] if n_rows > LONGEST_SCAN else []
-    found = f"{len(names)} matrices ({quoted(', '.join(names))})" if names else "no matrix of numbers"
+    found = f"{len(names)} matrices ({quoted(', '.join(names))})" if names else "no numeric matrix"
     return [Problem(path, found, "one matrix, (time, features)")]
 
 
@@ -165,7 +166,7 @@ def _delimiter(path: Path) -> str | None:
 
 
 def _table_lines(path: Path, longest: int = _LONGEST_LINE) -> list[str]:
-    """Return the lines of a table, those without numbers blanked out so that the others keep their places."""
+    """Return the lines of a table; lines without numbers are blanked, to preserve line numbers."""
     delimiter = _delimiter(path)
     with path.open(encoding="utf-8-sig") as file:
         found = islice(text_lines(file, longest), _MOST_LINES)
@@ -179,15 +180,15 @@ def _table_lines(path: Path, longest: int = _LONGEST_LINE) -> list[str]:
 
 
 def text_lines(file: TextIO, longest: int = _LONGEST_LINE) -> Iterator[str]:
-    """Yield the lines of a file; raise ValueError at one that no table has, before it fills the memory."""
+    """Yield the lines of a file; raise ValueError at an overlong line before it fills the memory."""
     while line := file.readline(longest):
         if len(line) == longest:
-            raise ValueError("a line that is too long")
+            raise ValueError("line too long")
         yield line
 
 
 def _rows(lines: Sequence[str], delimiter: str | None) -> Iterator[Row]:
-    """Yield the rows that are not blank, with the numbers of their lines, the first being 1."""
+    """Yield the rows that are not blank with their line numbers, starting at 1."""
     if delimiter is None:
         yield from ((number, line.split()) for number, line in enumerate(lines, start=1) if line.split())
         return
@@ -198,7 +199,7 @@ def _rows(lines: Sequence[str], delimiter: str | None) -> Iterator[Row]:
 
 
 def is_number(cell: str) -> bool:
-    """Tell whether NumPy takes a cell for a number; Python also takes 1_000 and digits of other scripts."""
+    """Return whether NumPy parses a cell as a number; Python also accepts 1_000 and non-ASCII digits."""
     try:
         float(cell)
     except ValueError:
@@ -206,18 +207,18 @@ def is_number(cell: str) -> bool:
     return cell.isascii() and "_" not in cell
 
 
-# What is wrong with a file --------------------------------------------------------------------------------
+# Problems of a file ---------------------------------------------------------------------------------------
 
 
 def scan_problems(path: Path, n_features: int) -> list[Problem]:
-    """Return everything that is wrong with one file besides its length."""
+    """Return all problems of one file except its length."""
     if not is_table(path):
         expected = f"a table ({', '.join(SUFFIXES)}); images need an atlas or a mask in the study"
-        return [Problem(path, "no table", expected)]
+        return [Problem(path, "not a table", expected)]
     try:
         found, shape = _content_problems(path)
     except OSError as error:
-        return [Problem(path, f"cannot be read ({error.strerror})", "a file that can be read")]
+        return [Problem(path, f"cannot be read ({error.strerror})", "a readable file")]
     return found if shape is None else [*_width_problems(path, shape, n_features), *found]
 
 
@@ -227,17 +228,17 @@ def _width_problems(path: Path, shape: Shape, n_features: int) -> Iterator[Probl
     elif 0 in shape:
         yield Problem(path, f"no values (shape {shape})", "a scan")
     elif shape[1] != n_features:
-        yield Problem(path, f"{shape[1]} features", f"{n_features}, as the study says")
+        yield Problem(path, f"{shape[1]} features", f"{n_features}, as in the study")
 
 
 def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:
-    """Return what is wrong with the content of a file, and its shape where that is known."""
+    """Return the problems in the content of a file, and its shape if known."""
     if path.stat().st_size == 0:
         return [Problem(path, "an empty file", "numbers")], None
     try:
         scan = read_scan(path)
     except Exception as error:
-        if isinstance(error, OSError) and error.strerror is not None:  # SciPy raises others for content
+        if isinstance(error, OSError) and error.strerror is not None:  # SciPy also raises OSError for content
             raise
         if _is_matlab(path):
             found, shape = _matlab_problems(path), None
@@ -248,12 +249,12 @@ def _content_problems(path: Path) -> tuple[list[Problem], Shape | None]:
 
 
 def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:
-    """Say why a .npy file cannot be read."""
+    """Return the reasons why a .npy file cannot be read."""
     with path.open("rb") as file:
         try:
             shape, _, dtype = _array_header(file)
         except Exception:
-            return [Problem(path, "not an array of NumPy", "a .npy file with its whole header")], None
+            return [Problem(path, "not a NumPy array", "a .npy file with a complete header")], None
         n_bytes = path.stat().st_size - file.tell()
     if dtype.hasobject:
         return [Problem(path, "pickled Python objects, which are never opened", "numbers")], shape
@@ -263,7 +264,7 @@ def _array_problems(path: Path) -> tuple[list[Problem], Shape | None]:
     promised = dtype.itemsize * math.prod(shape)
     if n_bytes < promised:
         found.append(
-            Problem(path, f"cut off after {n_bytes} bytes", f"the {promised} bytes of shape {shape}")
+            Problem(path, f"truncated after {n_bytes} bytes", f"the {promised} bytes of shape {shape}")
         )
     return found, shape
 
@@ -275,11 +276,11 @@ def _array_header(file: BinaryIO) -> tuple[Shape, bool, np.dtype[np.generic]]:
 
 
 def _table_problems(path: Path) -> tuple[list[Problem], Shape | None]:
-    """Say why a table cannot be read: its cells that are no numbers, its lines of another length."""
+    """Return the reasons why a table cannot be read: cells that are not numbers, lines of unequal length."""
     try:
         rows = list(_rows(_table_lines(path), _delimiter(path)))
     except (UnicodeDecodeError, csv.Error):
-        return [Problem(path, "not text in UTF-8", "a table of numbers")], None
+        return [Problem(path, "not UTF-8 text", "a table of numbers")], None
     width = mode(len(row) for _, row in rows)
     return [*_text_problems(path, rows), *_length_problems(path, rows, width)], (len(rows), width)
 
@@ -288,25 +289,25 @@ def _text_problems(path: Path, rows: list[Row]) -> Iterator[Problem]:
     cells = ((line, column, cell) for line, row in rows for column, cell in enumerate(row, start=1))
     text = (place for place in cells if not is_number(place[2]))
     for (line, column, cell), count in _first_and_count(text):
-        found = f"cells that are no numbers ({count}), the first in line {line}, column {column}"
+        found = f"cells that are not numbers ({count}), the first in line {line}, column {column}"
         yield Problem(path, f"{found}: {quoted(cell)}", "numbers")
 
 
 def _length_problems(path: Path, rows: list[Row], width: int) -> Iterator[Problem]:
     odd = ((line, len(row)) for line, row in rows if len(row) != width)
     for (line, length), count in _first_and_count(odd):
-        found = f"lines of another length ({count}), the first is line {line} with {length} cells"
-        yield Problem(path, found, f"{width} cells as in most lines")
+        found = f"lines of a different length ({count}), the first is line {line} with {length} cells"
+        yield Problem(path, found, f"{width} cells, as in most lines")
 
 
 def _first_and_count(items: Iterator[_Item]) -> Iterator[tuple[_Item, int]]:
-    """Yield the first of the items with the number of all, or nothing where there are none."""
+    """Yield the first item and the total count, or nothing if there are no items."""
     for first in items:
         yield first, 1 + sum(1 for _ in items)
 
 
 def value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
-    """Say which values are not finite, and which features never change."""
+    """Yield problems with values that are not finite and with features that are constant."""
     if scan.ndim != 2 or not scan.size:
         return
     bad = ~np.isfinite(scan)
@@ -317,14 +318,14 @@ def value_problems(path: Path, scan: Scan) -> Iterator[Problem]:
         yield Problem(path, found, "finite numbers")
     constant = np.flatnonzero(scan.min(axis=0) == scan.max(axis=0)) if len(scan) > 1 else np.empty(0)
     if constant.size == scan.shape[1]:
-        yield Problem(path, "no feature that ever changes", "signal")
+        yield Problem(path, "constant values in every feature", "signal")
     elif constant.size:
         where = f"feature {constant[0] + 1} of {scan.shape[1]}"
-        found = f"features that never change ({constant.size}), the first is {where}"
-        expected = "signal in every feature; the subject takes part all the same"
+        found = f"constant features ({constant.size}), the first is {where}"
+        expected = "signal in every feature; the subject is included nevertheless"
         yield Problem(path, found, expected, fatal=False)
 
 
 def quoted(cell: str) -> str:
-    """Return the beginning of a cell between quotation marks."""
+    """Return the beginning of a cell in quotation marks."""
     return repr(cell if len(cell) <= _LONGEST_QUOTE else cell[:_LONGEST_QUOTE] + "...")

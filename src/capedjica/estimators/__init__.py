@@ -1,4 +1,4 @@
-"""The Python face of the package, in the manner of scikit-learn: arrays in, private results out."""
+"""Estimators with scikit-learn's interface: arrays or images in, differentially private results out."""
 
 from capedjica.algorithms.ica.paper_method import PaperOptions
 from capedjica.estimators.djica import CapeDJICA

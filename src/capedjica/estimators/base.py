@@ -1,4 +1,4 @@
-"""What all estimators have in common: scikit-learn's parameters, a budget, and a study in this process."""
+"""Base classes of the estimators: scikit-learn parameters, a privacy budget, and an in-process study."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from capedjica.privacy.budget import AbsentBudget, PrivacyBudget
 from capedjica.privacy.statement import PrivacyStatement
 from capedjica.tools.arrays import FloatArray
 
-# The default of a parameter's old name, so that ``clone``, ``get_params`` and ``set_params`` treat it like
-# any other; what it says is looked at in ``fit``.
+# Default value of a deprecated parameter name, so that ``clone``, ``get_params`` and ``set_params`` treat it
+# like any other parameter. ``fit`` interprets it.
 DEPRECATED: Final = "deprecated"
 Value = TypeVar("Value")
 
 
 class Estimator:
-    """Parameters are those of ``__init__``, kept under their names and never changed."""
+    """Base class: parameters are those of ``__init__``, stored under their names and never modified."""
 
-    # Not scikit-learn's BaseEstimator: to import that takes two thirds as long as all of this package.
+    # Not scikit-learn's BaseEstimator: importing it takes two thirds as long as importing this whole package.
 
     epsilon: float | Mapping[str, float] | None
     delta: float
@@ -44,7 +44,7 @@ class Estimator:
     privacy_: PrivacyStatement
 
     def _terms(self) -> Terms:
-        """Return what the study may cost, and against whom it protects."""
+        """Return the terms of the study: its budget and the adversary that it protects against."""
         validate.choice("mechanism", self.mechanism, MECHANISMS)
         return in_process(
             epsilon=self.epsilon,
@@ -60,14 +60,14 @@ class Estimator:
     def _study(
         self, title: str, analysis: Analysis[Result], sites: Mapping[str, Any], terms: Terms, **more: Any
     ) -> EmbeddedStudy:
-        """Return a study of the analysis, charged to the budget; ``more`` as for an `EmbeddedStudy`."""
+        """Return a study of the analysis, charged to the budget; ``more`` is passed to `EmbeddedStudy`."""
         seed, budget = self.insecure_noise_seed, self.budget
         return EmbeddedStudy.of(
             title, analysis, sites, terms, insecure_noise_seed=seed, budget=budget, **more
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: all but the budget, which two processes would spend twice."""
+        """Return the state to pickle, without the budget: two processes could otherwise spend it twice."""
         state = dict(vars(self))
         return state | ({} if state.get("budget") is None else {"budget": AbsentBudget()})
 
@@ -93,8 +93,13 @@ class Estimator:
 
         Parameters
         ----------
-        deep : bool
-            Return those of a parameter that has parameters of its own too, a masker for example.
+        deep : bool, default=True
+            Also return the parameters of nested objects, such as a masker.
+
+        Returns
+        -------
+        dict
+            Parameter names and their values.
         """
         params = {name: getattr(self, name) for name in self._defaults()}
         if not deep:
@@ -111,11 +116,11 @@ class Estimator:
         }
 
     def set_params(self, **params: Any) -> Self:
-        """Change parameters by name, ``masker__smoothing_fwhm`` being one of the masker; return self."""
+        """Set parameters by name; ``masker__smoothing_fwhm`` sets a parameter of the masker. Return self."""
         for name, value in params.items():
             outer, _, inner = name.partition("__")
             if outer not in self._defaults():
-                raise InputError(f"{outer!r} is not a parameter of {type(self).__name__}")
+                raise InputError(f"{outer!r} is not a parameter of {type(self).__name__}; see get_params()")
             if inner:
                 getattr(self, outer).set_params(**{inner: value})
             else:
@@ -129,14 +134,14 @@ class Estimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def _repr_html_(self) -> str:
-        """Show parameters and whether it is fitted in a notebook, as scikit-learn's estimators do."""
+        """Return scikit-learn's HTML representation, which shows the parameters and the fitted state."""
         from sklearn.utils import estimator_html_repr
 
         shown: str = estimator_html_repr(self)
         return shown
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn what to expect: X is a list of sites, not one table."""
+        """Return scikit-learn tags: X is a list of sites, not one table."""
         from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(
@@ -150,18 +155,18 @@ class Estimator:
         if not hasattr(self, attribute):
             from sklearn.exceptions import NotFittedError
 
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet: call fit first")
+            raise NotFittedError(f"This {type(self).__name__} instance is not fitted yet; call fit first")
 
 
 class Transformer(Estimator):
-    """An estimator of components, whose result makes something of every subject.
+    """Base class of estimators of components that transform every subject.
 
     Attributes
     ----------
     n_features_in_ : int
-        D, of the subjects of ``fit``.
+        Number of features D of the subjects seen during ``fit``.
     feature_names_in_ : array of str
-        The columns of the subjects, where all of them were data frames.
+        Column names of the subjects; defined only if all of them were data frames.
     """
 
     components_: FloatArray
@@ -169,11 +174,11 @@ class Transformer(Estimator):
     feature_names_in_: NDArray[np.object_]
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Learn from the subjects of all sites."""
+        """Fit the estimator to the subjects of all sites."""
         raise NotImplementedError
 
     def transform(self, X: Any) -> Any:
-        """Return what becomes of one subject, or of each in a list or dict."""
+        """Transform one subject, or each subject in a list or dict."""
         self._check_fitted("components_")
         return each(self._transform_one, X)
 
@@ -181,10 +186,10 @@ class Transformer(Estimator):
         raise NotImplementedError
 
     def inverse_transform(self, X: Any) -> Any:
-        """Return the scan (time, features) that time courses (time, components) stand for, or of each.
+        """Reconstruct scans (time, features) from time courses (time, components).
 
-        Courses times maps: what ``transform`` keeps of a scan. It is not the scan itself: what no component
-        explains is gone, and so is the mean over time where ``transform`` takes it off.
+        The reconstruction is the product of time courses and maps. It is not the original scan: variance that
+        no component explains is lost, and so is the mean over time where ``transform`` removes it.
         """
         self._check_fitted("components_")
         return each(self._rebuild, X)
@@ -192,18 +197,18 @@ class Transformer(Estimator):
     def _rebuild(self, courses: Any) -> FloatArray:
         values, size = np.asarray(courses, dtype=np.float64), len(self.components_)
         if values.ndim != 2 or values.shape[1] != size:
-            raise InputError(f"X must hold time courses (time, {size}), got shape {values.shape}")
+            raise InputError(f"X must contain time courses (time, {size}), got shape {values.shape}")
         rebuilt: FloatArray = values @ self.components_
         return rebuilt
 
     def score(self, X: Any, y: Any = None) -> float:
-        r"""Return how much of the variance of subjects the components explain, at most 1.
+        r"""Return the fraction of variance that the components explain, at most 1.
 
         .. math:: 1 - \frac{\sum_m \lVert X_m - \hat X_m \rVert^2}{\sum_m \lVert X_m \rVert^2}
 
-        over all subjects m, with :math:`\hat X_m` what ``inverse_transform`` makes of ``transform``. Give it
-        people who took no part in ``fit``: ``cross_val_score`` leaves out whole sites. It is a statistic of
-        the people in ``X``, computed here and paid for by no budget: it is not private.
+        over all subjects m, where :math:`\hat X_m` is ``inverse_transform(transform(X_m))``. Use held-out
+        subjects: ``cross_val_score`` holds out whole sites. The score is a statistic of the subjects in ``X``
+        that is computed locally and charged to no budget: it is not private.
 
         Parameters
         ----------
@@ -211,6 +216,11 @@ class Transformer(Estimator):
             As for ``transform``.
         y : None
             Ignored.
+
+        Returns
+        -------
+        float
+            Fraction of explained variance.
         """
         self._check_fitted("components_")
         total = missed = 0.0
@@ -219,56 +229,56 @@ class Transformer(Estimator):
             total += float(np.sum(values**2))
             missed += float(np.sum((values - self._rebuild(self._transform_one(subject))) ** 2))
         if not total:
-            raise InputError("X must hold subjects whose values vary: there is no variance to explain")
+            raise InputError("X must contain subjects with varying values: there is no variance to explain")
         return 1 - missed / total
 
     def _centred(self, subject: Any) -> FloatArray:
-        """Return a subject (time, features) as the components are to explain it."""
+        """Return a subject (time, features), centred as the components model it."""
         raise NotImplementedError
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return what the columns of ``transform`` are called: the class and a number, as in scikit-learn.
+        """Return the names of the columns of ``transform``: the class name and a number, as in scikit-learn.
 
         Parameters
         ----------
         input_features : None
-            Ignored: components are made of all features.
+            Ignored: every component depends on all features.
         """
         self._check_fitted("components_")
         prefix = type(self).__name__.lower()
         return np.array([f"{prefix}{number}" for number in range(len(self.components_))], dtype=object)
 
     def _know_features(self, n_features: int, names: Sequence[str] | None) -> None:
-        """Keep of how many features, and of which names, the subjects of ``fit`` were."""
+        """Store the number of features, and their names if there are any, seen during ``fit``."""
         self.n_features_in_ = n_features
         vars(self).pop("feature_names_in_", None)
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
 
     def _table(self, subject: Any) -> FloatArray:
-        """Return a subject as numbers (time, features), of the features that the components have."""
+        """Return a subject as a numeric array (time, features) with the features seen during ``fit``."""
         known, size = getattr(self, "feature_names_in_", None), self.components_.shape[1]
         if known is not None and hasattr(subject, "columns") and list(subject.columns) != list(known):
             raise InputError(
-                "the columns of a subject must be those of fit, in their order: "
-                f"{', '.join(known[:3])}...; got {', '.join(map(str, subject.columns[:3]))}..."
+                "the columns of a subject must match those seen during fit, in the same order: expected "
+                f"{', '.join(known[:3])}..., got {', '.join(map(str, subject.columns[:3]))}..."
             )
         try:
             values = np.asarray(subject, dtype=np.float64)
         except (TypeError, ValueError):
             raise InputError(
-                f"a subject must be numbers (time, {size}), got {type(subject).__name__}"
+                f"a subject must be a numeric array (time, {size}), got {type(subject).__name__}"
             ) from None
         if values.ndim != 2 or values.shape[1] != size:
-            raise InputError(f"a subject must be (time, {size}), got shape {values.shape}")
+            raise InputError(f"a subject must have shape (time, {size}), got {values.shape}")
         return values
 
     def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Learn from the subjects of all sites, and return what becomes of each."""
+        """Fit the estimator to the subjects of all sites, and transform each of them."""
         return self.fit(X).transform(X)
 
     def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that there is ``transform``."""
+        """Return scikit-learn tags of a transformer."""
         from sklearn.utils import TransformerTags
 
         tags = super().__sklearn_tags__()
@@ -278,32 +288,32 @@ class Transformer(Estimator):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TableEstimator(Estimator):
-    """The budget, and against whom it protects.
+    """Base class of estimators on tables: privacy budget and adversary.
 
     Parameters
     ----------
     epsilon : float or dict from site to float, optional
-        Total budget; required unless ``mechanism="none"``.
-    delta : float
-        Of the total guarantee.
-    mechanism : {"cape", "conventional", "local", "pooled", "none"}
-        How a mean is made private.
-    n_colluding : int or "third"
-        Sites that may side with the aggregator.
-    masking : {"uniform", "paper"}
-        Kind of masks that hide a site's numbers.
+        Total privacy budget; required unless ``mechanism="none"``.
+    delta : float, default=1e-5
+        Delta of the total guarantee.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}, default="cape"
+        Mechanism that makes a mean private.
+    n_colluding : int or "third", default="third"
+        Largest number of sites that may collude with the aggregator.
+    masking : {"uniform", "paper"}, default="uniform"
+        Kind of masks that hide the sums of a site.
     insecure_noise_seed : int, optional
-        Reproducible noise; the result is marked as not private.
+        Seed for reproducible noise; the result is then marked as not private.
     budget : PrivacyBudget, optional
-        What this call is charged to, together with others. Without one epsilon stands for this call alone,
-        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+        Budget shared with other calls, to which this call is charged. Without one, epsilon covers this call
+        alone, and the costs of several calls on the same subjects add up (:mod:`capedjica.privacy.budget`).
     mask
-        The old name of ``masking``.
+        Deprecated name of ``masking``.
 
     Attributes
     ----------
     privacy_ : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
     """
 
     epsilon: float | Mapping[str, float] | None = None
@@ -318,14 +328,14 @@ class TableEstimator(Estimator):
 
 
 def each(make: Callable[[Any], Any], X: Any) -> Any:
-    """Return what is made of one subject, or of each in a list or dict."""
+    """Apply a function to one subject, or to each subject in nested lists or dicts."""
     if isinstance(X, Mapping):
         return {name: each(make, site) for name, site in X.items()}
     return [each(make, one) for one in X] if isinstance(X, list | tuple) else make(X)
 
 
 def leaves(X: Any) -> Iterator[Any]:
-    """Yield the subjects of lists and dicts of them, or the one that is given."""
+    """Yield the subjects in nested lists and dicts, or the single subject given."""
     if isinstance(X, Mapping | list | tuple):
         for one in X.values() if isinstance(X, Mapping) else X:
             yield from leaves(one)
@@ -340,31 +350,31 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a parameter in few words; of an array or an image only what it is."""
+    """Return a short representation of a parameter; arrays and images are shown by type and shape."""
     if isinstance(value, np.ndarray) or hasattr(value, "dataobj"):
         return f"<{type(value).__name__} of shape {value.shape}>"
     return repr(value)
 
 
-# Parameters by the names they had before, accepted with a warning, as scikit-learn does it.
+# Deprecated parameter names, accepted with a warning, as in scikit-learn.
 
 
 def is_given(value: Any) -> bool:
-    """Tell whether a parameter was given by its old name."""
+    """Return whether a parameter was given by its deprecated name."""
     return not (isinstance(value, str) and value == DEPRECATED)
 
 
 def renamed(old: str, value: Any, new: str, given: Value, default: Value) -> Value:
-    """Return a parameter that may be given by its old name or by its new one, but not by both."""
+    """Return a parameter given by its deprecated name or by its current name, but not by both."""
     if not is_given(value):
         return given
     if not (given is default or (isinstance(given, str) and given == default)):
-        raise InputError(f"{old} is the old name of {new}: give {new} alone")
+        raise InputError(f"{old} is the deprecated name of {new}: give only {new}")
     warn_of(old, f"{new}=...")
     result: Value = value
     return result
 
 
 def warn_of(old: str, instead: str) -> None:
-    """Say what to write instead."""
-    warnings.warn(f"{old}= is deprecated and will be removed: write {instead}", FutureWarning, stacklevel=2)
+    """Warn that a parameter name is deprecated, and state its replacement."""
+    warnings.warn(f"{old}= is deprecated and will be removed: use {instead}", FutureWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""``CapeDJICA``: brain networks by joint ICA of data that stay at their sites."""
+"""``CapeDJICA``: differentially private joint ICA of fMRI data that stay at their sites."""
 
 from __future__ import annotations
 
@@ -62,143 +62,149 @@ DEFAULT_ITERATIONS = {"paper": 1000, "djica": 1000, "dp-djica": 100}
 
 
 class CapeDJICA(Transformer):
-    """Joint ICA across sites, with every release accounted for.
+    """Differentially private joint ICA across sites.
 
-    ``method`` says what is computed, ``mechanism`` how each mean over subjects is made private. All sites run
-    in this process and exchange the protocol's real bytes.
+    ``method`` selects the analysis, ``mechanism`` how each mean over subjects is made private. All sites run
+    in this process and exchange the actual messages of the protocol.
 
     Parameters
     ----------
     n_components : int or "auto", optional
-        R, the number of networks; with a template those it has. "auto": as many as the noise lets through, at
-        most ``max_components``, for methods "subject" and "spatial"
-        (:mod:`capedjica.algorithms.ica.maps.component_number`). It says what can be recovered, not how many
-        networks there are.
+        Number of networks R; by default, with a template, the number of its networks. "auto" selects as many
+        as are recoverable at this noise level, at most ``max_components``, for methods "subject" and
+        "spatial" (:mod:`capedjica.algorithms.ica.maps.component_number`). It is the number that can be
+        recovered, not the number of networks in the brain.
     epsilon : float or dict from site to float, optional
-        Total budget for all stages together, PCA included; required unless ``mechanism="none"``. Without one
-        ``method="template"`` takes the template as it is, and releases nothing.
-    delta : float
-        Of the total guarantee.
-    method : {"subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"}
-        "subject": one small vector per subject and release (:mod:`capedjica.algorithms.ica.subject_level`).
-        "paper": capePCA, then Algorithm 4. "template": the networks of a template, moved by the mean
-        difference of everybody's own maps (:mod:`capedjica.algorithms.ica.template_method`). "guided": from a
-        template to the networks of these people. "spatial": maps that are independent. "djica": the
-        non-private algorithm of Baker et al. 2018. "dp-djica": the algorithm of Imtiaz et al. 2016, with
-        Laplace noise and pure epsilon for the descent.
-    mechanism : {"cape", "conventional", "local", "pooled", "none"}
-        How a mean is made private.
-    n_colluding : int or "third"
-        Sites that may side with the aggregator.
-    masking : {"uniform", "paper"}
-        Kind of masks that hide a site's numbers.
-    basis : "auto", None or array of shape (K, n_features)
-        A public basis for ``method="subject"``; "auto" is low-pass cosines if ``image_shape`` is given or the
+        Total privacy budget of all stages, including PCA; required unless ``mechanism="none"``. Without
+        epsilon, ``method="template"`` uses the template unchanged and releases nothing.
+    delta : float, default=1e-5
+        Delta of the total guarantee.
+    method : {"subject", "paper", "template", "guided", "spatial", "djica", "dp-djica"}, default="subject"
+        The analysis:
+
+        - "subject": one small vector per subject and release (:mod:`capedjica.algorithms.ica.subject_level`);
+        - "paper": capePCA followed by Algorithm 4;
+        - "template": the networks of a template, shifted by the mean difference of the subjects' own maps
+          (:mod:`capedjica.algorithms.ica.template_method`);
+        - "guided": the networks of these subjects, with a template as starting point;
+        - "spatial": spatially independent maps;
+        - "djica": the non-private algorithm of Baker et al. 2018;
+        - "dp-djica": the algorithm of Imtiaz et al. 2016, with Laplace noise and pure epsilon for descent.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}, default="cape"
+        Mechanism that makes a mean private.
+    n_colluding : int or "third", default="third"
+        Largest number of sites that may collude with the aggregator.
+    masking : {"uniform", "paper"}, default="uniform"
+        Kind of masks that hide the sums of a site.
+    basis : "auto", None or array of shape (K, n_features), default="auto"
+        Public basis for ``method="subject"``. "auto" uses low-pass cosines if ``image_shape`` is given or the
         features are the voxels of a brain mask.
     image_shape : tuple of int, optional
-        Height and width, where features are the pixels of an image in row-major order.
+        Height and width, if the features are the pixels of an image in row-major order.
     max_iter : int, optional
-        J, the most iterations; by default what suits the noise for "subject" (4 to 24), 1000 for "paper" and
-        "djica", 100 for "dp-djica".
+        Maximum number of iterations J. By default it depends on the noise for "subject" (4 to 24); it is 1000
+        for "paper" and "djica", and 100 for "dp-djica".
     paper_options : PaperOptions, optional
-        What is rarely changed of the paper's method; its share of the PCA and its learning rate also hold for
+        Rarely changed settings of the paper's method. Its PCA share and learning rate also apply to
         "dp-djica".
     random_state : int, optional
-        Seeds what is not privacy noise (the order of time points in "djica").
-    on_bad : {"raise", "zero"}
-        What to do about subjects that cannot be used (NaN, infinity, no time points, another number of
-        features than most, a file that cannot be read) or hardly (constant features, fewer time points than
-        components, longer than ``4 * scan_length``). "raise" says which before anything is spent. "zero" is
-        what sites do in studies of the command line, where nobody may learn who it was: who cannot be used
-        contributes zero and is counted, a constant feature is zero, and longer scans are cut.
+        Seed for everything except privacy noise (the order of time points in "djica").
+    on_bad : {"raise", "zero"}, default="raise"
+        Handling of subjects that are unusable (NaN, infinity, no time points, a number of features that
+        differs from the majority, a file that cannot be read) or barely usable (constant features, fewer time
+        points than components, longer than ``4 * scan_length``). "raise" names the subject in an error before
+        any budget is spent. "zero" does what sites do in command-line studies, where unusable subjects must
+        not be identifiable: an unusable subject contributes zero and is counted, a constant feature is zero,
+        and longer scans are truncated.
     insecure_noise_seed : int, optional
-        Reproducible noise; the result is marked as not private.
+        Seed for reproducible noise; the result is then marked as not private.
     callback : callable, optional
-        ``callback(estimator, iteration)`` after each iteration, when ``unmixing_`` is the current estimate.
+        Called as ``callback(estimator, iteration)`` after each iteration; ``unmixing_`` is then the current
+        estimate.
     mask_img : image or path, optional
-        Where subjects are images: a brain mask, whose voxels are the features.
+        For subjects that are images: a brain mask, whose voxels are the features.
     atlas : image or path, optional
-        Where subjects are images: the regions, labels (3-D) or maps (4-D), that make the features. Where
-        they are arrays, the regions that their columns are, in the order of the labels.
-    masker : masker of nilearn, optional
-        Used as it is if it is fitted. One that would compute its mask from the images is refused: this would
-        be a statistic across people that no release pays for.
+        For subjects that are images: a parcellation, as labels (3-D) or maps (4-D), whose regions are the
+        features. For subjects that are arrays: the regions of their columns, in the order of the labels.
+    masker : nilearn masker, optional
+        Used unchanged if fitted. A masker that would compute its mask from the images is rejected: the mask
+        would be a statistic across subjects that is charged to no release.
     smoothing_fwhm : float, optional
-        Of images, in mm.
-    standardize : bool or "zscore_sample"
+        Full width at half maximum of the smoothing of images, in mm.
+    standardize : bool or "zscore_sample", default=False
         Divide every feature of an image by its standard deviation over time.
     memory : path or joblib.Memory, optional
-        Folder in which series of image files are kept; a file that changed is read again.
-    n_jobs : int
-        Images that are read at once.
-    scan_length : int
-        Time points of a typical scan, from which clips and noise follow: as public as the number of subjects,
-        and never read off the data. Of a longer scan the first ``4 * scan_length`` time points take part (of
-        "dp-djica" ``scan_length``, to which shorter ones are extended; all of them with "djica").
+        Folder in which the time series of image files are cached; a file that has changed is read again.
+    n_jobs : int, default=1
+        Number of images read in parallel.
+    scan_length : int, default=250
+        Number of time points of a typical scan, which determines clipping and noise. It is public, like the
+        number of subjects, and is never derived from the data. Only the first ``4 * scan_length`` time points
+        of a longer scan are used ("djica" uses all of them; "dp-djica" uses ``scan_length``, and extends
+        shorter scans to it).
     budget : PrivacyBudget, optional
-        What this call is charged to, together with others. Without one epsilon stands for this call alone,
-        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+        Budget shared with other calls, to which this call is charged. Without one, epsilon covers this call
+        alone, and the costs of several calls on the same subjects add up (:mod:`capedjica.privacy.budget`).
     template : array, image, path or Template, optional
-        Networks that are known, for methods "template" and "guided": an array (networks, features) or a
-        ``.npy`` file of it, a 4-D image of maps (``fetch_atlas_smith_2009()["rsn20"]`` of nilearn for
-        example), a 3-D image of labels, or the ``results.zip`` of an earlier study
-        (:mod:`capedjica.data.templates`).
+        Known networks for methods "template" and "guided": an array (networks, features) or a ``.npy`` file
+        of it, a 4-D image of maps (such as ``fetch_atlas_smith_2009()["rsn20"]`` of nilearn), a 3-D image of
+        labels, or the ``results.zip`` of an earlier study (:mod:`capedjica.data.templates`).
     template_names : list of str or path, optional
-        What its networks are called, or a table of that; by default a table beside the file.
+        Names of the template's networks, or a table of them; by default a table next to the file.
     template_origin : {"public", "earlier-study", "other-people"}, optional
-        What you vouch for: public knowledge that nobody of X is part of; results of an earlier private study;
-        results without privacy, of other people than those of X. By default what the template itself tells,
-        or public.
+        Origin of the template, for which you are responsible: public knowledge that does not depend on any
+        subject of X; results of an earlier private study; or non-private results of participants who are not
+        in X. By default the origin that the template itself states, or "public".
     max_components : int, optional
-        With ``n_components="auto"`` the most networks there may be. Noise and cost are those of as many.
+        Maximum number of networks with ``n_components="auto"``. Noise and cost are those of this number.
     mask, learning_rate, pca_share, clip_g, clip_h, tol
-        Old names: of ``masking`` or ``mask_img``, and of what is in ``paper_options``.
+        Deprecated: ``mask`` is now ``masking`` or ``mask_img``; the others are part of ``paper_options``.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        The maps, each scaled so that its largest absolute value is 1 and positive, in the order of the
-        features at which they peak: both stay the same between runs that find the same maps. With a template
-        they are in its order, and point its way.
+        The maps. Each is scaled so that its largest absolute value is 1 and positive, and they are ordered by
+        the feature at which they peak, so that scale and order agree between runs that find the same maps.
+        With a template they have its order and signs.
     mixing_ : array of shape (n_features, n_components)
         The maps as columns.
     unmixing_ : array of shape (n_components, n_features)
         The pseudo-inverse of ``mixing_``.
     components_denoised_ : array of shape (n_components, n_features), or None
-        The maps with less noise, drawn towards what is smooth and towards the template, if there is one
-        (:mod:`capedjica.algorithms.ica.maps.denoising`); ``components_`` are those for inference. None where
-        nothing is known of maps beforehand, and for methods that have used it already.
+        The maps with reduced noise, shrunk towards smooth maps and towards the template, if there is one
+        (:mod:`capedjica.algorithms.ica.maps.denoising`). Use ``components_`` for inference. None if there is
+        no prior knowledge about the maps, and for methods that use it during estimation.
     stability_ : array of shape (n_components,), or None
-        The correlation that each map is predicted to have with that of another run of the same participants
-        with fresh noise, told without any further cost (:mod:`capedjica.algorithms.ica.maps.networks`); with
-        a template that of the difference from it. From 0.9 good, from 0.7 fair, below not to be trusted
-        (:mod:`capedjica.algorithms.reliability`). None for methods that cannot tell.
+        Predicted correlation of each map with that of another run on the same subjects with fresh noise, at
+        no further cost (:mod:`capedjica.algorithms.ica.maps.networks`); with a template, the correlation of
+        the differences from it. 0.9 and above is good, 0.7 and above fair; maps below 0.7 should not be
+        trusted (:mod:`capedjica.algorithms.reliability`). None for methods that cannot predict it.
     names_ : tuple of str
-        What the template calls the networks; empty without one.
+        Names of the networks in the template; empty without a template.
     movements_ : tuple of Movement
-        How far each network is from the template, where that was measured
+        Distance of each network from the template, where it was measured
         (:mod:`capedjica.algorithms.ica.maps.template_shift`).
     recoverable_ : array of shape (n_components,)
-        Whether each map can be told from what was published; False where clipping has buried a component
+        Whether each map can be estimated from the released means; False if clipping suppressed a component
         that is far weaker than others. Such maps have a stability of 0.
     n_features_in_ : int
-        D.
+        Number of features D.
     feature_names_in_ : array of str
-        The columns of the subjects, where they were data frames.
+        Column names of the subjects; defined only if they were data frames.
     components_img_ : nibabel.nifti1.Nifti1Image
-        The maps as a 4-D image in the space of the atlas or the mask, where there is one; each volume is
-        scaled to a largest absolute value of 1.
+        The maps as a 4-D image in the space of the atlas or mask, if there is one; each volume is scaled to a
+        largest absolute value of 1.
     labels_ : MapLabels
-        What the maps may be, after :meth:`label`.
+        Labels of the maps, after :meth:`label`.
     n_components_ : int
-        The number of networks.
+        Number of networks.
     component_number_ : ComponentNumber, or None
-        How many the noise lets through, and in words by ``str``; ``recoverable`` is None where that is not
-        determinable. None for methods that release no mean projector.
+        Number of networks that are recoverable at this noise level; ``str`` describes it in words, and
+        ``recoverable`` is None if it cannot be determined. None for methods that release no mean projector.
     n_iter_ : int
-        Iterations made.
+        Number of iterations run.
     privacy_ : PrivacyStatement
-        The guarantee, and what every stage cost.
+        The privacy guarantee, and the cost of every stage.
     """
 
     def __init__(
@@ -275,10 +281,15 @@ class CapeDJICA(Transformer):
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is a list of subjects, a subject an array (time, features), a 4-D image, its path, or a
-            list of images, the runs of one person; scans may differ in length.
+            A site is a list of subjects. A subject is an array (time, features), a 4-D image, its path, or a
+            list of images (the runs of one participant). Scans may differ in length.
         y : None
             Ignored.
+
+        Returns
+        -------
+        self : CapeDJICA
+            The fitted estimator.
         """
         self._check_parameters()
         options, terms = self._paper_options(), self._terms()
@@ -293,12 +304,12 @@ class CapeDJICA(Transformer):
         n_features = next(iter(sites.values()))[0].shape[1]
         if self._extractor is not None and self._extractor.n_features != n_features:
             raise InputError(
-                f"the subjects of X have {n_features:,} features, the atlas or mask has "
-                f"{self._extractor.n_features:,}: every column must be one of its regions or voxels"
+                f"X: subjects have {n_features:,} features, but the atlas or mask has "
+                f"{self._extractor.n_features:,}; every column must be one of its regions or voxels"
             )
         if self._known is not None and self._known.n_features != n_features:
             raise InputError(
-                f"template has {self._known.n_features:,} features, the subjects of X have {n_features:,}"
+                f"template has {self._known.n_features:,} features, but the subjects of X have {n_features:,}"
             )
         self._know_features(n_features, feature_names(X))
         if self._as_known:
@@ -314,47 +325,56 @@ class CapeDJICA(Transformer):
 
     @property
     def _as_known(self) -> bool:
-        """Whether the template is taken as it is, and nothing is released."""
+        """Whether the template is used unchanged and nothing is released."""
         return self.method == "template" and self.epsilon is None and self.mechanism != "none"
 
     def _read_template(self) -> GivenTemplate | None:
         uses = self.method in WITH_TEMPLATE
         if self.template is None:
             if uses:
-                raise InputError(f"method {self.method!r} needs template, the networks that are known")
+                raise InputError(f"method {self.method!r} needs a template; pass template=...")
             for name in ("template_names", "template_origin"):
                 if getattr(self, name) is not None:
-                    raise InputError(f"{name} is given, but no template")
+                    raise InputError(f"{name} requires a template; pass template=... or remove {name}")
             return None
         if not uses:
-            raise InputError(f"template is for methods 'template' and 'guided', got method {self.method!r}")
+            raise InputError(
+                f"template is only for methods 'template' and 'guided', got method {self.method!r}"
+            )
         given = read_template(self.template, self._extractor, names=self.template_names)
         given.origin(self.template_origin)
         return given
 
     def _check_size(self) -> int:
-        """Return R, what was said of it or what the template has; refuse what cannot be."""
+        """Return R, as given or as the number of networks of the template; raise an error if invalid."""
         if self.n_components == AUTO:
             if self.method not in WITH_AUTO:
                 raise InputError(
-                    f"n_components='auto' is for methods {' and '.join(map(repr, WITH_AUTO))}, got method "
-                    f"{self.method!r}: give a number"
+                    f"n_components='auto' is only for methods {' and '.join(map(repr, WITH_AUTO))}, got "
+                    f"method {self.method!r}; give a number"
                 )
             size = validate.count("max_components", self.max_components, minimum=2)
         elif self.max_components is not None:
-            raise InputError(f"max_components is for n_components='auto', got {self.n_components!r}")
+            raise InputError(
+                f"max_components is only for n_components='auto', got n_components={self.n_components!r}"
+            )
         elif self._known is None:
             size = validate.count("n_components", self.n_components, minimum=2)
         else:
             size = self._known.n_networks
             if self.n_components not in (None, size):
-                raise InputError(f"n_components is {self.n_components}, the template has {size} networks")
+                raise InputError(
+                    f"n_components must be {size}, the number of networks of the template, or None; "
+                    f"got {self.n_components}"
+                )
         if check_scan_length(self.scan_length) < size:
-            raise InputError(f"scan_length must be at least the {size} components, got {self.scan_length}")
+            raise InputError(
+                f"scan_length must be at least {size}, the number of components; got {self.scan_length}"
+            )
         return size
 
     def _keep_known(self, sites: Mapping[str, Sequence[Scan]]) -> None:
-        """Take the template as it is: nobody is asked, so nothing is spent."""
+        """Use the template unchanged: the data are not used, so nothing is spent."""
         assert self._known is not None
         statement = PrivacyStatement(
             nominal_epsilon=0.0,
@@ -371,7 +391,7 @@ class CapeDJICA(Transformer):
 
     @property
     def _longest(self) -> int | None:
-        """How many time points of a scan take part; None for all."""
+        """Largest number of time points used of a scan; None for all."""
         if self.method == "djica":
             return None
         length = check_scan_length(self.scan_length)
@@ -386,7 +406,7 @@ class CapeDJICA(Transformer):
             return self.mask_img
         if isinstance(mask, str) and is_given(mask) and not Path(mask).exists():
             raise InputError(
-                f"mask must be 'uniform', 'paper' or the image of a brain mask; there is no file {mask!r}"
+                f"mask must be 'uniform', 'paper' or the image of a brain mask; file {mask!r} does not exist"
             )
         return renamed("mask", mask, "mask_img", self.mask_img, None)
 
@@ -394,16 +414,16 @@ class CapeDJICA(Transformer):
         names = [field.name for field in fields(PaperOptions)]
         old = {name: getattr(self, name) for name in names if is_given(getattr(self, name))}
         if old and self.paper_options is not None:
-            raise InputError(f"{next(iter(old))} is part of paper_options: give it there alone")
+            raise InputError(f"{next(iter(old))} is part of paper_options: give it only there")
         for name in old:
             warn_of(name, f"paper_options=PaperOptions({name}=...)")
         return self.paper_options or PaperOptions(**old)
 
     def _public_basis(self, n_features: int) -> FloatArray | None:
-        """Return the (K, D) basis asked for, orthonormal rows; never guessed from the number of features."""
+        """Return the (K, D) basis with orthonormal rows; it is never guessed from the number of features."""
         if self.image_shape is not None and math.prod(self.image_shape) != n_features:
             raise InputError(
-                f"image_shape {tuple(self.image_shape)} does not match the {n_features} features of X"
+                f"image_shape {tuple(self.image_shape)} must match the {n_features} features of X"
             )
         if isinstance(self.basis, str):
             if self.basis != "auto":
@@ -416,14 +436,14 @@ class CapeDJICA(Transformer):
         basis = np.asarray(self.basis, dtype=np.float64)
         if basis.ndim != 2 or basis.shape[1] != n_features or len(basis) < self._size:
             raise InputError(
-                f"basis must have shape (K, {n_features}), K at least {self._size}; got {basis.shape}"
+                f"basis must have shape (K, {n_features}) with K at least {self._size}, got {basis.shape}"
             )
         return np.linalg.qr(basis.T)[0].T
 
     def _analysis(
         self, subjects: Sequence[int], n_features: int, options: PaperOptions, terms: Terms
     ) -> Analysis[Networks]:
-        """Return the private analysis asked for."""
+        """Return the private analysis for ``method``."""
         n_components, length = self._size, check_scan_length(self.scan_length)
         if self.method == "paper":
             max_iter = self.max_iter or DEFAULT_ITERATIONS["paper"]
@@ -463,34 +483,37 @@ class CapeDJICA(Transformer):
         validate.choice("mechanism", self.mechanism, MECHANISMS)
         _check_shape(self.image_shape)
         if not isinstance(self.n_jobs, Integral) or self.n_jobs == 0:
-            raise InputError(f"n_jobs must be a whole number other than 0, got {self.n_jobs!r}")
+            raise InputError(f"n_jobs must be an integer other than 0, got {self.n_jobs!r}")
         if self.random_state is not None:
             validate.count("random_state", self.random_state, minimum=0)
         if self.max_iter is not None:
             validate.count("max_iter", self.max_iter)
             if self.method in ("template", "spatial"):
-                raise InputError(f"max_iter is not for method {self.method!r}, which does not iterate")
+                raise InputError(f"max_iter does not apply to method {self.method!r}, which does not iterate")
         if not _hides(self.masking):
             raise InputError(
-                f"masking must be 'uniform' or 'paper', got {self.masking!r}; a brain mask is mask_img"
+                f"masking must be 'uniform' or 'paper', got {self.masking!r}; pass a brain mask as mask_img"
             )
         if not isinstance(self.paper_options, PaperOptions | None):
             raise InputError(f"paper_options must be a PaperOptions, got {type(self.paper_options).__name__}")
         if self.method == "djica" and self.mechanism != "none":
-            raise InputError(f"method 'djica' is not private: pass mechanism='none', got {self.mechanism!r}")
+            raise InputError(f"method 'djica' is not private; pass mechanism='none', got {self.mechanism!r}")
         if self.method == "dp-djica" and (self.mechanism == "none" or isinstance(self.epsilon, Mapping)):
-            raise InputError("method 'dp-djica' needs one epsilon for all sites and a private mechanism")
+            raise InputError(
+                "method 'dp-djica' needs one epsilon for all sites and a private mechanism; "
+                f"got epsilon={self.epsilon!r} and mechanism={self.mechanism!r}"
+            )
         if self.method == "dp-djica" and self.mechanism == "local":
-            raise InputError("method 'dp-djica' uses every site: mechanism 'local' is of one site alone")
+            raise InputError("method 'dp-djica' uses all sites; mechanism 'local' uses a single site")
         check_budget(self.budget, self.mechanism, self.insecure_noise_seed is not None)
 
     def _fit_baseline(
         self, sites: Mapping[str, Sequence[Scan]], n_features: int, options: PaperOptions, terms: Terms
     ) -> None:
-        """Reduce the data by capePCA, then run djICA or dp-djICA on what is left.
+        """Reduce the data by capePCA, then run djICA or dp-djICA on the reduced data.
 
-        Of epsilon, dp-djICA's PCA gets ``pca_share`` (with delta), its descent the rest in equal parts
-        (without delta); by basic composition they add up.
+        In dp-djICA, the PCA uses the fraction ``pca_share`` of epsilon (with delta), and the descent the rest
+        in equal parts (without delta); by basic composition they add up.
         """
         epsilon, longest = self.epsilon, self._longest or max(len(data) for data in chain(*sites.values()))
         assert not isinstance(epsilon, Mapping)
@@ -551,44 +574,47 @@ class CapeDJICA(Transformer):
 
     @property
     def template_words(self) -> tuple[str, str]:
-        """Where the template comes from, in a sentence and in few words; empty without one."""
+        """Origin of the template as a sentence, and its source; both empty without a template."""
         if self._given is None:
             return "", ""
         origin = self._given.origin(self.template_origin) or "public"
-        return f"The template ({self._given.source}) is taken for {ORIGIN_WORDS[origin]}.", self._given.source
+        return (
+            f"The template ({self._given.source}) is assumed to be {ORIGIN_WORDS[origin]}.",
+            self._given.source,
+        )
 
     @property
     def components_img_(self) -> Nifti1Image:
         """The maps as a 4-D image."""
         if self._extractor is None:
             raise AttributeError(
-                "there is no image of the maps: neither mask_img nor atlas nor masker was given"
+                "components_img_ is not available: none of mask_img, atlas and masker was given"
             )
         return scaled_to_peak(self._extractor.image(self.components_))
 
     def label(
         self, labels: Any = None, names: Any = None, *, csf: Any = None, white_matter: Any = None
     ) -> DataFrame:
-        """Compare the maps with an atlas or template, and look for artefacts; it costs nothing.
+        """Compare the maps with an atlas or template, and flag artefacts. This has no privacy cost.
 
         Parameters
         ----------
         labels : image, path, array or "nilearn:NAME", optional
             Known networks or regions: a 4-D image of maps, a 3-D image of labels, an array (networks,
-            features), a label for each feature, or an atlas that nilearn downloads, "nilearn:msdl" for
-            example (:mod:`capedjica.data.references`).
+            features), a label for each feature, or an atlas that nilearn downloads, for example
+            "nilearn:msdl" (:mod:`capedjica.data.references`).
         names : list of str or path, optional
-            What they are called, or a table of that, with systems if it has such a column; by default a table
-            beside the file.
+            Their names, or a table of names, with systems if it has such a column; by default a table next to
+            the file.
         csf, white_matter : image or path, optional
-            Masks of the ventricles and of white matter, 0 and 1 or probabilities.
+            Masks of the ventricles and of white matter, binary or probabilistic.
 
         Returns
         -------
         DataFrame
-            A row for each map: its name, its peak, the best matches, and what of it lies where artefacts do
-            (:mod:`capedjica.report.labels`). The same is kept as ``labels_``, and shown by
-            :meth:`generate_report`.
+            A row for each map: its name, its peak, the best matches, and the fraction of it that lies in
+            regions typical of artefacts (:mod:`capedjica.report.labels`). The same labels are stored as
+            ``labels_``, and shown by :meth:`generate_report`.
         """
         from pandas import DataFrame
 
@@ -602,24 +628,27 @@ class CapeDJICA(Transformer):
         return DataFrame(table.rows, columns=list(table.columns))
 
     def generate_report(self, title: str | None = None) -> HtmlReport:
-        """Return a report for people, as nilearn's maskers and decompositions do.
+        """Return an HTML report, as nilearn's maskers and decompositions do.
 
-        Maps, their reliability, convergence, privacy in words and numbers, and text for an article, on one
-        page that needs no network. It is made from what was published, and tells of no single person.
+        One self-contained page with the maps, their reliability, convergence, the privacy guarantee in words
+        and numbers, and text for an article. It is computed from what was published, and shows no single
+        subject.
 
         Parameters
         ----------
         title : str, optional
-            What the analysis is about.
+            Title of the report.
 
         Returns
         -------
         HtmlReport
-            Shown by notebooks; ``save_as_html(path)`` writes it.
+            Displayed by notebooks; ``save_as_html(path)`` writes it to a file.
         """
         self._check_fitted("unmixing_")
         if self._record is None:
-            raise InputError("there is nothing to report: nothing was released, the maps are the template's")
+            raise InputError(
+                "there is nothing to report: nothing was released, and the maps are those of the template"
+            )
         return estimator_report(self, self._record, title)
 
     def transform(self, X: Any) -> Any:
@@ -627,31 +656,31 @@ class CapeDJICA(Transformer):
         return super().transform(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return what the template calls the networks, or the class and a number, as in scikit-learn.
+        """Return the names of the template's networks, or the class name and a number, as in scikit-learn.
 
         Parameters
         ----------
         input_features : None
-            Ignored: components are made of all features.
+            Ignored: every component depends on all features.
         """
         usual = super().get_feature_names_out()
         return np.array(self.names_, dtype=object) if self.names_ else usual
 
     def plot_components(self, title: str | None = None) -> Figure:
-        """Return a figure of the maps: slices of a brain, images, or one number for each feature.
+        """Plot the maps: brain slices, images, or one value for each feature.
 
-        Maps that are not reliable (:mod:`capedjica.algorithms.reliability`) are faded; the title begins with
-        it.
+        Maps that are not reliable (:mod:`capedjica.algorithms.reliability`) are faded, and the title begins
+        with a note on reliability.
 
         Parameters
         ----------
         title : str, optional
-            What stands above.
+            Title of the figure.
 
         Returns
         -------
         matplotlib.figure.Figure
-            Shown by notebooks; ``savefig(path)`` writes it.
+            Displayed by notebooks; ``savefig(path)`` writes it to a file.
         """
         self._check_fitted("components_")
         return components_figure(self, title)
@@ -659,11 +688,11 @@ class CapeDJICA(Transformer):
     plot_maps = plot_components
 
     def subject_maps(self, X: Any) -> Any:
-        """Return the own maps (components, features) of one subject, or of each in a list or dict.
+        """Return the individual maps (components, features) of one subject, or of each in a list or dict.
 
-        By dual regression (:mod:`capedjica.algorithms.ica.individual`): the time courses that explain a scan
-        best given the group's maps, standardised, then the maps that explain it best given these. They are
-        about single people, and not private.
+        They are computed by dual regression (:mod:`capedjica.algorithms.ica.individual`): first the time
+        courses that best explain a scan given the group's maps, standardised, then the maps that best explain
+        the scan given these time courses. They describe single subjects, and are not private.
         """
         self._check_fitted("unmixing_")
         return each(lambda subject: analyse_subject([self._series(subject)], self.unmixing_).maps, X)
@@ -683,7 +712,7 @@ class CapeDJICA(Transformer):
 
 
 def _check_shape(shape: Any) -> None:
-    """Refuse what is not the height and the width of an image."""
+    """Reject anything but the height and width of an image."""
     if shape is None:
         return
     if not isinstance(shape, list | tuple) or len(shape) != 2:
@@ -693,17 +722,17 @@ def _check_shape(shape: Any) -> None:
 
 
 def _hides(mask: Any) -> TypeGuard[MaskName]:
-    """Tell whether this is a kind of masks that hide numbers, rather than a brain mask."""
+    """Return whether this is a kind of masking, rather than a brain mask."""
     return isinstance(mask, str) and mask in MASKS
 
 
 def _with_descent(
     pca: PrivacyStatement, epsilon: float, step: float, max_iter: int, noise: Sequence[float]
 ) -> PrivacyStatement:
-    """Return the statement of dp-djICA: its PCA, and a descent with Laplace noise.
+    """Return the privacy statement of dp-djICA: its PCA, and a descent with Laplace noise.
 
-    All steps that were allowed count, whether made or not: as pure epsilons they add up to what the PCA left
-    of ``epsilon``; as upper bounds by Gaussian releases (:func:`capedjica.privacy.pure_mu`) their mu^2 do.
+    All permitted steps count, whether run or not. As pure epsilons they add up to what the PCA leaves of
+    ``epsilon``; as upper bounds by Gaussian releases (:func:`capedjica.privacy.pure_mu`) their mu^2 add up.
     """
     charged = dict.fromkeys(pca.nominal_site_epsilon, pure_mu(step))
     label = "source estimates (Laplace noise)"
@@ -715,7 +744,7 @@ def _with_descent(
         nominal_releases=pca.nominal_releases
         + tuple(Charge(label, charged, spread, pure_epsilon=step) for spread in noise),
         not_covered=(
-            "NOT COVERED: the Laplace noise is drawn in floating point, and what its rounding gives away "
-            "(Mironov 2012) is not in this epsilon.",
+            "NOT COVERED: the Laplace noise is drawn in floating point, and what its rounding reveals "
+            "(Mironov 2012) is not included in this epsilon.",
         ),
     )

@@ -1,4 +1,4 @@
-"""``private_glm`` and ``GroupComparison``: whether groups differ, with errors that count the noise."""
+"""``private_glm`` and ``GroupComparison``: group comparisons whose errors include the privacy noise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from capedjica.tools.arrays import FloatArray
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Comparison(TableEstimator):
-    """What :func:`private_glm` and :class:`GroupComparison` have in common."""
+    """Base class of :class:`PrivateGLM` and :class:`GroupComparison`."""
 
     contrast: str
     covariates: Sequence[str] | None = None
@@ -46,37 +46,37 @@ class _Comparison(TableEstimator):
 
     @property
     def effects_(self) -> FloatArray:
-        """Effects per unit of the contrast, in the outcomes' own units."""
+        """Effects per unit of the contrast, in the units of the outcomes."""
         return self._found.effects
 
     @property
     def standard_errors_(self) -> FloatArray:
-        """Sampling, privacy noise and imperfect adjustment together."""
+        """Standard errors: sampling, privacy noise and imperfect adjustment combined."""
         return self._found.standard_errors
 
     @property
     def p_values_(self) -> FloatArray:
-        """Two-sided p-values of single tests."""
+        """Two-sided p-values of the individual tests."""
         return self._found.p_values
 
     @property
     def q_values_(self) -> FloatArray:
-        """Benjamini and Hochberg's."""
+        """q-values by the procedure of Benjamini and Hochberg."""
         return self._found.q_values
 
     @property
     def intervals_(self) -> FloatArray:
-        """(d, 2): the interval of each effect."""
+        """Confidence interval of each effect, shape (d, 2)."""
         return self._found.intervals
 
     @property
     def names_(self) -> tuple[str, ...]:
-        """Of the outcomes."""
+        """Names of the outcomes."""
         return tuple(self._found.names)
 
     @property
     def noise_(self) -> FloatArray:
-        """Standard deviation of each effect by privacy noise alone."""
+        """Standard deviation of each effect due to privacy noise alone."""
         return self._found.noise
 
     @property
@@ -85,12 +85,12 @@ class _Comparison(TableEstimator):
         return self.findings_
 
     def _compare(self, outcomes: Mapping[str, FloatArray], design: Sites, names: Sequence[str]) -> Self:
-        """Fit the model to the outcomes of every site, in their own units."""
+        """Fit the model to the outcomes of every site, in their original units."""
         size = next(iter(outcomes.values())).shape[1]
         center = _public_numbers("center", self.center, size)
         scale = _public_numbers("scale", self.scale, size)
         if (scale <= 0).any():
-            raise InputError("scale must be above 0 for every outcome")
+            raise InputError("scale must be greater than 0 for every outcome")
         tables = _read_design(design, outcomes)
         plan = self._design(tables)
         sizes = {name: len(rows) for name, rows in outcomes.items()}
@@ -117,13 +117,13 @@ class _Comparison(TableEstimator):
         return self
 
     def _design(self, tables: Mapping[str, Mapping[str, Sequence[Any]]]) -> Design:
-        """Return the design, after a look at every value: undeclared levels are refused here."""
+        """Return the design after checking every value; undeclared levels raise an error here."""
         covariates = self.covariates
         if covariates is None:
             covariates = [name for name in self.bounds if name != self.contrast]
         for name in (self.contrast, *covariates):
             if name not in self.bounds:
-                raise InputError(f"bounds must hold the range or the levels of column {name!r}")
+                raise InputError(f"bounds must contain the range or the levels of column {name!r}")
         contrast = Column.of(self.contrast, self.bounds[self.contrast])
         design = Design(contrast, tuple(Column.of(name, self.bounds[name]) for name in covariates))
         for site, table in tables.items():
@@ -161,51 +161,52 @@ def private_glm(
     insecure_noise_seed: int | None = None,
     budget: PrivacyBudget | None = None,
 ) -> PrivateGLM:
-    r"""Effects of a contrast on many outcomes, adjusted for covariates and site, across sites.
+    r"""Estimate effects of a contrast on many outcomes, adjusted for covariates and site, across sites.
 
-    The model is :mod:`capedjica.algorithms.glm.analysis`. Nothing is standardised from ``Y``.
+    The model is described in :mod:`capedjica.algorithms.glm.analysis`. Nothing is standardised using ``Y``.
 
     Parameters
     ----------
     Y : dict from site to array (M_s, d), or list of these
-        Outcomes in their own units; one person per row. A person with NaN contributes zero.
+        Outcomes in their original units, one subject per row. A subject with NaN contributes zero.
     design : dict from site to table, or list of these
-        A table is a data frame or a dict of columns, as many rows as ``Y``. Missing values (NaN, None, "n/a")
-        make a person contribute zero.
+        A table is a data frame or a dict of columns, with as many rows as ``Y``. A subject with a missing
+        value (NaN, None, "n/a") contributes zero.
     contrast : str
-        The column of interest: two levels, coded -1 (the first) and 1, or a number.
-    epsilon, delta
-        The budget.
+        Column of interest: two levels, coded -1 (the first) and 1, or a numerical variable.
+    epsilon, delta : float
+        Privacy budget.
     bounds : dict
-        Public: of every column its range (two numbers; values outside are clipped) or its levels (texts).
+        Public range (two numbers; values outside are clipped) or levels (strings) of every column.
     center, scale : float or array (d,)
-        Public: about the mean and the standard deviation of every outcome between people.
+        Public approximate mean and between-subject standard deviation of every outcome.
     clip : float, optional
-        C, public: the longest standardised vector, by default 0.8 sqrt(d).
+        C, public: the largest norm of a standardised vector; by default 0.8 sqrt(d).
     covariates : sequence of str, optional
-        By default every other column that has bounds.
-    mode : {"private", "public-groups"}
-        Whether the contrast is protected too, or group sizes of every site, and who is in which group, are
-        public; then there is half as much noise.
-    names : sequence of str
-        Of the outcomes.
+        Covariates to adjust for; by default every other column that has bounds.
+    mode : {"private", "public-groups"}, default="private"
+        "private" also protects the contrast. With "public-groups", the group sizes of every site and the
+        group of each subject are public, which halves the noise.
+    names : sequence of str, optional
+        Names of the outcomes.
     largest_adjustment : float, optional
-        For public groups: the bound on how far covariates move the coded contrast.
+        For public groups: bound on how far the covariates shift the coded contrast.
     covariate_effect : float
-        Prior for what noise on the covariates' moments leaves unadjusted: standard deviations of an outcome
-        per standard deviation of a covariate.
+        Prior for the residual confounding that noise on the moments of the covariates leaves unadjusted:
+        standard deviations of an outcome per standard deviation of a covariate.
     correlation : array (d, d), optional
         Public correlation of the outcomes, for a global test and simultaneous intervals.
-    level : float
-        Of intervals.
+    level : float, default=0.95
+        Confidence level of the intervals.
     mechanism, n_colluding, masking, insecure_noise_seed, budget
         See :class:`capedjica.estimators.base.TableEstimator`.
 
     Returns
     -------
     PrivateGLM
-        ``effects_``, ``standard_errors_``, ``p_values_``, ``q_values_``, ``intervals_``, ``names_``,
-        ``noise_``, ``privacy_``; more (simultaneous intervals, equivalence, a table) in ``findings_``.
+        The fitted model, with attributes ``effects_``, ``standard_errors_``, ``p_values_``, ``q_values_``,
+        ``intervals_``, ``names_``, ``noise_`` and ``privacy_``. ``findings_`` has further results:
+        simultaneous intervals, equivalence tests and a table.
 
     Examples
     --------
@@ -248,26 +249,26 @@ def private_glm(
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class PrivateGLM(_Comparison):
-    """The result of :func:`private_glm`, whose parameters it has.
+    """Result of :func:`private_glm`; it has the same parameters.
 
     Attributes
     ----------
     effects_, standard_errors_, p_values_, q_values_, noise_ : array (d,)
         See :class:`capedjica.algorithms.glm.findings.Findings`.
     intervals_ : array (d, 2)
-        Of each effect.
+        Confidence interval of each effect.
     names_ : tuple of str
-        Of the outcomes.
+        Names of the outcomes.
     findings_ : Findings
-        All of it, with simultaneous and selected intervals, and tests of equivalence.
+        All results, including simultaneous and selected intervals and equivalence tests.
     privacy_ : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
     """
 
     privacy_: PrivacyStatement = field(init=False)
 
     def fit(self, Y: Sites, design: Sites) -> Self:
-        """Fit the model to outcomes (M_s, d) of every site and their design."""
+        """Fit the model to the outcomes (M_s, d) and the design of every site."""
         outcomes = read_tables(Y)
         size = next(iter(outcomes.values())).shape[1]
         names = _read_names(self.names, size)
@@ -276,31 +277,32 @@ class PrivateGLM(_Comparison):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GroupComparison(_Comparison):
-    """Whether groups differ in what is computed of every person's scan.
+    """Private comparison of groups on outcomes computed from each subject's scan.
 
     Parameters
     ----------
     outcome : str or callable
-        "average" over time or one of :mod:`capedjica.algorithms.outcomes`, such as "connectivity" (Fisher's z
-        of every pair) or "amplitudes" (log standard deviation, relative to the person's mean), or a function
-        from a scan (time, features) to a vector. It touches one person's scan, so it costs nothing; it must
-        not depend on other people.
+        "average" over time; one of :mod:`capedjica.algorithms.outcomes`, such as "connectivity" (Fisher's z
+        of every pair) or "amplitudes" (log standard deviation, relative to the subject's mean); or a function
+        from a scan (time, features) to a vector. It is computed from one subject's scan and therefore has no
+        privacy cost; it must not depend on other subjects.
     networks : array (R, D), optional
-        Unmixing matrix, such as ``unmixing_`` of a fit: time courses of networks instead of features.
+        Unmixing matrix, such as ``unmixing_`` of a fitted estimator: outcomes are then computed from the time
+        courses of networks instead of features.
     groups, bands, shrinkage
-        Of "blocks", "band-power" and "partial-connectivity"
+        Settings of "blocks", "band-power" and "partial-connectivity"
         (:class:`capedjica.algorithms.outcomes.Outcome`).
     contrast, covariates, bounds, center, scale, clip, mode, largest_adjustment, covariate_effect, \
 correlation, level, names
-        See :func:`capedjica.private_glm`; ``names`` are those of features or networks, or of the numbers of a
-        function.
+        See :func:`capedjica.private_glm`. ``names`` are the names of the features or networks, or of the
+        elements of the vector returned by a function.
     epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
         See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
     effects_, standard_errors_, p_values_, q_values_, intervals_, names_, noise_, findings_, privacy_
-        As of :func:`capedjica.private_glm`.
+        As in :func:`capedjica.private_glm`.
     """
 
     outcome: str | Callable[[FloatArray], ArrayLike] = "amplitudes"
@@ -315,15 +317,15 @@ correlation, level, names
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is a list of subjects, a subject an array (time, features).
+            A site is a list of subjects; a subject is an array (time, features).
         design : dict or list, as X
-            A table for each site, as many rows as subjects.
+            A table for each site, with one row per subject.
         """
         sites = name_sites(X)
         networks = None if self.networks is None else np.asarray(self.networks, dtype=np.float64)
         first = np.asarray(next(iter(sites.values()))[0], dtype=np.float64)
         if first.ndim != 2:
-            raise InputError(f"a subject must be an array (time, features), got shape {first.shape}")
+            raise InputError(f"X: a subject must be an array (time, features), got shape {first.shape}")
         if callable(self.outcome):
             function, size = self.outcome, int(np.size(self.outcome(first)))
             names = _read_names(self.names, size)
@@ -341,7 +343,7 @@ correlation, level, names
         return self._compare(outcomes, design, names)
 
     def _values(self, n_courses: int) -> Values:
-        """Return what is computed of a scan, by its name."""
+        """Return the outcome with the given name."""
         known = ("average", *OUTCOMES)
         if self.outcome not in known:
             raise InputError(f"outcome must be a function or one of {', '.join(known)}; got {self.outcome!r}")
@@ -355,12 +357,12 @@ correlation, level, names
         if values.outcome is not None and (problems := values.outcome.problems()):
             raise InputError("; ".join(problems))
         if self.outcome == "loadings" and self.networks is None:
-            raise InputError("outcome 'loadings' needs networks: features have no maps")
+            raise InputError("outcome 'loadings' requires networks; pass an unmixing matrix as networks")
         return values
 
 
 def _outcomes(function: Callable[[FloatArray], ArrayLike], site: Sequence[Any], size: int) -> FloatArray:
-    """Return everybody's vector; NaN where it cannot be had, for whatever reason."""
+    """Return the vector of every subject, with NaN where it cannot be computed for any reason."""
     rows = np.full((len(site), size), np.nan)
     for number, scan in enumerate(site):
         try:
@@ -374,15 +376,15 @@ def _public_numbers(name: str, given: float | ArrayLike, size: int) -> FloatArra
     try:
         values = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be {size} numbers, got {type(given).__name__}") from None
+        raise InputError(f"{name} must contain {size} numbers, got {type(given).__name__}") from None
     if values.shape not in ((), (size,)) or not np.isfinite(values).all():
-        raise InputError(f"{name} must be {size} finite numbers, one for each outcome, or one for all")
+        raise InputError(f"{name} must be one finite number, or {size} of them, one for each outcome")
     return np.array(np.broadcast_to(values, (size,)))
 
 
 def _read_names(names: Sequence[str], size: int) -> tuple[str, ...]:
     if len(names) not in (0, size):
-        raise InputError(f"names must be {size}, one for each number, got {len(names)}")
+        raise InputError(f"names must contain {size} names, one for each outcome; got {len(names)}")
     return tuple(names)
 
 
@@ -395,19 +397,20 @@ def _correlation(given: ArrayLike | None, size: int) -> FloatArray | None:
         or not np.allclose(matrix, matrix.T)
         or not np.allclose(np.diag(matrix), 1)
     ):
-        raise InputError(f"correlation must be a symmetric ({size}, {size}) matrix with ones on its diagonal")
+        raise InputError(f"correlation must be a symmetric ({size}, {size}) matrix with ones on the diagonal")
     return matrix
 
 
 def _read_design(design: Sites, outcomes: Mapping[str, FloatArray]) -> dict[str, dict[str, list[Any]]]:
-    """Return the columns of every site's table, as many values as there are people."""
+    """Return the columns of every site's table, each with one value per subject."""
     if isinstance(design, Mapping):
         tables = {str(name): table for name, table in design.items()}
     else:
         tables = dict(zip(outcomes, design, strict=False)) if len(design) == len(outcomes) else {}
     if set(tables) != set(outcomes):
         raise InputError(
-            f"design must hold a table for each of the sites {', '.join(outcomes)}; got {', '.join(tables)}"
+            f"design must contain a table for each of the sites {', '.join(outcomes)}; "
+            f"got {', '.join(tables)}"
         )
     return {name: _columns(name, tables[name], len(rows)) for name, rows in outcomes.items()}
 
@@ -415,12 +418,15 @@ def _read_design(design: Sites, outcomes: Mapping[str, FloatArray]) -> dict[str,
 def _columns(site: str, table: Any, n_people: int) -> dict[str, list[Any]]:
     """Return the columns of a data frame or a mapping."""
     if not hasattr(table, "keys"):
-        raise InputError(f"design of site {site} must be a data frame or a dict of columns")
+        raise InputError(
+            f"design of site {site} must be a data frame or a dict of columns, got {type(table).__name__}"
+        )
     columns = {str(name): list(table[name]) for name in table.keys()}  # noqa: SIM118 - also of a data frame
     for name, values in columns.items():
         if len(values) != n_people:
             raise InputError(
-                f"design of site {site}: column {name!r} has {len(values)} values for {n_people} people"
+                f"design of site {site}: column {name!r} must have {n_people} values, one per subject; "
+                f"got {len(values)}"
             )
     return columns
 
@@ -440,11 +446,11 @@ def _two_levels(contrast: Column) -> tuple[str, ...]:
 
 
 def _group_sizes(site: str, contrast: Column, values: Sequence[Any]) -> tuple[int, int]:
-    """Return how many people of a site are in each group; membership is public here, so it must be known."""
+    """Return the sizes of the groups at a site; membership is public here, so it must not be missing."""
     coded = [float(contrast.encode(value)[0]) for value in values]
     if any(is_missing(value) for value in values) or not np.isfinite(coded).all():
         raise InputError(
-            f"design of site {site}: with public groups everybody's {contrast.name!r} must be one of "
+            f"design of site {site}: with public groups every value of {contrast.name!r} must be one of "
             f"{', '.join(contrast.levels)}"
         )
     return coded.count(-1.0), coded.count(1.0)

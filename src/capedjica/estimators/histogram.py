@@ -1,4 +1,4 @@
-"""``PrivateHistogram``: how many people fall where, across sites."""
+"""``PrivateHistogram``: differentially private histograms across sites."""
 
 from __future__ import annotations
 
@@ -19,29 +19,30 @@ from capedjica.tools.arrays import FloatArray
 
 @dataclass(eq=False, repr=False)
 class PrivateHistogram(TableEstimator):
-    """A histogram and the density it stands for (:mod:`capedjica.algorithms.tables.histogram`).
+    """Private histogram and density estimate (:mod:`capedjica.algorithms.tables.histogram`).
 
     Parameters
     ----------
     edges : sequence of float, or list of such sequences
-        Public edges of the cells, rising: of the only feature, or of each of several for a joint histogram.
+        Public, increasing bin edges of a single feature, or of each feature for a joint histogram.
     epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
         See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
     edges_ : tuple of arrays
-        The edges, for each feature.
-    counts_ : array, one number per cell
-        Noisy number of people in each cell: unbiased, so it may be negative.
+        Bin edges of each feature.
+    counts_ : array, one number per bin
+        Noisy number of subjects in each bin. It is unbiased, and may therefore be negative.
     noise_ : float
         Standard deviation of the noise on each count.
-    shares_ : array, one number per cell
-        Estimated share of all people in each cell, never negative; what lacks from 1 lies outside the edges.
-    density_ : array, one number per cell
-        Estimated density among people inside the edges; it integrates to 1.
+    shares_ : array, one number per bin
+        Estimated fraction of all subjects in each bin, never negative. One minus their sum is the fraction
+        outside the edges.
+    density_ : array, one number per bin
+        Estimated density of the subjects inside the edges; it integrates to 1.
     privacy_ : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
 
     Examples
     --------
@@ -59,12 +60,12 @@ class PrivateHistogram(TableEstimator):
     density_: FloatArray = field(init=False)
 
     def fit(self, X: Sites, y: Any = None) -> Self:
-        """Count the people in each cell.
+        """Count the subjects in each bin.
 
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is an array (people, features), or (people,) for one feature.
+            A site is an array (subjects, features), or (subjects,) for one feature.
         y : None
             Ignored.
         """
@@ -85,9 +86,11 @@ class PrivateHistogram(TableEstimator):
 
 
 def _read_edges(edges: Any) -> tuple[FloatArray, ...]:
-    """Return the edges of each feature; numbers alone are those of a single feature."""
+    """Return the edges of each feature; a flat sequence of numbers is taken as a single feature."""
     if not np.iterable(edges):
-        raise InputError(f"edges must be rising numbers, or such a list for each feature; got {edges!r}")
+        raise InputError(
+            f"edges must be a sequence of increasing numbers, or one for each feature; got {edges!r}"
+        )
     axes = list(edges)
     if all(np.ndim(axis) == 0 for axis in axes):
         axes = [axes]
@@ -100,5 +103,5 @@ def _read_axis(number: int, axis: Any) -> FloatArray:
     except (TypeError, ValueError):
         values = np.empty(0)
     if values.ndim != 1 or len(values) < 2 or not np.isfinite(values).all() or (np.diff(values) <= 0).any():
-        raise InputError(f"edges of feature {number} must be at least two finite, rising numbers")
+        raise InputError(f"edges: feature {number} must have at least two edges, finite and increasing")
     return values

@@ -1,4 +1,4 @@
-"""Images as researchers hand them in: paths or images of nibabel, made into series by public images alone."""
+"""Extraction of time series from subjects given as paths or nibabel images, using public images only."""
 
 from __future__ import annotations
 
@@ -32,48 +32,48 @@ from capedjica.tools.arrays import FloatArray, Scan
 if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
-# By which parameters nilearn's maskers are given one.
+# Parameters by which nilearn's maskers receive a public image.
 _PUBLIC_IMAGES: Final = ("mask_img", "labels_img", "maps_img", "seeds")
 _COMPUTED: Final = (
     "NOT COVERED: the mask of the masker was computed from images. If participants are among them, it is a "
-    "statistic across people that no release paid for."
+    "statistic across subjects that was charged to no release."
 )
 
 
 class Extractor(Protocol):
-    """What makes series of images, and images of maps."""
+    """Extract time series from images, and convert maps to images."""
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What of its making no guarantee covers, in sentences."""
+        """Sentences that state what the guarantee does not cover."""
 
     @property
     def basis(self) -> FloatArray | None:
-        """Smooth maps on the grid of the features."""
+        """Public basis of smooth maps on the grid of the features."""
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features D."""
 
     def series(self, image: Any) -> Scan:
-        """Return (time, features) of a path or an image."""
+        """Return the time series (time, features) of a path or an image."""
 
     def image(self, maps: FloatArray) -> Nifti1Image:
         """Return maps (R, D) as a 4-D image."""
 
     def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
-        """Return what a 4-D image of maps is in the features, (R, D)."""
+        """Return the maps of a 4-D image resampled to the features, shape (R, D)."""
 
 
 class FeatureExtractor:
-    """Regions of an atlas or voxels of a mask, as sites extract them in a study.
+    """Regions of an atlas or voxels of a mask, extracted as sites do in a study.
 
     Parameters
     ----------
     features : ImageFeatures
-        The features.
+        Definition of the features.
     cache : SeriesCache, optional
-        Where series of files are kept.
+        Cache for the time series of files.
     """
 
     not_covered = ()
@@ -83,16 +83,16 @@ class FeatureExtractor:
 
     @property
     def basis(self) -> FloatArray | None:
-        """Smooth maps on the voxels of a mask, None for regions."""
+        """Basis of smooth maps on the voxels of a mask; None for regions."""
         return self._features.basis
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features D."""
         return self._features.n_features
 
     def series(self, image: Any) -> Scan:
-        """Return (time, features) of a path or an image."""
+        """Return the time series (time, features) of a path or an image."""
         if not isinstance(image, str | os.PathLike):
             return self._features.series_of(image)
         recording = Recording(Path(image))
@@ -105,12 +105,12 @@ class FeatureExtractor:
         return self._features.image(maps)
 
     def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
-        """Return what a 4-D image of maps is in the features, (R, D)."""
+        """Return the maps of a 4-D image resampled to the features, shape (R, D)."""
         return self._features.of_maps(image, nearest)
 
 
 class MaskerExtractor:
-    """A fitted masker of nilearn, used as it is."""
+    """A fitted nilearn masker, used unchanged."""
 
     def __init__(self, masker: Any) -> None:
         self._masker = masker
@@ -118,27 +118,27 @@ class MaskerExtractor:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """Say where a mask comes from that the guarantee does not cover."""
+        """State that the guarantee does not cover a mask computed from images."""
         return () if _is_public(self._masker) else (_COMPUTED,)
 
     @property
     def basis(self) -> FloatArray | None:
-        """Smooth maps where the features are the voxels of a mask, None where they are regions."""
+        """Basis of smooth maps if the features are the voxels of a mask; None if they are regions."""
         if hasattr(self._masker, "labels_img_") or hasattr(self._masker, "maps_img_"):
             return None
         return low_pass_within(np.asanyarray(self._masker.mask_img_.dataobj) != 0)
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features D."""
         return self._n_features
 
     def series(self, image: Any) -> Scan:
-        """Return (time, features) of a path or an image."""
+        """Return the time series (time, features) of a path or an image."""
         path = os.fspath(image) if isinstance(image, str | os.PathLike) else image
         series = np.asarray(self._masker.transform(path), dtype=np.float32)
         if series.ndim != 2:
-            raise InputError("a single volume; expected a 4-D image")
+            raise InputError("the image is a single volume; expected a 4-D image")
         return series
 
     def image(self, maps: FloatArray) -> Nifti1Image:
@@ -147,16 +147,16 @@ class MaskerExtractor:
         return image
 
     def of_maps(self, image: Nifti1Image, nearest: bool = False) -> FloatArray:
-        """Return what a 4-D image of maps is in the features, (R, D), without the masker's cleaning."""
+        """Return the maps of a 4-D image in the features, shape (R, D), without the masker's cleaning."""
         return self._plain.of_maps(image, nearest)
 
     @property
     def _plain(self) -> ImageFeatures:
-        """The same features by the masker's public image alone."""
+        """The same features, defined by the masker's public image alone."""
         masker = self._masker
         regions = {"labels_img_": Labels, "maps_img_": Maps}
         for name, made in regions.items():
-            # A mask cuts regions, in nilearn's own way.
+            # A mask restricts regions in a way specific to nilearn.
             if getattr(masker, name, None) is not None and masker.mask_img is None:
                 return made(getattr(masker, name), FeatureTable(kind="atlas"), b"")
         if getattr(masker, "mask_img_", None) is not None and not any(
@@ -164,14 +164,14 @@ class MaskerExtractor:
         ):
             return Voxels(masker.mask_img_, FeatureTable(kind="voxels"), b"")
         raise InputError(
-            f"what an image is to this {type(masker).__name__} cannot be told: give template as an array "
-            "(networks, features)"
+            f"an image template cannot be converted to the features of this {type(masker).__name__}; give "
+            "template as an array (networks, features)"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class ImageOptions:
-    """What an estimator was told about images; None where it was not."""
+    """Image options of an estimator; None for options that were not given."""
 
     atlas: Any
     mask_img: Any
@@ -181,11 +181,11 @@ class ImageOptions:
     memory: Any
 
     def open(self) -> Extractor | None:
-        """Return what makes series of images from public ones, None where none was given."""
+        """Return the extractor defined by the public images, or None if none was given."""
         if self.masker is not None:
             for name in ("atlas", "mask_img", "smoothing_fwhm", "standardize", "memory"):
                 if getattr(self, name) not in (None, False):
-                    raise InputError(f"{name} must not be given beside masker, which has its own settings")
+                    raise InputError(f"{name} must not be given with masker, which has its own settings")
             return MaskerExtractor(_fitted(self.masker))
         if self.atlas is None and self.mask_img is None:
             return None
@@ -206,13 +206,13 @@ class ImageOptions:
 
 
 def _fitted(masker: Any) -> Any:
-    """Return a masker that is fitted, on its public images if it was not yet."""
+    """Return a fitted masker, fitting it on its public images if necessary."""
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
     from sklearn.utils.validation import check_is_fitted
 
     if not hasattr(masker, "transform"):
-        raise InputError(f"masker must be one of nilearn's, got {type(masker).__name__}")
+        raise InputError(f"masker must be a nilearn masker, got {type(masker).__name__}")
     public = _is_public(masker)
     try:
         check_is_fitted(masker)
@@ -223,14 +223,14 @@ def _fitted(masker: Any) -> Any:
             ) from None
         return clone(masker).fit()
     if not public:
-        warnings.warn(f"the mask of masker was computed from images; {ACROSS_PEOPLE}", stacklevel=2)
+        warnings.warn(f"the mask of the masker was computed from images; {ACROSS_PEOPLE}", stacklevel=2)
     return masker
 
 
 def _n_features(masker: Any) -> int:
-    """Return how many features a masker has by its public images.
+    """Return the number of features of a masker according to its public images.
 
-    nilearn changes ``n_elements_`` of a masker of labels to what the last image held of them.
+    nilearn overwrites ``n_elements_`` of a labels masker with the number of labels found in the last image.
     """
     labels = getattr(masker, "labels_img_", None)
     if labels is None or masker.mask_img is not None:
@@ -239,7 +239,7 @@ def _n_features(masker: Any) -> int:
 
 
 def _is_public(masker: Any) -> bool:
-    """Tell whether a masker was given its mask, labels or maps, rather than computed them from images."""
+    """Return whether a masker was given its mask, labels or maps, rather than computing them from images."""
     return any(getattr(masker, name, None) is not None for name in _PUBLIC_IMAGES)
 
 
@@ -249,18 +249,18 @@ def _public(given: Any, what: str) -> PublicImage | None:
     if isinstance(given, str | os.PathLike):
         return read_public(Path(given), what)
     if not hasattr(given, "dataobj"):
-        raise InputError(f"{what} must be an image or the path of one, got {type(given).__name__}")
+        raise InputError(f"{what} must be an image or a path, got {type(given).__name__}")
     return public_image(given, what)
 
 
 def _cache(memory: Any) -> SeriesCache | None:
-    """Return the cache in a folder, which joblib's Memory may name."""
+    """Return the cache in the given folder, or in that of a joblib ``Memory``."""
     folder = getattr(memory, "location", memory)
     return None if folder is None else SeriesCache(Path(folder))
 
 
 def is_image(subject: Any) -> bool:
-    """Tell whether a subject is an image: a path, one of nibabel's, or a list of them, a person's runs."""
+    """Return whether a subject is a path, a nibabel image, or a list of them (the runs of a participant)."""
     if isinstance(subject, list | tuple) and len(subject):
         return all(map(_is_one_image, subject))
     return _is_one_image(subject)
@@ -282,7 +282,7 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
         return sites
     if extractor is None:
         raise InputError(
-            f"X holds images ({_described(sites, *places[0])}), but neither mask_img nor atlas nor masker is "
+            f"X contains images ({_described(sites, *places[0])}), but none of mask_img, atlas and masker is "
             f"given; {ACROSS_PEOPLE}"
         )
     from joblib import Parallel, delayed  # type: ignore[import-untyped]
@@ -299,14 +299,14 @@ def series_of_sites(X: Sites, extractor: Extractor | None, on_bad: OnBad, n_jobs
 
 
 def _described(sites: Mapping[str, Any], name: str, number: int) -> str:
-    """Return which subject is an image; a path as it was given, because it may be no path at all."""
+    """Describe which subject is an image; a path is shown as given, because it may not be a path at all."""
     given = sites[name][number]
     path = f" is the path {os.fspath(given)!r}" if isinstance(given, str | os.PathLike) else ""
     return f"site {name}, subject {number}{path}"
 
 
 def _read(subject: Any, extractor: Extractor, where: str, on_bad: OnBad) -> Scan:
-    """Return the series of one person; of one that cannot be used nothing, or an error that says why."""
+    """Return the time series of one subject; if unusable, an empty series or an error with the reason."""
     runs: Sequence[Any] = subject if isinstance(subject, list | tuple) else [subject]
     try:
         series = joined([extractor.series(run) for run in runs])
@@ -321,4 +321,4 @@ def _read(subject: Any, extractor: Extractor, where: str, on_bad: OnBad) -> Scan
         why = " ".join(str(error).split())
     if on_bad == "zero":
         return np.empty((0, extractor.n_features), dtype=np.float32)
-    raise InputError(f"{where}: {why}")
+    raise InputError(f"X: {where}: {why}")

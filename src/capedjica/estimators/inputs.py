@@ -1,4 +1,4 @@
-"""What users hand in: sites of subjects, looked at before any budget is spent."""
+"""Read and validate the sites and subjects given to an estimator, before any budget is spent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OnBad = Literal["raise", "zero"]
 
 
 def name_sites(X: Sites) -> dict[str, Any]:
-    """Return sites by name; a list gets the names site-1, site-2, ..."""
+    """Return sites by name; those of a list are named site-1, site-2, ..."""
     if isinstance(X, Mapping):
         sites = {str(name): site for name, site in X.items()}
     elif isinstance(X, str | bytes) or is_frame(X) or not hasattr(X, "__len__"):
@@ -24,26 +24,26 @@ def name_sites(X: Sites) -> dict[str, Any]:
     else:
         sites = {f"site-{number}": site for number, site in enumerate(X, start=1)}
     if not sites:
-        raise InputError("X holds no sites")
+        raise InputError("X contains no sites; expected at least one")
     for name, site in sites.items():
         if isinstance(site, Mapping | str | bytes):
             raise InputError(
                 f"X: site {name} is a {type(site).__name__}; expected a list of its subjects"
-                + ", which list(site.values()) makes of a dict" * isinstance(site, Mapping)
+                + ", for example list(site.values())" * isinstance(site, Mapping)
             )
         if not hasattr(site, "__len__") or not len(site):
-            raise InputError(f"site {name} has no subjects")
+            raise InputError(f"X: site {name} has no subjects; expected at least one")
     # A data frame iterates over its columns, an array over its rows.
     return {name: site.to_numpy() if is_frame(site) else site for name, site in sites.items()}
 
 
 def is_frame(given: Any) -> bool:
-    """Tell whether this is a table of pandas or the like, with names for its columns."""
+    """Return whether this is a data frame (pandas or similar) with named columns."""
     return hasattr(given, "columns") and hasattr(given, "to_numpy")
 
 
 def feature_names(X: Sites) -> list[str] | None:
-    """Return the columns of subjects that are data frames; None where not all are, or names are numbers."""
+    """Return the column names if all subjects are data frames with string names, None otherwise."""
     sites = X.values() if isinstance(X, Mapping) else X
     subjects = [subject for site in sites for subject in site]
     if not all(map(is_frame, subjects)):
@@ -54,8 +54,8 @@ def feature_names(X: Sites) -> list[str] | None:
     for number, subject in enumerate(subjects):
         if list(subject.columns) != first:
             raise InputError(
-                f"X: the columns of subject {number}, counted over all sites, are not those of the first; "
-                "all subjects must have the same, in the same order"
+                f"X: the columns of subject {number} (counted over all sites) differ from those of the first "
+                "subject; all subjects must have the same columns in the same order"
             )
     return first
 
@@ -68,15 +68,16 @@ def read_sites(
     Parameters
     ----------
     X : list of sites, or dict from name to site
-        A site is a list of subjects, a subject an array (time, features); scans may differ in length.
+        A site is a list of subjects; a subject is an array (time, features). Scans may differ in length.
     n_components : int
-        R; a scan needs at least as many time points, and no constant feature. With 0 neither is asked for.
+        R. A scan needs at least R time points and no constant feature; 0 disables both checks.
     on_bad : {"raise", "zero"}
-        What to do about a subject with NaN, infinity, a constant feature, no time points, or another number
-        of features than most: say so, or let it take part as sites do in a federated run, where one that
-        cannot be used contributes zero.
+        Handling of a subject with NaN, infinity, a constant feature, no time points, or a number of features
+        that differs from the majority: "raise" an error, or include the subject as sites do in a federated
+        run, where an unusable subject contributes zero.
     longest : int, optional
-        How many time points of a scan take part: a longer one is an error, or is cut.
+        Largest number of time points used of a scan. A longer scan raises an error, or is truncated with
+        ``on_bad="zero"``.
     """
     if on_bad not in get_args(OnBad):
         raise InputError(f"on_bad must be 'raise' or 'zero', got {on_bad!r}")
@@ -88,30 +89,30 @@ def read_sites(
     first_name, first = next((name, site[0]) for name, site in sites.items())
     if sum(map(len, sites.values())) < 2:
         raise InputError(
-            f"X holds one subject in all (site {first_name}); one person cannot be hidden among others"
+            f"X contains only one subject (site {first_name}); a private result needs at least two"
         )
     for name, site in sites.items():
         for number, subject in enumerate(site):
             where = f"site {name}, subject {number}"
             if subject.shape[1] != first.shape[1]:
                 raise InputError(
-                    f"{where} has {subject.shape[1]} features; "
-                    f"site {first_name}, subject 0 has {first.shape[1]}"
+                    f"X: {where} has {subject.shape[1]} features, but site {first_name}, subject 0 has "
+                    f"{first.shape[1]}; all subjects must have the same number"
                 )
             _check_subject(subject, where, n_components, on_bad, longest)
     if n_components > first.shape[1]:
         raise InputError(
-            f"n_components must be at most the {first.shape[1]} features of X, got {n_components}"
+            f"n_components must be at most {first.shape[1]}, the number of features of X; got {n_components}"
         )
     return sites
 
 
 def _check_site(name: str, site: Any) -> None:
-    """Refuse one subject where a list of them was expected, as where X is a flat list of subjects."""
+    """Reject a single subject where a list of subjects is expected, as when X is a flat list of subjects."""
     if isinstance(site, np.ndarray) and site.ndim < 3 and site.dtype != object:
         raise InputError(
             f"X: site {name} is one array of shape {site.shape}; expected a list of subjects, each (time, "
-            "features). Is X a list of subjects? A list of sites is [[subject, ...], [subject, ...]]"
+            "features). If X is a list of subjects, pass a list of sites: [[subject, ...], [subject, ...]]"
         )
 
 
@@ -120,7 +121,7 @@ def _arrays(named: Mapping[str, Any]) -> dict[str, list[Scan]]:
 
 
 def _arrays_or_nothing(named: Mapping[str, Any]) -> dict[str, list[Scan]]:
-    """Return arrays of one width, that of most subjects; one that is no such array has no time points."""
+    """Return arrays of the most common width; an invalid subject becomes an array without time points."""
 
     def attempt(name: str, number: int, subject: Any) -> Scan | None:
         try:
@@ -131,7 +132,7 @@ def _arrays_or_nothing(named: Mapping[str, Any]) -> dict[str, list[Scan]]:
     found = {name: [attempt(name, m, s) for m, s in enumerate(site)] for name, site in named.items()}
     widths = Counter(one.shape[1] for site in found.values() for one in site if one is not None)
     if not widths:
-        return _arrays(named)  # says what is wrong with the first
+        return _arrays(named)  # raises the error of the first subject
     ((width, _),) = widths.most_common(1)
     nothing = np.empty((0, width))
     return {
@@ -146,9 +147,11 @@ def _array(name: str, number: int, subject: Any) -> Scan:
         if array.dtype.kind != "f":
             array = array.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"site {name}, subject {number}: not an array of numbers") from None
+        raise InputError(f"X: site {name}, subject {number} is not an array of numbers") from None
     if array.ndim != 2 or not array.shape[1]:
-        raise InputError(f"site {name}, subject {number}: expected (time, features), got shape {array.shape}")
+        raise InputError(
+            f"X: site {name}, subject {number} must be (time, features), got shape {array.shape}"
+        )
     return array
 
 
@@ -156,23 +159,24 @@ def _check_subject(subject: Scan, where: str, n_components: int, on_bad: OnBad, 
     if on_bad == "zero":
         return
     if not len(subject):
-        raise InputError(f"{where} has no time points")
+        raise InputError(f"X: {where} has no time points; exclude it or pass on_bad='zero'")
     if longest is not None and len(subject) > longest:
         raise InputError(
-            f"{where} has {len(subject)} time points, of which {longest} would take part: pass scan_length, "
-            "the length of a typical scan, or on_bad='zero' to cut longer ones"
+            f"X: {where} has {len(subject)} time points, but at most {longest} are used: set scan_length "
+            "to the length of a typical scan, or pass on_bad='zero' to truncate longer scans"
         )
     if len(subject) < n_components:
-        raise InputError(
-            f"{where} has {len(subject)} time points, fewer than the {n_components} components asked for"
-        )
+        raise InputError(f"X: {where} has {len(subject)} time points, fewer than n_components={n_components}")
     low, high = subject.min(axis=0), subject.max(axis=0)
     broken = np.flatnonzero(~np.isfinite(high - low))
     if broken.size:
-        raise InputError(f"{where}: feature {broken[0]} holds NaN or infinity ({broken.size} such features)")
+        raise InputError(
+            f"X: {where}, feature {broken[0]} contains NaN or infinity ({broken.size} such features); "
+            "exclude the subject or pass on_bad='zero'"
+        )
     constant = np.flatnonzero(low == high)
     if n_components and constant.size:
         raise InputError(
-            f"{where}: feature {constant[0]} is constant ({constant.size} such features); "
-            "leave out the subject or the feature, or pass on_bad='zero'"
+            f"X: {where}, feature {constant[0]} is constant ({constant.size} such features); "
+            "exclude the subject or the feature, or pass on_bad='zero'"
         )

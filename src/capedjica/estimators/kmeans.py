@@ -1,4 +1,4 @@
-"""``PrivateKMeans``: clusters of people, across sites."""
+"""``PrivateKMeans``: differentially private k-means clustering across sites."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from capedjica.tools.arrays import FloatArray
 
 @dataclass(eq=False, repr=False)
 class PrivateKMeans(TableEstimator):
-    """k-means clustering (:mod:`capedjica.algorithms.tables.kmeans`).
+    """Private k-means clustering (:mod:`capedjica.algorithms.tables.kmeans`).
 
-    Which cluster each person of X belongs to is not part of the result: that would be personal data.
+    The cluster assignments of the subjects in X are not part of the result: they would be personal data.
 
     Parameters
     ----------
     n_clusters : int
-        K.
+        Number of clusters K.
     radius : float
-        R, a public bound on the norm of a person's features; longer rows are shortened. Noise grows with
-        it, so features should be centred at a public value.
-    max_iter : int
-        J, the number of steps; the budget is spread evenly over them.
+        R, a public bound on the norm of a subject's features; longer rows are scaled down to it. The noise is
+        proportional to it, so centre the features at a public value.
+    max_iter : int, default=10
+        Number of iterations J; the budget is divided evenly among them.
     random_state : int, optional
-        Seeds the first centers and the splitting of clusters; not the privacy noise.
+        Seed for the initial centers and the splitting of clusters, but not for the privacy noise.
     epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
         See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
     cluster_centers_ : array of shape (n_clusters, n_features)
-        The centers.
+        Cluster centers.
     shares_ : array of shape (n_clusters,)
-        Noisy share of the people in each cluster, averaged like the centers over the second half of the run.
+        Noisy fraction of the subjects in each cluster, averaged like the centers over the second half of the
+        iterations.
     privacy_ : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
 
     Examples
     --------
@@ -64,12 +65,12 @@ class PrivateKMeans(TableEstimator):
     shares_: FloatArray = field(init=False)
 
     def fit(self, X: Sites, y: Any = None) -> Self:
-        """Find the centers.
+        """Compute the cluster centers.
 
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is an array (people, features).
+            A site is an array (subjects, features).
         y : None
             Ignored.
         """
@@ -90,11 +91,11 @@ class PrivateKMeans(TableEstimator):
         return self
 
     def transform(self, X: ArrayLike) -> FloatArray:
-        """Return the distance of each row to each center, shape (people, n_clusters)."""
+        """Return the distance of each row to each center, shape (n_rows, n_clusters)."""
         people = read_people(X, self.cluster_centers_.shape[1])
         return distances(clip_rows(people, self.radius), self.cluster_centers_)
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
-        """Return the number of the center nearest to each row."""
+        """Return the index of the nearest center for each row."""
         nearest: NDArray[np.intp] = self.transform(X).argmin(axis=1)
         return nearest

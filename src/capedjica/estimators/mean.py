@@ -1,4 +1,4 @@
-"""``private_mean``: the primitive itself, for any vectors."""
+"""``private_mean``: a differentially private mean of vectors across sites."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from capedjica.tools.arrays import FloatArray
 
 @dataclass(frozen=True)
 class PrivateMean:
-    """A mean with noise on it, and what it cost.
+    """A private mean and its cost.
 
     Attributes
     ----------
     value : array
-        The mean of the clipped vectors, plus noise.
+        Mean of the clipped vectors, plus noise.
     noise : float
-        Standard deviation of the noise on each number.
+        Standard deviation of the noise on each coordinate.
     privacy : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
     """
 
     value: FloatArray
@@ -54,41 +54,41 @@ def private_mean(
     budget: PrivacyBudget | None = None,
     mask: Any = DEPRECATED,
 ) -> PrivateMean:
-    """Mean over all subjects of all sites, each subject's vector clipped to the norm ``clip``.
+    """Compute a private mean over the subjects of all sites, with each vector clipped to the norm ``clip``.
 
-    Runs the whole protocol in this process, with the bytes that sites would exchange.
+    The complete protocol runs in this process, with the same messages that sites would exchange.
 
     Parameters
     ----------
     X : list of sites, or dict from name to site
-        A site is a sequence of subjects or an array (subjects, ...); a subject is an array of numbers, all of
-        one shape. A subject with NaN or infinity contributes zero.
+        A site is a sequence of subjects or an array (subjects, ...). A subject is an array of numbers; all
+        have the same shape. A subject with NaN or infinity contributes zero.
     clip : float
-        Longest vector a subject may contribute; longer ones are shortened.
+        Largest norm of a subject's vector; longer vectors are scaled down to it.
     epsilon : float or dict from name to float, optional
-        Privacy budget, for all sites or for each; not for ``mechanism="none"``.
-    delta : float
-        The delta of the guarantee.
-    mechanism : {"cape", "conventional", "local", "pooled", "none"}
-        How the mean is made private.
-    n_colluding : int or "third"
-        Sites that may side with the aggregator.
-    masking : {"uniform", "paper"}
-        Kind of masks that hide a site's numbers.
+        Privacy budget, for all sites or for each; required unless ``mechanism="none"``.
+    delta : float, default=1e-5
+        Delta of the guarantee.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}, default="cape"
+        Mechanism that makes the mean private.
+    n_colluding : int or "third", default="third"
+        Largest number of sites that may collude with the aggregator.
+    masking : {"uniform", "paper"}, default="uniform"
+        Kind of masks that hide the sums of a site.
     weights : dict or sequence, optional
-        Weights of the sites, adding up to 1; by default their share of the subjects.
+        Weights of the sites, which add up to 1; by default proportional to their numbers of subjects.
     insecure_noise_seed : int, optional
-        Reproducible noise for experiments: the result is marked as not private.
+        Seed for reproducible noise in experiments; the result is then marked as not private.
     budget : PrivacyBudget, optional
-        What this call is charged to, together with others. Without one epsilon stands for this call alone,
-        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`).
+        Budget shared with other calls, to which this call is charged. Without one, epsilon covers this call
+        alone, and the costs of several calls on the same subjects add up (:mod:`capedjica.privacy.budget`).
     mask
-        The old name of ``masking``.
+        Deprecated name of ``masking``.
 
     Returns
     -------
     PrivateMean
-        ``.value``, ``.noise`` and ``.privacy``.
+        The result, with attributes ``value``, ``noise`` and ``privacy``.
 
     Examples
     --------
@@ -135,10 +135,11 @@ def _stack(name: str, site: Sequence[ArrayLike], shape: tuple[int, ...], first: 
         try:
             values = np.asarray(subject, dtype=np.float64)
         except (TypeError, ValueError):
-            raise InputError(f"site {name}, subject {number}: not an array of numbers") from None
+            raise InputError(f"X: site {name}, subject {number} is not an array of numbers") from None
         if values.shape != shape:
             raise InputError(
-                f"site {name}, subject {number} has shape {values.shape}; site {first}, subject 0 has {shape}"
+                f"X: site {name}, subject {number} has shape {values.shape}, but site {first}, subject 0 has "
+                f"{shape}; all subjects must have the same shape"
             )
         rows[number] = values.reshape(-1)
     return rows
@@ -152,11 +153,12 @@ def _named_weights(
     if isinstance(weights, Mapping):
         if set(weights) != set(names):
             raise InputError(
-                f"weights must name the sites {', '.join(names)}; got {', '.join(map(str, weights))}"
+                f"weights must name the same sites as X, {', '.join(names)}; got "
+                f"{', '.join(map(str, weights))}"
             )
         return weights
     if len(weights) != len(names):
         raise InputError(
-            f"weights must hold one number for each of the {len(names)} sites, got {len(weights)}"
+            f"weights must contain one number for each of the {len(names)} sites, got {len(weights)}"
         )
     return dict(zip(names, weights, strict=True))

@@ -1,4 +1,4 @@
-"""``CapePCA``: private principal components across sites."""
+"""``CapePCA``: differentially private principal component analysis across sites."""
 
 from __future__ import annotations
 
@@ -20,52 +20,53 @@ if TYPE_CHECKING:
 
 
 class CapePCA(Transformer):
-    """Principal components of data that stay at their sites: the paper's Algorithm 3.
+    """Private PCA of data that stay at their sites (Algorithm 3 of the paper).
 
-    Data are used as they are: not centred, each sample shortened to the norm ``clip``.
+    The data are not centred; each sample is clipped to the norm ``clip``.
 
     Parameters
     ----------
     n_components : int
-        R.
+        Number of components R.
     epsilon, delta : float
-        The budget; epsilon is not given for ``mechanism="none"``.
-    neighbour : {"subject", "sample"}
-        What is protected: everything of one person, or a single sample (time point), as in the paper. Then
-        the number of samples of each subject is public, and a whole person has ``privacy_.subject_epsilon``.
-    mechanism : {"cape", "conventional", "local", "pooled", "none"}
-        How the mean is made private.
-    clip : float
-        Largest norm of one sample.
-    n_colluding : int or "third"
-        Sites that may side with the aggregator.
-    masking : {"uniform", "paper"}
-        Kind of masks that hide a site's numbers.
+        Privacy budget; epsilon is not used with ``mechanism="none"``.
+    neighbour : {"subject", "sample"}, default="subject"
+        Unit of privacy: all data of one subject, or a single sample (time point), as in the paper. With
+        "sample", the number of samples of each subject is public, and the guarantee for a whole subject is
+        ``privacy_.subject_epsilon``.
+    mechanism : {"cape", "conventional", "local", "pooled", "none"}, default="cape"
+        Mechanism that makes the mean private.
+    clip : float, default=1.0
+        Largest norm of a sample.
+    n_colluding : int or "third", default="third"
+        Largest number of sites that may collude with the aggregator.
+    masking : {"uniform", "paper"}, default="uniform"
+        Kind of masks that hide the sums of a site.
     random_state : int, optional
-        Unused, because nothing but the private noise is random; accepted for uniformity.
-    on_bad : {"raise", "zero"}
-        What to do about subjects that cannot be used (NaN, infinity, another number of features):
-        say which, or let them contribute zero, as sites do in studies of the command line.
+        Not used, because only the privacy noise is random; present for API consistency.
+    on_bad : {"raise", "zero"}, default="raise"
+        Handling of unusable subjects (NaN, infinity, a different number of features): "raise" an error that
+        names the subject, or let it contribute zero, as sites do in command-line studies.
     insecure_noise_seed : int, optional
-        Reproducible noise; the result is marked as not private.
+        Seed for reproducible noise; the result is then marked as not private.
     budget : PrivacyBudget, optional
-        What this call is charged to, together with others. Without one epsilon stands for this call alone,
-        and what several calls on the same people cost adds up (:mod:`capedjica.privacy.budget`). With
-        ``neighbour="sample"`` it is charged for a whole person: the mu of one sample, times the samples of
-        the longest scan.
+        Budget shared with other calls, to which this call is charged. Without one, epsilon covers this call
+        alone, and the costs of several calls on the same subjects add up (:mod:`capedjica.privacy.budget`).
+        With ``neighbour="sample"`` the charge is that of a whole subject: the mu of one sample, times the
+        number of samples of the longest scan.
     mask
-        The old name of ``masking``.
+        Deprecated name of ``masking``.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        Orthonormal rows, the leading component first, each with its largest entry positive.
+        Orthonormal rows, ordered from the leading component, each with its largest entry positive.
     n_features_in_ : int
-        D.
+        Number of features D.
     feature_names_in_ : array of str
-        The columns of the subjects, where they were data frames.
+        Column names of the subjects; defined only if they were data frames.
     privacy_ : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class CapePCA(Transformer):
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is a list of subjects, a subject an array (samples, features).
+            A site is a list of subjects; a subject is an array (samples, features).
         y : None
             Ignored.
         """
@@ -107,7 +108,8 @@ class CapePCA(Transformer):
         n_features = next(iter(sites.values()))[0].shape[1]
         if self.n_components > n_features:
             raise InputError(
-                f"n_components must be at most the {n_features} features of X, got {self.n_components}"
+                f"n_components must be at most {n_features}, the number of features of X; "
+                f"got {self.n_components}"
             )
         analysis = PrincipalComponents(n_features, self.n_components, self.clip, self.neighbour)
         study = self._study(
@@ -120,7 +122,7 @@ class CapePCA(Transformer):
                 for name, subjects in sites.items()
             },
             neighbour=self.neighbour,
-            # How long the longest subject is, is public where samples are protected.
+            # With sample-level privacy, the length of the longest subject is public.
             units_per_subject=1
             if self.neighbour == "subject"
             else max(len(subject) for subjects in sites.values() for subject in subjects),
@@ -137,7 +139,7 @@ class CapePCA(Transformer):
         return self._table(subject)
 
     def plot_components(self, title: str = "Principal components") -> Figure:
-        """Return a figure of the components, one number for each feature."""
+        """Plot the components, one value for each feature."""
         from capedjica.report.pictures.figures import profiles_figure
 
         self._check_fitted("components_")

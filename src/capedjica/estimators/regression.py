@@ -1,4 +1,4 @@
-"""``PrivateLogisticRegression``: labels from features, across sites."""
+"""``PrivateLogisticRegression``: differentially private logistic regression across sites."""
 
 from __future__ import annotations
 
@@ -18,32 +18,36 @@ from capedjica.tools.arrays import FloatArray
 
 @dataclass(eq=False, repr=False)
 class PrivateLogisticRegression(TableEstimator):
-    """Logistic regression of labels 0 and 1 (by descent: :mod:`capedjica.algorithms.tables.regression`).
+    """Private logistic regression by gradient descent (:mod:`capedjica.algorithms.tables.regression`).
+
+    Labels are 0 and 1.
 
     Parameters
     ----------
     feature_bound : float
-        B, a public bound on the norm of a person's features, which are best given in units in which they are
-        about one; longer rows are shortened, in prediction too.
+        B, a public bound on the norm of a subject's features; longer rows are scaled down to it, also in
+        prediction. Scale the features to norms of about one.
     clip : float, optional
-        C, the longest gradient; by default sqrt(B^2 + 1) / 3. From sqrt(B^2 + 1) on nothing is clipped.
-    max_iter : int
-        J, the number of steps; the budget is spread evenly over them.
+        C, the largest norm of a gradient; by default sqrt(B^2 + 1) / 3. With C >= sqrt(B^2 + 1) nothing is
+        clipped.
+    max_iter : int, default=30
+        Number of steps J; the budget is divided evenly among them.
     learning_rate : float, optional
-        By default 4 / (B^2 + 1).
-    l2 : float
-        lambda of the penalty lambda/2 times the squared norm of the coefficients, intercept excepted.
+        Learning rate; by default 4 / (B^2 + 1).
+    l2 : float, default=0.0
+        Regularization strength lambda: the penalty is lambda/2 times the squared norm of the coefficients,
+        without the intercept.
     epsilon, delta, mechanism, n_colluding, masking, insecure_noise_seed, budget
         See :class:`capedjica.estimators.base.TableEstimator`.
 
     Attributes
     ----------
     coef_ : array of shape (n_features,)
-        The weights.
+        Coefficients of the features.
     intercept_ : float
-        The score of a person whose features are all 0.
+        Intercept, the score of a subject whose features are all 0.
     privacy_ : PrivacyStatement
-        The guarantee.
+        The privacy guarantee.
 
     Examples
     --------
@@ -69,9 +73,9 @@ class PrivateLogisticRegression(TableEstimator):
         Parameters
         ----------
         X : list of sites, or dict from name to site
-            A site is an array (people, features).
+            A site is an array (subjects, features).
         y : list of sites, or dict from name to site
-            A site is as many labels, 0 or 1.
+            Labels of each site, 0 or 1, one for each row of X.
         """
         max_iter = validate.count("max_iter", self.max_iter)
         bound = validate.positive("feature_bound", self.feature_bound)
@@ -90,7 +94,7 @@ class PrivateLogisticRegression(TableEstimator):
         return self
 
     def predict_proba(self, X: ArrayLike) -> FloatArray:
-        """Return the probabilities of labels 0 and 1 for each row, shape (people, 2)."""
+        """Return the probabilities of labels 0 and 1 for each row, shape (n_rows, 2)."""
         extended = extend(read_people(X, len(self.coef_)), self.feature_bound)
         ones = probability(extended, np.append(self.coef_, self.intercept_))
         return np.column_stack([1 - ones, ones])

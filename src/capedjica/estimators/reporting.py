@@ -1,4 +1,4 @@
-"""The report of a fitted :class:`~capedjica.CapeDJICA`, from what it published."""
+"""Report of a fitted :class:`~capedjica.CapeDJICA`, computed from its published results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIBRARIES: Final = ("capedjica", "numpy", "scipy", "numba", "cryptography", "ni
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What a fit published beside its maps: the contract and the means."""
+    """What a fit published in addition to its maps: the contract and the means."""
 
     contract: Contract
     released: Sequence[ReleasedMean] = ()
@@ -42,7 +42,7 @@ def estimator_report(estimator: CapeDJICA, record: Record, title: str | None) ->
     people = contract.participants
     maps = _maps(estimator)
     what = "Networks" if maps.reliability.networks else "Maps"
-    usual = f"{what} of {sum(people.values()):,} people at {counted(len(people), 'site')}"
+    usual = f"{what} of {sum(people.values()):,} participants at {counted(len(people), 'site')}"
     words, source = estimator.template_words
     findings = Findings(
         title=title or usual,

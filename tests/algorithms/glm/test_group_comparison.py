@@ -234,7 +234,7 @@ def test_bad_states_and_stages_are_refused():
     with pytest.raises(ProtocolError):
         site(3, b"", b"")
     groups = dict.fromkeys(SIZES, (1, 1))
-    with pytest.raises(InputError, match="must add up to the people of every site"):
+    with pytest.raises(InputError, match="must add up to the number of subjects of every site"):
         GroupComparisonAnalysis(Design(GROUP, (), "public-groups", groups), (1.0,), SIZES)
 
 

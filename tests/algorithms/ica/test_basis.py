@@ -56,5 +56,5 @@ def test_what_nearly_depends_on_other_waves_is_left_out():
 
 
 def test_an_empty_mask_is_refused():
-    with pytest.raises(InputError, match="mask must hold at least one voxel"):
+    with pytest.raises(InputError, match="mask must contain at least one voxel"):
         low_pass_within(np.zeros((3, 3), bool))

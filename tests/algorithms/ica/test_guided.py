@@ -330,7 +330,7 @@ def test_stability_is_that_of_the_difference_and_none_where_nothing_could_move()
 
 
 def test_what_cannot_be():
-    with pytest.raises(InputError, match="more than the 4 time points"):
+    with pytest.raises(InputError, match="but scan_length is 4"):
         GuidedMethod(Template.of(TRUE), 4)
     fine = TRUE.copy()
     fine[1] = TRUE[0] + 1e-6 * RNG.standard_normal(SIDE**2)
@@ -338,7 +338,7 @@ def test_what_cannot_be():
         GuidedMethod(Template.of(fine), T)
     high = np.eye(R, SIDE**2)
     high -= high @ BASIS.T @ BASIS
-    with pytest.raises(InputError, match="of finer grain"):
+    with pytest.raises(InputError, match="its resolution is finer"):
         GuidedMethod(Template.of(high), T, basis=BASIS)
 
 

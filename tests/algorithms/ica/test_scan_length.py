@@ -50,7 +50,7 @@ def test_a_length_that_makes_no_sense_is_refused(value):
 
 
 def test_scans_too_short_for_the_components_are_refused():
-    with pytest.raises(InputError, match="scan_length must be at least the 3 components, got 2"):
+    with pytest.raises(InputError, match="scan_length must be at least 3, the number of components; got 2"):
         CapeDJICA(R, 1.0, scan_length=2).fit([scans(30, 30), scans(30, 30)])
 
 
@@ -198,7 +198,7 @@ def test_no_scan_has_a_say_in_noise_and_clips(method):
 
 
 def test_dp_djica_is_not_of_one_site_alone():
-    with pytest.raises(InputError, match="uses every site: mechanism 'local' is of one site alone"):
+    with pytest.raises(InputError, match="uses all sites; mechanism 'local' uses a single site"):
         fitted([scans(30, 30), scans(30, 30)], method="dp-djica", mechanism="local")
 
 
@@ -212,7 +212,7 @@ def test_the_plan_and_the_estimator_have_one_default(cli):
 
 def test_a_scan_that_would_be_cut_is_an_error_unless_said_otherwise():
     sites = [scans(60, 201), scans(60, 70)]
-    with pytest.raises(InputError, match="site site-1, subject 1 has 201 time points, of which 200 would"):
+    with pytest.raises(InputError, match="site site-1, subject 1 has 201 time points, but at most 200 are"):
         CapeDJICA(R, 5.0, scan_length=50).fit(sites)
     CapeDJICA(R, mechanism="none", method="djica", scan_length=50, max_iter=2).fit(sites)
     fitted(sites, scan_length=50)

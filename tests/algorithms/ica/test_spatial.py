@@ -142,9 +142,9 @@ def test_smooth_maps_are_found_better_by_who_knows_that_they_are_smooth():
 
 
 def test_parameters_that_cannot_be():
-    with pytest.raises(InputError, match="there are 3 numbers, fewer than the 4 components"):
+    with pytest.raises(InputError, match="at most 3, the number of features; got 4"):
         SpatialMethod(3, 4, T)
-    with pytest.raises(InputError, match="the basis keeps 2 numbers"):
+    with pytest.raises(InputError, match="at most 2, the size of the basis"):
         SpatialMethod(9, 4, T, basis=np.eye(9)[:2])
     with pytest.raises(InputError):
         SpatialMethod(9, 4, 0)

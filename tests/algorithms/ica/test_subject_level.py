@@ -292,5 +292,5 @@ def test_the_basis_is_orthonormal_and_keeps_smooth_maps():
     maps = make_synthetic(1, 2, 20, 30, 30, random_state=0).mixing
     assert np.sum((basis @ maps) ** 2) / np.sum(maps**2) > 0.998
     assert low_pass((3, 1)).shape == (2, 3)
-    with pytest.raises(InputError, match="image_shape must hold numbers of at least 1"):
+    with pytest.raises(InputError, match="image_shape must contain numbers of at least 1"):
         low_pass((0, 5))

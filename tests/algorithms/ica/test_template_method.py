@@ -106,12 +106,12 @@ def test_a_basis_has_fewer_numbers_and_less_noise():
 
 def test_a_basis_that_keeps_nothing_of_a_network_is_refused():
     template = Template.of(np.eye(6)[:2] + np.eye(6)[4:], ["visual", "motor"])
-    with pytest.raises(InputError, match="keep 0% of the template's network 'motor'"):
+    with pytest.raises(InputError, match="keeps 0% of the template's network 'motor'"):
         TemplateMethod(template, T, basis=np.eye(6)[[0, 4]])
 
 
 def test_more_networks_than_time_points_are_refused():
-    with pytest.raises(InputError, match="4 networks, more than the 3 time points"):
+    with pytest.raises(InputError, match="4 networks, but scan_length is 3"):
         TemplateMethod(Template.of(TRUE), 3)
 
 

@@ -1,22 +1,22 @@
-r"""Group comparison by private moments: effects of a contrast on many outcomes, site as fixed effect.
+r"""Group comparison by private moments: effects of a contrast on many outcomes, with site as a fixed effect.
 
-Person i of site s has a contrast g and covariates z in [-1, 1], and outcomes standardised by a public centre
-and scale and shortened to :math:`\|y\| \le C`. The model is
+Subject i of site s has a contrast g and covariates z in [-1, 1], and outcomes standardised by a public centre
+and scale and clipped to :math:`\|y\| \le C`. The model is
 
 .. math:: y_{is} = \alpha_s + \beta g_{is} + \Gamma' z_{is} + e_{is} .                                  (1)
 
-Three or four things are released.
+There are three or four releases.
 
-**Variances** of the outcomes. People of a site are paired in the order of enrolment, which is public. Of a
-pair, :math:`(y_i - y_j)^2 / 2` has the variance within sites as its mean, whatever :math:`\alpha_s` is. A
-pair's vector stands in the row of its first member, that of the second is zero: replacing one person changes
-one row. Numbers are not negative, so two rows are at most sqrt(2) times the longest apart. One number beside
-them counts complete pairs, those in which nothing is missing.
+**Variances** of the outcomes. The subjects of a site are paired in the order of enrolment, which is public.
+For a pair, the mean of :math:`(y_i - y_j)^2 / 2` is the variance within sites, for any :math:`\alpha_s`. The
+vector of a pair is in the row of its first member, and the row of the second is zero: replacing one subject
+changes one row. The numbers are not negative, so two rows are at most sqrt(2) times the largest norm apart.
+One additional number counts complete pairs, in which no value is missing.
 
 **Covariance of the design**, :math:`S = \mathrm{cov}(g, z)`, from the same pairs, if there are covariates.
 The contrast is residualised by :math:`\gamma = S_{zz}^{-1} S_{gz}`, where each entry is replaced by its
 posterior mean under a normal prior with the known noise. In mode "public-groups" only :math:`S_{zz}` comes
-from pairs. :math:`S_{gz}` is a release of its own, the mean of :math:`k z`, with :math:`k = \omega_s (g -
+from pairs. :math:`S_{gz}` is a separate release, the mean of :math:`k z`, with :math:`k = \omega_s (g -
 \bar g_s)` public (see below). It uses every participant, has no site means to subtract, and its
 sensitivity is that of z alone, so the same share of the budget leaves about a fifth of the variance.
 
@@ -25,26 +25,25 @@ sensitivity is that of z alone, so the same share of the budget leaves about a f
 .. math:: h = (g - \gamma' z) / w, \qquad w = 1 + \min(\|\gamma\|_1, 2 \sqrt{\gamma' S_{zz} \gamma}) ,   (2)
 
 so that :math:`a = \frac1M \sum_s \sum_i (h_i - \bar h_s) y_i` and
-:math:`\hat\beta = a / q` with :math:`q = \frac1M \sum_s \sum_i (h_i - \bar h_s) g_i`. In mode "private" q is
-one more number of the same release, g being one more outcome, times lambda = min(1, C/3). In mode
-"public-groups" the factor :math:`k = \omega_s (g - \bar g_s)` is public and fixed, only
+:math:`\hat\beta = a / q` with :math:`q = \frac1M \sum_s \sum_i (h_i - \bar h_s) g_i`. In mode "private", q is
+one more number of the same release, with g as one more outcome, multiplied by lambda = min(1, C/3). In mode
+"public-groups", the factor :math:`k = \omega_s (g - \bar g_s)` is public and fixed, only
 :math:`-\omega_s \gamma' z`, clipped to a public bound, is a score, and q follows from the group sizes and S.
 
-**Errors.** Given the design, and if there were no effect, a number of a has the variance
+**Errors.** Given the design, and under the null hypothesis, an element of a has the variance
 
 .. math:: v = \sigma^2_y\, S_{hh} / M + \sigma^2 + b^2 .                                               (3)
 
-:math:`\sigma^2_y` is the released variance, of y and not of e: the chance imbalance of z that is left after
-adjustment by pairs is as large as without adjustment (for the sum over pairs of
-:math:`(h_i - h_j)(z_i - z_j)` differs from that of :math:`h_i z_i` by as many independent products), so what
-covariates explain belongs to the noise. :math:`S_{hh} = q / w`, or less where gamma is shrunk. sigma is the
-privacy noise. b is what is left to adjust for: :math:`\Gamma'\delta / w`, with Gamma bounded by a public
-prior (`COVARIATE_EFFECT`), and delta what adjustment leaves of the covariance of g and z. It moves all
-outcomes at once, and to one side. Of a private contrast, whose adjustment is partial, its mean square is
-therefore that of the largest covariance that the prior allows, or the release shows
-(:class:`_DesignMoments`), and the part does not follow the noise on it; with public groups it is the
-posterior mean square. The interval of an effect counts the noise on q too, by :math:`v / q^2 + \hat\beta^2
-\sigma_q^2 / q^2`.
+:math:`\sigma^2_y` is the released variance, of y and not of e: the chance imbalance of z that remains after
+adjustment by pairs is as large as without adjustment (the sum over pairs of :math:`(h_i - h_j)(z_i - z_j)`
+differs from that of :math:`h_i z_i` by as many independent products), so the variance explained by covariates
+belongs to the noise. :math:`S_{hh} = q / w`, or less if gamma is shrunk. sigma is the privacy noise. b is the
+residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by a public prior (`COVARIATE_EFFECT`),
+and delta the part of the covariance of g and z that remains after adjustment. It shifts all outcomes at once,
+and in one direction. For a private contrast, whose adjustment is partial, its mean square is therefore that
+of the largest covariance that is consistent with the prior or the release (:class:`_DesignMoments`), and the
+part does not depend on the noise in it; with public groups it is the posterior mean square. The interval of
+an effect also includes the noise on q, by :math:`v / q^2 + \hat\beta^2 \sigma_q^2 / q^2`.
 """
 
 from __future__ import annotations
@@ -75,34 +74,34 @@ PRODUCTS_LABEL: Final = "covariates by group"
 EFFECTS_LABEL: Final = "effects of the contrast"
 VARIANCE_SHARE: Final = 0.1
 DESIGN_SHARE: Final = 0.1
-"""For the covariance of the design, where no better share was chosen from public quantities."""
+"""Default share of the budget for the covariance of the design."""
 PRODUCTS_PART: Final = 0.7
-"""Of the share for the design: covariates by group, where groups are public; the rest for S_zz."""
+"""Fraction of the design share for covariates by group, with public groups; the rest is for S_zz."""
 COVARIATE_EFFECT: Final = 0.3
 """Public prior: standard deviations of an outcome per standard deviation of a covariate."""
 LARGEST_ADJUSTMENT: Final = 0.1
-"""Of the coded contrast by covariates, where groups are public and no other bound is given."""
+"""Bound on the adjustment of the coded contrast by covariates, for public groups without another bound."""
 PSD_SPREAD: Final = math.sqrt(2)
 LEADING: Final = 2
-"""Numbers of a row before the design: the fixed factor and the site's weight."""
+"""Numbers of a row before the design: the fixed factor and the weight of the site."""
 
 _PRIOR_CORRELATION: Final = 0.4
 _PRIOR_VARIANCE: Final = (0.8, 0.4)
 _SMALLEST_VARIANCE: Final = 0.1
-# In units of its noise; below it the contrast is not told from one that never varies.
+# In units of its noise; below it the contrast cannot be distinguished from a constant.
 _LEAST_Q: Final = 2.5
 _COMPLETE_SPREAD: Final = 0.05
 _NO_CONTRAST: Final = 2.0**-10
 
 
 def default_clip(size: int) -> float:
-    """Return C = 0.8 sqrt(d), a little less than the norm of most people's standardised outcomes."""
+    """Return C = 0.8 sqrt(d), slightly less than the typical norm of standardised outcomes."""
     return 0.8 * math.sqrt(size)
 
 
 @lru_cache
 def attenuation(size: int, clip: float) -> float:
-    """Return the mean of min(1, C / norm) of independent normal outcomes with the public centre and scale."""
+    """Return the mean of min(1, C / norm) for independent normal outcomes with public centre and scale."""
     places = (np.arange(2000) + 0.5) / 2000
     norms = np.sqrt(stats.chi2.ppf(places, size))
     return float(np.minimum(1.0, clip / norms).mean())
@@ -112,8 +111,8 @@ def attenuation(size: int, clip: float) -> float:
 class GroupComparisonAnalysis:
     """A group comparison with all its public parameters.
 
-    A site's data are rows, one for each person (:meth:`rows`): two leading numbers (:meth:`leading`), the
-    encoded design (:meth:`capedjica.algorithms.glm.design.Design.encode`) and the standardised outcomes,
+    The data of a site are rows, one for each subject (:meth:`rows`): two leading numbers (:meth:`leading`),
+    the encoded design (:meth:`capedjica.algorithms.glm.design.Design.encode`) and the standardised outcomes,
     (y - center) / scale. A row with NaN contributes zero to every release.
 
     Parameters
@@ -121,29 +120,29 @@ class GroupComparisonAnalysis:
     design : Design
         Contrast and covariates.
     scale : tuple of float
-        Of every outcome, in its own units.
+        Scale of every outcome, in its own units.
     sizes : mapping from site to int
-        M_s.
+        Number of subjects M_s of every site.
     clip : float, optional
         C; by default 0.8 sqrt(d).
     names : tuple of str
-        Of the outcomes.
+        Names of the outcomes.
     weights : mapping from site to float
-        omega_s in (0, 1], for public groups (:func:`capedjica.algorithms.glm.power.site_weights`); 1 if not
-        given.
+        omega_s in (0, 1], for public groups (:func:`capedjica.algorithms.glm.power.site_weights`); 1 by
+        default.
     largest_adjustment : float, optional
         For public groups, the bound on gamma'z; 0 without covariates, by default `LARGEST_ADJUSTMENT`.
     release_variances : bool
-        Whether variances are released; if not, they are bounded by 1, the public scale.
+        Whether variances are released; if not, they are bounded by 1, according to the public scale.
     design_share : float
-        Part of the budget for the covariance of the design
+        Share of the budget for the covariance of the design
         (:func:`capedjica.algorithms.glm.power.design_share`).
     covariate_effect : float
         Prior of the effects of covariates, in standard deviations.
     correlation : array (d, d), optional
         Public correlation of the outcomes.
     level : float
-        Of intervals.
+        Confidence level of the intervals.
     """
 
     design: Design
@@ -163,7 +162,7 @@ class GroupComparisonAnalysis:
         sizes = self.design.group_sizes
         if sizes is not None and {name: sum(groups) for name, groups in sizes.items()} != dict(self.sizes):
             raise InputError(
-                "the group sizes must add up to the people of every site: "
+                "group_sizes must add up to the number of subjects of every site: "
                 + ", ".join(f"{name} has {n}" for name, n in self.sizes.items())
             )
 
@@ -171,17 +170,17 @@ class GroupComparisonAnalysis:
 
     @property
     def size(self) -> int:
-        """d, the number of outcomes."""
+        """Number of outcomes d."""
         return len(self.scale)
 
     @property
     def n_covariates(self) -> int:
-        """Numbers that the covariates become."""
+        """Number of encoded values of the covariates."""
         return self.design.size - 1
 
     @property
     def bound(self) -> float:
-        """C."""
+        """Clipping bound C."""
         return default_clip(self.size) if self.clip is None else float(self.clip)
 
     @property
@@ -196,24 +195,24 @@ class GroupComparisonAnalysis:
 
     @property
     def adjustment(self) -> float:
-        """The largest score of public groups."""
+        """Largest score with public groups."""
         if not self.n_covariates:
             return 0.0
         return LARGEST_ADJUSTMENT if self.largest_adjustment is None else self.largest_adjustment
 
     @cached_property
     def variance_clip(self) -> float:
-        """The longest vector of squares: about twice that of a pair whose norms are C."""
+        """Largest norm of a vector of squares: about twice that of a pair whose norms are C."""
         return self.bound**2 * min(2.0, 3 / math.sqrt(self.size))
 
     @property
     def _pair_mark(self) -> float:
-        """What a complete pair counts, in the same release as its squares."""
+        """Value that marks a complete pair, in the same release as its squares."""
         return 0.3 * self.variance_clip
 
     @cached_property
     def _design_factors(self) -> FloatArray:
-        """By what the numbers of a design are multiplied: those with a range vary less than two levels do."""
+        """Factors of the design's values: those with a range vary less than two levels do."""
         return np.array(
             [2.0 if c.kind == "number" else 1.0 for c in self.design.columns for _ in range(c.size)]
         )
@@ -234,7 +233,7 @@ class GroupComparisonAnalysis:
     def leading(self, site: str, contrast: float) -> FloatArray:
         """Return the leading numbers of a row: the fixed factor omega (g - mean of g), and omega.
 
-        The factor is 0 where groups are private.
+        The factor is 0 for private groups.
         """
         if not self.public_groups:
             return np.array([0.0, 1.0])
@@ -252,7 +251,7 @@ class GroupComparisonAnalysis:
         return (second - first) / (first + second)
 
     def largest_factor(self, site: str) -> float:
-        """Return k_s, the largest |omega (g - mean of g)|; next to nothing where there is one group only."""
+        """Return k_s, the largest |omega (g - mean of g)|; almost zero if there is only one group."""
         mean = abs(self._group_mean(site))
         return self.weight(site) * (1 + mean if mean < 1 else _NO_CONTRAST)
 
@@ -264,7 +263,7 @@ class GroupComparisonAnalysis:
 
     @cached_property
     def effects_query(self) -> Query:
-        """The cross-moment of outcomes, and of the contrast where that is private, with the scores."""
+        """Query of the cross-moment of the outcomes, and of a private contrast, with the scores."""
         if self.public_groups:
             return Query(EFFECTS_LABEL, self.size, self.bound, cross=self._cross)
         length = math.hypot(self.bound, self.contrast_factor)
@@ -282,7 +281,7 @@ class GroupComparisonAnalysis:
         return PRODUCTS_LABEL if self.public_groups else DESIGN_LABEL
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the questions, and their parts of the budget."""
+        """Return the queries, and their shares of the budget."""
         by_pairs = 1 - PRODUCTS_PART if self.public_groups else 1.0
         asked = {
             VARIANCES_LABEL: lambda: Stage(self._variances_query, share=VARIANCE_SHARE),
@@ -312,13 +311,13 @@ class GroupComparisonAnalysis:
     # At a site
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return what a site computes of its rows."""
+        """Return the statistics of a site, computed from its rows."""
         return _SiteRows(self, _read_rows(subjects, LEADING + self.design.size + self.size))
 
     # At the aggregator
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Findings:
-        """Ask for the moments, and return effects with their errors."""
+        """Request the moments, and return effects with their errors."""
         released = {}
         adjustment = self.no_adjustment
         variances = _Variances(np.ones(self.size), np.full(self.size, np.inf), 1.0)
@@ -337,10 +336,10 @@ class GroupComparisonAnalysis:
         return sum(size // 2 for size in self.sizes.values()) / sum(self.sizes.values())
 
     def _variances(self, mean: FloatArray, noise: float) -> _Variances:
-        r"""Return the variances, shrunk to their mean, their uncertainty, and the part of complete pairs.
+        r"""Return the variances, shrunk to their mean, their uncertainty, and the fraction of complete pairs.
 
-        Of d released variances with known error e (noise, and sampling of n pairs), the variance between them
-        less e^2 is what outcomes truly differ by, :math:`\tau^2`; each becomes
+        For d released variances with known error e (noise, and sampling of n pairs), the variance between
+        them minus e^2 is the true variance between outcomes, :math:`\tau^2`; each becomes
         :math:`\bar v + \tau^2 / (\tau^2 + e^2) (v_j - \bar v)`.
         """
         n_pairs = self._pairs_per_person * sum(self.sizes.values())
@@ -358,9 +357,9 @@ class GroupComparisonAnalysis:
         return _Variances(shrunk, uncertainty, complete)
 
     def _adjust(self, released: Mapping[str, tuple[FloatArray, float]], complete: float) -> Adjustment:
-        """Return gamma from the released covariance, each entry at its posterior mean, and what is left.
+        """Return gamma from the released covariance, each entry at its posterior mean, and what remains.
 
-        It is computed in the units of the release, and gamma then in those of the encoded design.
+        It is computed in the units of the release; gamma is then in those of the encoded design.
         """
         mean, noise = released[DESIGN_LABEL]
         factor = 1 / (self._pairs_per_person * complete)
@@ -368,7 +367,7 @@ class GroupComparisonAnalysis:
         if self.public_groups:
             moments = self._public_moments(*released[PRODUCTS_LABEL], paired, paired_noise, complete)
             score = 2 * moments.explained_deviation / self._design_factors[0]
-            # Scores beyond the agreed bound would be cut.
+            # Scores beyond the agreed bound would be clipped.
             return self._adjusted(moments, min(1.0, self.adjustment / score) if score else 1.0, 0.0)
         moments = _DesignMoments.of(
             max(float(paired[0, 0]), 0.05),
@@ -384,26 +383,26 @@ class GroupComparisonAnalysis:
     def _public_moments(
         self, products: FloatArray, noise: float, zz: FloatArray, zz_noise: float, complete: float
     ) -> _DesignMoments:
-        """Return the covariance of the design where groups are public, as if sites had equal weights."""
+        """Return the covariance of the design with public groups, rescaled to equal weights of the sites."""
         once, _, plain = self.group_moments
         square, first = self._design_factors[0] ** 2, self._design_factors[0]
-        # Of participants, where those of pairs were counted.
+        # The count is of complete pairs; its square root is that of complete participants.
         factor = first * plain / (once * math.sqrt(complete))
         return _DesignMoments.of(plain * square, products * factor, noise * factor, zz, zz_noise)
 
     def expected_adjustment(
         self, noises: Mapping[str, float], group_variance: float, correlation: float
     ) -> Adjustment:
-        """Return the adjustment that plans expect: covariates as the priors have them.
+        """Return the expected adjustment, with covariates distributed as in the priors.
 
         Parameters
         ----------
         noises : mapping from label to float
-            Noise on the releases about the design.
+            Standard deviation of the noise on the releases about the design.
         group_variance : float
-            Of the encoded contrast within sites; known where groups are public.
+            Variance of the encoded contrast within sites; ignored with public groups.
         correlation : float
-            Of the contrast with every covariate.
+            Correlation of the contrast with every covariate.
         """
         if not self.n_covariates:
             return self.no_adjustment
@@ -421,11 +420,11 @@ class GroupComparisonAnalysis:
 
     @property
     def no_adjustment(self) -> Adjustment:
-        """A comparison without covariates, or before they are known."""
+        """Adjustment of a comparison without covariates."""
         return Adjustment(np.zeros(self.n_covariates), 1.0, 0.0, 0.0, 0.0)
 
     def _adjusted(self, moments: _DesignMoments, part: float, score: float) -> Adjustment:
-        """Return the adjustment by a part of gamma; scores become wider by up to ``score`` for it."""
+        """Return the adjustment by a fraction of gamma; it widens scores by up to ``score``."""
         squares, own = self._design_factors[0] ** 2, part * moments.gamma
         units = self._design_factors[1:] / self._design_factors[0]
         width = 1 + part * min(float(np.abs(moments.gamma * units).sum()), score)
@@ -443,16 +442,16 @@ class GroupComparisonAnalysis:
         )
 
     def _confounding(self, moments: _DesignMoments, left: FloatArray) -> float:
-        """Return b^2 of outcomes of variance 1, from the squares of what is left of the covariances."""
+        """Return b^2 for outcomes of variance 1, from the squares of the remaining covariances."""
         per_covariate = left / moments.variances / self._design_factors[0] ** 2
         return self.covariate_effect**2 * float(per_covariate.sum())
 
     def _part(self, moments: _DesignMoments, noise: float) -> float:
-        """Return by which part of gamma a private contrast is adjusted.
+        """Return the fraction of gamma by which a private contrast is adjusted.
 
-        Adjustment widens the scores, and so the noise on effects; the part is the best one where covariances
-        are as large as the prior's. One that followed the released covariances would leave most where noise
-        hides what there is to adjust for, and nothing released would show it.
+        Adjustment widens the scores, and thus the noise on effects. The fraction is optimal for covariances
+        as large as the prior's. A fraction that depended on the released covariances would leave the most
+        confounding where noise hides it, and nothing released would show this.
         """
         square = (self._effects_per_design_noise * noise) ** 2
         deviation = math.sqrt(moments.variance_g) / float(self._design_factors[0])
@@ -466,7 +465,7 @@ class GroupComparisonAnalysis:
 
     @cached_property
     def _effects_per_design_noise(self) -> float:
-        """The noise on effects over that on the covariance of the design, from sensitivities and shares."""
+        """Ratio of the noise on effects to that on the covariance of the design, by sensitivity and share."""
         *_, design, effects = self.stages()
         ratio = effects.query.sensitivity() / design.query.sensitivity()
         return ratio * math.sqrt(design.share / effects.share)
@@ -511,10 +510,10 @@ class GroupComparisonAnalysis:
         """Return q, its standard error, and S_hh, the mean square of the scores within sites."""
         if not self.public_groups:
             q = float(mean[-1]) / self.contrast_factor
-            # For tests, which need no more of q than this, also where effects cannot be told.
+            # Sufficient for tests, even if effects cannot be estimated.
             return q, noise / self.contrast_factor, min(max(q, 0.2), 1.0) / adjustment.width
         once, twice, plain = self.group_moments
-        # Of people, where those of pairs were counted.
+        # Per subject; ``complete`` counted pairs.
         complete = math.sqrt(complete)
         explained = min(adjustment.explained / plain, 0.9)
         doubt = math.sqrt(adjustment.explained_variance) / plain
@@ -523,7 +522,7 @@ class GroupComparisonAnalysis:
 
     @cached_property
     def group_moments(self) -> tuple[float, float, float]:
-        """Of public groups, the mean of omega, omega^2 and 1 times (g - mean of g)^2 within sites."""
+        """For public groups, the mean of omega, omega^2 and 1 times (g - mean of g)^2 within sites."""
         total = sum(self.sizes.values())
         squares = {
             name: 4 * first * second / (first + second)
@@ -537,7 +536,7 @@ class GroupComparisonAnalysis:
         return once, twice, plain
 
     def _correlation(self, sampling: FloatArray, null: FloatArray) -> FloatArray | None:
-        """Return the correlation of the estimates: that of the outcomes, diluted by noise."""
+        """Return the correlation of the estimates: that of the outcomes, attenuated by noise."""
         if self.correlation is None:
             return None
         share = np.sqrt(sampling / null)
@@ -548,7 +547,7 @@ class GroupComparisonAnalysis:
 
 @dataclass(frozen=True, eq=False)
 class _Variances:
-    """Variances of the outcomes, the variance of each of these, and the part of pairs that is complete."""
+    """Variances of the outcomes, the variance of each of these, and the fraction of complete pairs."""
 
     values: FloatArray
     uncertainty: FloatArray
@@ -557,9 +556,9 @@ class _Variances:
 
 @dataclass(frozen=True, eq=False)
 class _DesignMoments:
-    """Covariance of the design as released, each entry at its posterior mean, with the variances of these.
+    """Covariance of the design as released, each entry at its posterior mean, and their variances.
 
-    ``released_gz`` are the covariances of the contrast before that, with normal noise of ``gz_noise``.
+    ``released_gz`` are the covariances of the contrast before this, with normal noise of ``gz_noise``.
     """
 
     variance_g: float
@@ -575,7 +574,7 @@ class _DesignMoments:
     def of(
         cls, variance_g: float, gz: FloatArray, gz_noise: float, zz: FloatArray, zz_noise: float
     ) -> _DesignMoments:
-        """Return them from released covariances; entries of zz off its diagonal have noise / sqrt(2)."""
+        """Compute the moments from released covariances; off-diagonal entries of zz have noise / sqrt(2)."""
         prior, spread = _PRIOR_VARIANCE
         kept = spread**2 / (spread**2 + zz_noise**2)
         variances = np.maximum(prior + kept * (np.diag(zz) - prior), _SMALLEST_VARIANCE)
@@ -590,18 +589,18 @@ class _DesignMoments:
 
     @property
     def prior_gz(self) -> FloatArray:
-        """Standard deviations of the prior of the contrast's covariances."""
+        """Prior standard deviations of the covariances of the contrast."""
         deviations: FloatArray = _PRIOR_CORRELATION * np.sqrt(self.variance_g * self.variances)
         return deviations
 
     @property
     def largest_gz(self) -> FloatArray:
-        """How large covariances may be: as the prior's, or what is released less two of its errors."""
+        """Largest plausible covariances: the prior's, or the released ones minus two of their errors."""
         return np.maximum(self.prior_gz, np.abs(self.released_gz) - 2 * self.gz_noise)
 
     @cached_property
     def gamma(self) -> FloatArray:
-        """By what the contrast is residualised."""
+        """Coefficients by which the contrast is residualised."""
         return np.asarray(np.linalg.solve(self.zz, self.gz), dtype=np.float64)
 
     @property
@@ -610,9 +609,9 @@ class _DesignMoments:
         return math.sqrt(float(self.gamma @ self.zz @ self.gamma))
 
     def left(self, part: float, covariance: FloatArray) -> FloatArray:
-        r"""Return the mean square of what adjustment by a part of gamma leaves of true covariances c.
+        r"""Return the mean square of what adjustment by a fraction of gamma leaves of true covariances c.
 
-        The posterior mean is k (c + noise) with :math:`k = p^2 / (p^2 + n^2)`, so it is
+        The posterior mean is k (c + noise) with :math:`k = p^2 / (p^2 + n^2)`, so the mean square is
         :math:`(1 - \text{part}\, k)^2 c^2 + (\text{part}\, k n)^2`.
         """
         adjusted = part * self.prior_gz**2 / (self.prior_gz**2 + self.gz_noise**2)
@@ -622,7 +621,7 @@ class _DesignMoments:
 
 @dataclass(frozen=True, eq=False)
 class Adjustment:
-    """gamma and w; b^2 for outcomes of variance 1; what z explains of the variance of g, and how surely."""
+    """gamma and w; b^2 for outcomes of variance 1; the variance of g explained by z, and its precision."""
 
     gamma: FloatArray
     width: float
@@ -632,12 +631,12 @@ class Adjustment:
 
     @property
     def state(self) -> bytes:
-        """What sites need to compute scores."""
+        """Public state from which sites compute scores."""
         return pack(gamma=self.gamma, width=[self.width])
 
 
 class _SiteRows:
-    """What a site computes: rows for each kind of release."""
+    """Statistics of a site: rows for each kind of release."""
 
     def __init__(self, analysis: GroupComparisonAnalysis, rows: FloatArray) -> None:
         self._analysis = analysis
@@ -660,7 +659,7 @@ class _SiteRows:
             return [self._variances() if kinds[stage] == VARIANCES_LABEL else self._covariance()]
 
     def _pairs(self, values: FloatArray) -> FloatArray:
-        """Return half the difference of every pair times sqrt(2), at its first member; zero elsewhere."""
+        """Return the difference of every pair divided by sqrt(2), at its first member; zero elsewhere."""
         paired, n_pairs = np.zeros_like(values), len(values) // 2
         first, second = values[0 : 2 * n_pairs : 2], values[1 : 2 * n_pairs : 2]
         paired[0 : 2 * n_pairs : 2] = np.where(self._complete_pairs[:, np.newaxis], first - second, 0.0)
@@ -682,7 +681,7 @@ class _SiteRows:
         paired = self._analysis._paired_columns
         pairs = self._pairs((self._design * self._analysis._design_factors)[:, paired])
         rows, columns = np.triu_indices(pairs.shape[1])
-        # svec of every outer product at once.
+        # svec of all outer products at once.
         squares: FloatArray = pairs[:, rows] * pairs[:, columns] * np.where(rows == columns, 1, math.sqrt(2))
         return squares
 
@@ -693,7 +692,7 @@ class _SiteRows:
         return products
 
     def _scores(self, gamma: FloatArray, width: float) -> FloatArray:
-        """Return rows (k, t, y), with the contrast as one more outcome where it is private."""
+        """Return rows (k, t, y), with a private contrast as one more outcome."""
         analysis = self._analysis
         explained = self._design[:, 1:] @ gamma
         if analysis.public_groups:
@@ -709,7 +708,7 @@ class _SiteRows:
 
 
 def _read_rows(subjects: Sequence[Scan], width: int) -> FloatArray:
-    """Return everybody's row; one that cannot be read as NaN."""
+    """Return the row of every subject; NaN if it cannot be read."""
     rows = np.full((len(subjects), width), np.nan)
     for number in range(len(subjects)):
         try:
@@ -721,13 +720,13 @@ def _read_rows(subjects: Sequence[Scan], width: int) -> FloatArray:
 
 
 def _posterior(values: FloatArray, prior: FloatArray, noise: float) -> tuple[FloatArray, FloatArray]:
-    """Return mean and variance of numbers with prior N(0, prior^2), seen with noise."""
+    """Return the posterior mean and variance of numbers with prior N(0, prior^2) and known noise."""
     kept = prior**2 / (prior**2 + noise**2)
     return kept * values, kept * noise**2
 
 
 def _positive(matrix: FloatArray) -> FloatArray:
-    """Return a symmetric matrix with its eigenvalues raised to a tenth of the mean one at least."""
+    """Return a symmetric matrix with its eigenvalues raised to at least a tenth of their mean."""
     values, vectors = np.linalg.eigh(matrix)
     raised: FloatArray = (vectors * np.maximum(values, 0.1 * np.diag(matrix).mean())) @ vectors.T
     return raised

@@ -1,9 +1,9 @@
-r"""The design of a group comparison: public columns, and how a person's values become numbers in [-1, 1].
+r"""Design of a group comparison: public columns, and the encoding of values as numbers in [-1, 1].
 
 A number x in a public range [l, h] becomes :math:`2 (x - l) / (h - l) - 1`, clipped to [-1, 1]. A category
-with L public levels becomes L - 1 numbers, 1 for the level and -1 for all others, the first level having none
-of its own; two levels are thus -1 and 1. A value that is missing, or a level that is not declared, becomes
-NaN, and somebody with NaN anywhere contributes zero to every release.
+with L public levels becomes L - 1 numbers, 1 for the level and -1 for all others; the first level, the
+reference, has no number. Two levels are thus -1 and 1. A missing value or an undeclared level becomes NaN,
+and a subject with any NaN contributes zero to every release.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Column:
     Parameters
     ----------
     name : str
-        As it stands in the table of participants.
+        Name in the participant table.
     kind : {"number", "category"}
-        What it holds.
+        Kind of values.
     low, high : float
         Range of a number; values outside are clipped to it.
     levels : tuple of str
-        Levels of a category, compared as text; the first is the reference.
+        Levels of a category, compared as strings; the first is the reference.
     """
 
     name: str
@@ -49,15 +49,15 @@ class Column:
             raise InputError(f"column {self.name!r} must be a number or a category, got {self.kind!r}")
         if self.kind == "category":
             if len(set(self.levels)) < 2 or len(set(self.levels)) < len(self.levels):
-                raise InputError(f"column {self.name!r} needs two different levels or more: {self.levels}")
+                raise InputError(f"column {self.name!r} needs two distinct levels or more, got {self.levels}")
         elif not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise InputError(
-                f"column {self.name!r} needs a finite range with low below high, got {self.low}, {self.high}"
+                f"column {self.name!r} must have a finite range with low < high, got {self.low}, {self.high}"
             )
 
     @classmethod
     def of(cls, name: str, bounds: Any) -> Column:
-        """Return a column from its range (two numbers) or its levels (texts), as users write them."""
+        """Return a column from its range (two numbers) or its levels (strings), as given by the user."""
         try:
             values = list(bounds)
         except TypeError:
@@ -69,27 +69,27 @@ class Column:
             return cls(name, "number", float(values[0]), float(values[1]))
         if isinstance(bounds, str | bytes) or len(values) < 2 or numbers:
             raise InputError(
-                f"bounds of column {name!r} must be a range (two numbers) or levels (texts), got {bounds!r}"
+                f"bounds of column {name!r} must be a range (two numbers) or levels (strings), got {bounds!r}"
             )
         return cls(name, "category", levels=tuple(map(_text, values)))
 
     @property
     def size(self) -> int:
-        """Numbers that the column becomes."""
+        """Number of encoded values of the column."""
         return 1 if self.kind == "number" else len(self.levels) - 1
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each of these numbers is called."""
+        """Names of the encoded values."""
         return (self.name,) if self.size == 1 else tuple(f"{self.name}={level}" for level in self.levels[1:])
 
     @property
     def unit(self) -> float:
-        """What one unit of the column is in encoded numbers; two levels are coded -1 and 1 themselves."""
+        """One unit of the column in encoded values; two levels are coded as -1 and 1."""
         return 2 / (self.high - self.low) if self.kind == "number" else 1.0
 
     def encode(self, value: Any) -> FloatArray:
-        """Return the numbers in [-1, 1] that a value becomes; NaN for one that is missing or not declared."""
+        """Return the encoded values in [-1, 1]; NaN for a missing or undeclared value."""
         text = _text(value)
         if self.kind == "category":
             known = text in self.levels
@@ -102,28 +102,28 @@ class Column:
         return np.clip([2 * (number - self.low) / (self.high - self.low) - 1], -1.0, 1.0)
 
     def check(self, value: Any, where: str) -> None:
-        """Refuse, at a site and before anything is spent, a level or text that was not declared."""
+        """Reject an undeclared level or text, at a site and before any budget is spent."""
         if is_missing(value) or np.isfinite(self.encode(value)).all():
             return
         expected = f"one of {', '.join(self.levels)}" if self.kind == "category" else "a number"
-        raise InputError(f"{where}: column {self.name!r} holds a value that is not {expected}, nor missing")
+        raise InputError(f"{where}: column {self.name!r} has a value that is neither missing nor {expected}")
 
 
 @dataclass(frozen=True)
 class Design:
-    """What is compared, and what is adjusted for; the site is always a fixed effect.
+    """Contrast and covariates of a comparison; the site is always a fixed effect.
 
     Parameters
     ----------
     contrast : Column
-        Of interest: two levels, or a number.
+        Column of interest: two levels, or a number.
     covariates : tuple of Column
-        Adjusted for.
+        Columns to adjust for.
     mode : {"private", "public-groups"}
         Whether the contrast is protected like everything else (default), or membership of its two levels is
-        public, with sizes agreed on.
+        public, with agreed group sizes.
     group_sizes : mapping from site to (int, int), optional
-        For "public-groups": people of the first and of the second level at every site.
+        For "public-groups": number of subjects of the first and the second level at every site.
     """
 
     contrast: Column
@@ -139,24 +139,24 @@ class Design:
             )
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names):
-            raise InputError(f"the columns of a design must differ, got {', '.join(names)}")
+            raise InputError(f"the columns of a design must have different names, got {', '.join(names)}")
         if self.mode not in ("private", "public-groups"):
             raise InputError(f"mode must be 'private' or 'public-groups', got {self.mode!r}")
         if (self.mode == "public-groups") != (self.group_sizes is not None):
-            raise InputError("group sizes must be given for mode 'public-groups', and for no other")
+            raise InputError("group_sizes must be given for mode 'public-groups', and only for it")
         if self.mode == "public-groups":
             self._check_groups()
 
     def _check_groups(self) -> None:
         if self.contrast.kind != "category":
             raise InputError(
-                f"mode 'public-groups' needs a contrast of two levels, not {self.contrast.name!r}"
+                f"mode 'public-groups' requires a contrast with two levels, got {self.contrast.name!r}"
             )
         for site, sizes in (self.group_sizes or {}).items():
             if len(sizes) != 2 or min(sizes) < 0 or not sum(sizes):
-                raise InputError(f"site {site} needs the sizes of two groups, got {sizes}")
+                raise InputError(f"group_sizes of site {site} must be two group sizes, got {sizes}")
         if not any(min(sizes) for sizes in (self.group_sizes or {}).values()):
-            raise InputError("no site has people of both groups: the contrast cannot be estimated")
+            raise InputError("no site has subjects of both groups, so the contrast cannot be estimated")
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -165,24 +165,24 @@ class Design:
 
     @property
     def size(self) -> int:
-        """Numbers of an encoded row: the contrast, then the covariates."""
+        """Length of an encoded row: the contrast, then the covariates."""
         return sum(column.size for column in self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers of an encoded row are called."""
+        """Names of the values of an encoded row."""
         return tuple(name for column in self.columns for name in column.names)
 
     def encode(self, row: Mapping[str, Any]) -> FloatArray:
-        """Return a person's numbers in [-1, 1], the contrast first; NaN for what is missing."""
+        """Return a subject's values in [-1, 1], the contrast first; NaN for missing values."""
         return np.concatenate([column.encode(row.get(column.name)) for column in self.columns])
 
     def check(self, row: Mapping[str, Any], where: str) -> None:
-        """Refuse a row that lacks a column or has a level that was not declared."""
+        """Reject a row that lacks a column or has an undeclared level."""
         for column in self.columns:
             if column.name not in row:
                 raise InputError(
-                    f"{where}: there is no column {column.name!r}; it has {', '.join(map(str, row))}"
+                    f"{where}: column {column.name!r} is missing; the columns are {', '.join(map(str, row))}"
                 )
             column.check(row[column.name], where)
 
@@ -192,18 +192,18 @@ class Design:
         if self.mode == "private":
             return ()
         return (
-            f"Which group of {self.contrast.name!r} somebody is in is not protected, and how many of each a "
-            "site has is public: the guarantee covers everything else about a person.",
+            f"The group of {self.contrast.name!r} to which a participant belongs is not protected, and the "
+            "group sizes of each site are public: the guarantee covers everything else about a participant.",
         )
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a value is missing: nothing, NaN, or a text that stands for it."""
+    """Return whether a value is missing: None, NaN, or a string that stands for it."""
     return value is None or _text(value).strip().lower() in _MISSING
 
 
 def _text(value: Any) -> str:
-    """Return a value as text; 1.0 and 1 are the same level."""
+    """Return a value as a string; 1.0 and 1 are the same level."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)

@@ -1,4 +1,4 @@
-"""Tests and intervals of many effects at once, from their estimates and standard errors."""
+"""Tests and confidence intervals for many effects, from their estimates and standard errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from scipy import stats
 
 from capedjica.tools.arrays import FloatArray
 
-# Of the quantile that simultaneous intervals with a public correlation need; its error is below 1%.
+# Number of draws for the quantile of simultaneous intervals with a public correlation; error below 1%.
 _DRAWS: Final = 20_000
 
 
 def two_sided_p(statistic: FloatArray, df: FloatArray) -> FloatArray:
-    """Return two-sided p-values of Student's t; 1 where the statistic is not a number."""
+    """Return two-sided p-values of Student's t; 1 where the statistic is NaN."""
     p: FloatArray = np.nan_to_num(2 * stats.t.sf(np.abs(statistic), df), nan=1.0)
     return p
 
@@ -30,18 +30,18 @@ def benjamini_hochberg(p: FloatArray) -> FloatArray:
 
 
 def benjamini_yekutieli(p: FloatArray) -> FloatArray:
-    """Return q-values that hold under any dependence (Benjamini, Yekutieli 2001)."""
+    """Return q-values that are valid under any dependence (Benjamini, Yekutieli 2001)."""
     harmonic = math.fsum(1 / rank for rank in range(1, len(p) + 1))
     return np.minimum(1.0, benjamini_hochberg(p) * harmonic)
 
 
 def bonferroni(p: FloatArray) -> FloatArray:
-    """Return p-values for finding any effect falsely."""
+    """Return Bonferroni-adjusted p-values, which control the familywise error rate."""
     return np.minimum(1.0, p * len(p))
 
 
 def intervals(effects: FloatArray, errors: FloatArray, quantile: FloatArray | float) -> FloatArray:
-    """Return (d, 2): the effects less and plus so many standard errors; infinite where there is none."""
+    """Return intervals (d, 2): effects minus and plus a multiple of the errors; infinite if undefined."""
     with np.errstate(invalid="ignore"):
         width = quantile * errors
         ends = np.column_stack([effects - width, effects + width])
@@ -51,25 +51,25 @@ def intervals(effects: FloatArray, errors: FloatArray, quantile: FloatArray | fl
 
 
 def two_sided_quantile(level: float, df: FloatArray) -> FloatArray:
-    """Return the quantile of Student's t of a two-sided interval."""
+    """Return the quantile of Student's t for a two-sided interval."""
     quantile: FloatArray = np.asarray(stats.t.ppf(0.5 + level / 2, df))
     return quantile
 
 
 def simultaneous_quantile(level: float, df: FloatArray, correlation: FloatArray | None) -> FloatArray:
-    """Return the quantile of intervals that hold all at once: Bonferroni's, or by a public correlation."""
+    """Return the quantile of simultaneous intervals: Bonferroni's, or that of a public correlation."""
     careful = two_sided_quantile(1 - (1 - level) / len(df), df)
     if correlation is None:
         return careful
     draws = np.random.default_rng(0).multivariate_normal(np.zeros(len(df)), correlation, _DRAWS)
     largest = np.quantile(np.abs(draws).max(axis=1), level)
-    # In units of the normal quantile, carried over to Student's t.
+    # From the normal quantile to Student's t.
     exact: FloatArray = np.asarray(stats.t.isf(stats.norm.sf(largest), df))
     return np.minimum(careful, exact)
 
 
 def global_p(statistic: FloatArray, p: FloatArray, correlation: FloatArray | None) -> float:
-    """Return the p-value of no effect at all: a chi-square with a public correlation, else Bonferroni's."""
+    """Return the p-value of the global null: chi-square with a public correlation, else Bonferroni."""
     if correlation is None or not np.isfinite(statistic).all():
         return float(bonferroni(p).min())
     square = float(statistic @ np.linalg.solve(correlation, statistic))
@@ -79,7 +79,7 @@ def global_p(statistic: FloatArray, p: FloatArray, correlation: FloatArray | Non
 def shrunken(effects: FloatArray, errors: FloatArray) -> FloatArray:
     r"""Return effects shrunk by :math:`\max(0, 1 - (d-2) / \sum z^2)` (James and Stein, positive part).
 
-    Those that were selected because they are large are too large on average; shrinking takes that off.
+    Effects selected because they are large are overestimated on average; shrinkage corrects this.
     """
     if len(effects) < 3 or not np.isfinite(errors).all():
         return effects
@@ -88,5 +88,5 @@ def shrunken(effects: FloatArray, errors: FloatArray) -> FloatArray:
 
 
 def selected_level(level: float, selected: int, total: int) -> float:
-    """Return the level of intervals of effects that were selected: 1 - R (1 - level) / d (FCR, 2005)."""
+    """Return the level of intervals of selected effects: 1 - R (1 - level) / d (FCR, 2005)."""
     return 1 - max(1, selected) * (1 - level) / total

@@ -1,10 +1,10 @@
-r"""What a group comparison can find, from public quantities: for plans, and to choose weights and releases.
+r"""Power of a group comparison from public quantities, for plans and for the choice of weights and releases.
 
-With noise of standard deviation n on a mean for each unit of sensitivity, the effects have noise
-:math:`\sigma = n \Delta`, and an estimate, in standard deviations of the outcome per unit of the coded
-contrast, the standard error :math:`\sqrt{s^2 S_{hh} / M + \sigma^2 + b^2} / q` of (3) in
-:mod:`capedjica.algorithms.glm.analysis`. The smallest effect that is found with probability ``power`` by a
-test at level alpha is :math:`(z_{1 - \alpha/2} + z_{\text{power}})` times it.
+If the noise on a mean has standard deviation n per unit of sensitivity, the noise on the effects is
+:math:`\sigma = n \Delta`. The standard error of an estimate, in standard deviations of the outcome per unit
+of the coded contrast, is then :math:`\sqrt{s^2 S_{hh} / M + \sigma^2 + b^2} / q`, by (3) in
+:mod:`capedjica.algorithms.glm.analysis`. The smallest effect that a test at level alpha detects with
+probability ``power`` is :math:`(z_{1 - \alpha/2} + z_{\text{power}})` times the standard error.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _DESIGN_SHARES: Final = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 
 class Noise(Protocol):
-    """What says how much noise there will be: :class:`capedjica.mechanisms.terms.Terms`, or a study."""
+    """Source of the noise level: :class:`capedjica.mechanisms.terms.Terms`, or a study."""
 
     @property
     def mechanism(self) -> str:
-        """How a mean is made private."""
+        """Mechanism that makes a mean private."""
 
     def mean_noise(self, subjects: Sequence[int], share: float) -> float:
-        """Return the noise on a mean of vectors of norm at most 1, from a share of the budget."""
+        """Return the noise on a mean of vectors of norm at most 1, for a share of the budget."""
 
 
 def unit_noise(terms: Noise, sizes: Mapping[str, int], share: float = 1.0) -> float:
-    """Return the noise on a mean for each unit of the sensitivity of a sum; 0 without privacy."""
+    """Return the noise on a mean per unit of the sensitivity of a sum; 0 without privacy."""
     return terms.mean_noise(list(sizes.values()), share) / 2
 
 
 def clipped_variance(size: int, clip: float) -> float:
-    """Return the expected variance of an outcome after clipping, if the public centre and scale are right."""
+    """Return the expected variance of an outcome after clipping, if public centre and scale are correct."""
     places = (np.arange(2000) + 0.5) / 2000
     return float(np.minimum(stats.chi2.ppf(places, size), clip**2).mean()) / size
 
@@ -52,17 +52,18 @@ def standard_error(
 ) -> float:
     """Return the expected standard error of an effect in standard deviations, per unit of the coded contrast.
 
-    It counts sampling noise, privacy noise, and what imperfect adjustment for covariates may leave, as the
-    errors of the findings do.
+    It includes sampling noise, privacy noise and the confounding that imperfect adjustment may leave, as do
+    the standard errors of the findings.
 
     Parameters
     ----------
     analysis : GroupComparisonAnalysis
         The comparison.
     terms : Noise
-        What it may cost.
+        Terms that determine the noise.
     group_variance : float
-        Variance of a private contrast within sites: 1 of two equal groups, 0.9 of about one third.
+        Variance of a private contrast within sites: 1 for two equal groups, 0.9 for groups of about one and
+        two thirds.
     correlation : float
         Correlation of the contrast with every covariate within sites.
     """
@@ -87,7 +88,7 @@ def _effects_noise(analysis: GroupComparisonAnalysis, terms: Noise) -> float:
 def _expected_adjustment(
     analysis: GroupComparisonAnalysis, terms: Noise, group_variance: float, correlation: float
 ) -> Adjustment:
-    """Return the adjustment for covariates whose released covariance is exactly as expected."""
+    """Return the adjustment if the released covariance equals its expectation."""
     noises = {
         stage.query.label: unit_noise(terms, analysis.sizes, stage.share) * stage.query.sensitivity()
         for stage in analysis.stages()[:-1]
@@ -103,16 +104,16 @@ def minimum_detectable_effect(
     group_variance: float = 0.9,
     correlation: float = 0.0,
 ) -> float:
-    """Return the smallest effect that is found with probability ``power`` by a single test at level alpha."""
+    """Return the smallest effect that a single test at level alpha detects with probability ``power``."""
     quantiles = stats.norm.isf(alpha / 2) + stats.norm.ppf(power)
     return float(quantiles) * standard_error(analysis, terms, group_variance, correlation)
 
 
 def site_weights(analysis: GroupComparisonAnalysis, terms: Noise) -> dict[str, float]:
-    """Return the weights of sites with public groups at which the expected standard error is least.
+    """Return the weights of sites with public groups that minimize the expected standard error.
 
-    A site where nearly all belong to one group needs more noise than others (k_s up to 2), for all. Its
-    weight is lowered to c / k_s where that is below 1, with the best c.
+    A site where nearly all subjects belong to one group requires more noise (k_s up to 2) for all sites. Its
+    weight is lowered to c / k_s if that is below 1, with the best c.
     """
     if not analysis.public_groups:
         return {}
@@ -133,9 +134,9 @@ def site_weights(analysis: GroupComparisonAnalysis, terms: Noise) -> dict[str, f
 
 
 def variances_are_worth_releasing(analysis: GroupComparisonAnalysis, terms: Noise) -> bool:
-    """Tell whether released variances are better than 1, the bound that the public scale gives.
+    """Return whether released variances are better than 1, the bound given by the public scale.
 
-    They are where the noise on their mean over outcomes is less than a quarter of what it is to be.
+    They are if the noise on their mean over outcomes is less than a quarter of its expected value.
     """
     if terms.mechanism == "none":
         return True
@@ -147,9 +148,9 @@ def variances_are_worth_releasing(analysis: GroupComparisonAnalysis, terms: Nois
 
 
 def design_share(analysis: GroupComparisonAnalysis, terms: Noise) -> float:
-    """Return the share for the covariance of the design at which the expected standard error is least.
+    """Return the share for the covariance of the design that minimises the expected standard error.
 
-    A larger share leaves less confounding to allow for, and more noise on the effects.
+    A larger share reduces the confounding that remains, and increases the noise on the effects.
     """
     if not analysis.n_covariates or terms.mechanism == "none":
         return analysis.design_share
@@ -157,7 +158,7 @@ def design_share(analysis: GroupComparisonAnalysis, terms: Noise) -> float:
 
 
 def tuned(analysis: GroupComparisonAnalysis, terms: Noise) -> GroupComparisonAnalysis:
-    """Return a comparison with weights, releases and shares chosen from public quantities."""
+    """Return the comparison with weights, releases and shares chosen from public quantities."""
     weighted = replace(analysis, weights=site_weights(analysis, terms))
     chosen = replace(weighted, release_variances=variances_are_worth_releasing(weighted, terms))
     return replace(chosen, design_share=design_share(chosen, terms))

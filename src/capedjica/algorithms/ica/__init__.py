@@ -1,1 +1,1 @@
-"""Joint ICA: the paper's method, the one of this package, the baselines, and what becomes of their maps."""
+"""Joint ICA: the subject-level method, the paper's method, baselines, and post-processing of maps."""

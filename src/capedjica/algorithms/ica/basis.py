@@ -1,4 +1,4 @@
-"""Public bases: fewer numbers for the same smooth maps, chosen without looking at data."""
+"""Public bases that represent smooth maps with fewer numbers, chosen independently of the data."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from scipy.linalg import solve_triangular
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
 
-# Waves kept along each side of an image, as a part of its pixels: on 30 x 30 the 121 lowest of 900 keep 99.9%
-# of the energy of maps whose blobs are a few pixels wide.
+# Frequencies kept along each side of an image, as a fraction of its pixels: on 30 x 30 the 121 lowest of 900
+# keep 99.9% of the energy of maps whose blobs are a few pixels wide.
 KEPT: Final = 0.4
-# Waves within a mask.
+# Number of cosines within a mask.
 MOST_WAVES: Final = 300
-# Part of a wave's energy that must be new.
+# Fraction of a cosine's energy that must be new.
 NEW: Final = 1e-2
 
 
 def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> FloatArray:
     r"""Return the (K, D) orthonormal rows of the discrete cosine transform with the lowest frequencies.
 
-    Kept are the waves with :math:`\sum_i (f_i / (k n_i))^2 < 1`, equally fine in all directions: of a square
-    of cosines, the corners hold a fifth of the numbers and next to nothing of a round blob.
+    The cosines with :math:`\sum_i (f_i / (k n_i))^2 < 1` are kept, which gives the same resolution in all
+    directions: the corners of a square of frequencies contain a fifth of the numbers and almost none of the
+    energy of a round blob.
 
     Parameters
     ----------
     image_shape : tuple of int
-        Pixels n_i along each side; the D of them in row-major order.
+        Number of pixels n_i along each side; the D pixels are in row-major order.
     kept : float
-        k, the part of the frequencies that is kept along each side, at least the constant.
+        k, the fraction of the frequencies kept along each side, at least the constant.
     """
     if min(image_shape) < 1:
-        raise InputError(f"image_shape must hold numbers of at least 1, got {image_shape}")
+        raise InputError(f"image_shape must contain numbers of at least 1, got {image_shape}")
     waves: FloatArray = reduce(_kron, (_cosines(size, kept) for size in image_shape))
     sides = (np.arange(_n_kept(size, kept)) / (kept * size) for size in image_shape)
     squares = sum(side**2 for side in np.meshgrid(*sides, indexing="ij"))
@@ -47,26 +48,26 @@ def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST_WAVES) -> FloatA
     r"""Return (K, D) orthonormal rows that span the smoothest cosines on the D voxels of a mask.
 
     The cosines are those of the smallest box around the mask, products of one along each side, ordered by
-    :math:`\sum_i (f_i / n_i)^2` for frequencies :math:`f_i` on sides of :math:`n_i` voxels, and cut off at
-    the mask. There they are no longer orthogonal, so they are made so one after the other, in this order (L
-    being the Cholesky factor of their Gram matrix, rows :math:`L^{-1} C`); one of which nearly nothing is new
-    is left out. Unlike eigenvectors, such rows are unique and hardly depend on rounding, so that all sites
-    have the same ones.
+    :math:`\sum_i (f_i / n_i)^2` for frequencies :math:`f_i` on sides of :math:`n_i` voxels, and restricted to
+    the mask. There they are no longer orthogonal, so they are orthogonalised successively in this order (with
+    L the Cholesky factor of their Gram matrix, the rows are :math:`L^{-1} C`); a cosine that adds almost
+    nothing new is skipped. Unlike eigenvectors, such rows are unique and hardly depend on rounding, so that
+    all sites obtain the same ones.
 
     In the brain of the MNI152 template 300 cosines keep 81% of the energy of a Gaussian blob of 20 mm FWHM,
-    93% at 25 mm, 98% at 30 mm and 99.8% at 40 mm (means over 60 places; 100 cosines: 52, 70, 83 and 95%), the
-    same with voxels of 3, 4 or 6 mm. The noise of the releases grows with K, hence the bound.
+    93% at 25 mm, 98% at 30 mm and 99.8% at 40 mm (means over 60 positions; 100 cosines: 52, 70, 83 and 95%),
+    the same with voxels of 3, 4 or 6 mm. The noise of the releases increases with K, hence the limit.
 
     Parameters
     ----------
     mask : array of bool
-        The voxels, in any number of dimensions; D is how many are inside, in row-major order.
+        The voxels, in any number of dimensions; D is the number inside, in row-major order.
     n_kept : int
-        Cosines to begin with; K is at most this and at most D.
+        Initial number of cosines; K is at most this and at most D.
     """
     inside = np.argwhere(mask)
     if not len(inside):
-        raise InputError("mask must hold at least one voxel")
+        raise InputError("mask must contain at least one voxel, got none")
     places = inside - inside.min(axis=0)
     sides = tuple(int(side) for side in places.max(axis=0) + 1)
     frequencies = _lowest(sides, min(n_kept, len(inside)))
@@ -77,16 +78,16 @@ def low_pass_within(mask: NDArray[np.bool_], n_kept: int = MOST_WAVES) -> FloatA
 
 
 def _lowest(sides: tuple[int, ...], count: int) -> NDArray[np.int64]:
-    """Return (count, n) frequencies, the lowest first; ties in the order of the axes."""
+    """Return (count, n) frequencies, lowest first; ties in the order of the axes."""
     frequencies = np.indices(sides).reshape(len(sides), -1).T
-    # Compared as integers: rounding must not decide between equals.
+    # Compared as integers: rounding must not break ties.
     common = math.lcm(*sides)
     squares = sum((frequencies[:, i] * (common // side)) ** 2 for i, side in enumerate(sides))
     return frequencies[np.argsort(squares, kind="stable")[:count]]
 
 
 def _orthonormal(rows: FloatArray) -> FloatArray:
-    """Return orthonormal rows of the same span, without those that nearly depend on earlier ones."""
+    """Return orthonormal rows with the same span, without those nearly dependent on earlier ones."""
     gram = rows @ rows.T
     kept: list[int] = []
     factor = np.zeros_like(gram)

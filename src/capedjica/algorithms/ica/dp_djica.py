@@ -1,43 +1,43 @@
 r"""dp-djICA, the algorithm of Imtiaz et al. 2016: Laplace noise on the source estimates, pure epsilon.
 
-A baseline for the paper's figures, and nothing else here relies on it. Samples have dimension R = D (they are
-the reduced ones) and are bounded by
+This is a baseline for the paper's figures; nothing else in the package relies on it. Samples have dimension
+R = D (they have been reduced) and are bounded by
 
 .. math:: \|x_n\|_2 \le \frac{1}{2 \sqrt D}.                                                       (1)
 
 In each of J iterations every site adds Laplace noise to its source estimates
-:math:`Z_s = W X_s + b 1'`, and the gradients of W and b over all points are made from the noisy Z alone, so
-they are post-processing of it:
+:math:`Z_s = W X_s + b 1'`. The gradients of W and b over all points are computed from the noisy Z alone, so
+they are post-processing:
 
 .. math:: G = \frac1N \sum_n (I + \hat y_n z_n') W, \qquad h = \frac1N \sum_n \hat y_n, \qquad
           \hat y = -\tanh(z / 2).                                                                (2)
 
-**One sample replaced** changes one column of Z by :math:`W \Delta x` with
-:math:`\|\Delta x\|_2 \le 1 / \sqrt D` by (1), and b not at all. As :math:`\|v\|_1 \le \sqrt R \|v\|_2` in R
-dimensions, the L1 sensitivity is
+**Replacing one sample** changes one column of Z by :math:`W \Delta x` with :math:`\|\Delta x\|_2 \le 1 /
+\sqrt D` by (1), and does not change b. As :math:`\|v\|_1 \le \sqrt R \|v\|_2` in R dimensions, the L1
+sensitivity is
 
 .. math:: \Delta = \max \|W \Delta x\|_1 \le \sqrt R \, \|W\|_2 / \sqrt D,                         (3)
 
 attained when W has a top left singular vector with entries of equal size. Noise of scale
 :math:`\Delta / \varepsilon` makes an iteration epsilon-differentially private for one sample.
 
-**One subject replaced**, by another of any length, changes T columns, each by as much, where T is a public
-length to which every subject is cut or, by samples of zero, extended: the sensitivity is :math:`T \Delta`,
-and so the noise is T times as wide. The same noise as for samples would give a subject :math:`T \varepsilon`.
-With samples as neighbours, lengths stay what they are and are public.
+**Replacing one subject** by another of any length changes T columns, each by as much, where T is a public
+length to which every subject is truncated or extended with zero samples. The sensitivity is
+:math:`T \Delta`, and so the noise is T times as wide. The noise for samples would give a subject
+:math:`T \varepsilon`. With samples as neighbours, lengths are unchanged and public.
 
-Sites hold different people and their noise is independent, so a person's loss is that of one site. J
-iterations cost :math:`J \varepsilon`, fixed before the run: stopping early depends on the data and earns
+Sites have different subjects and independent noise, so the privacy loss of a subject is that of one site. J
+iterations cost :math:`J \varepsilon`, fixed before the run: stopping early depends on the data and saves
 nothing.
 
-**How (1) is met.** By default each subject is divided by the norm of its own longest sample, which touches
-one person and is free. One *sample* would move that norm for all others of the subject: with samples as
-neighbours a public ``clip`` must be given instead, and longer samples are shortened to it.
+**Enforcing (1).** By default each subject is divided by the norm of its own largest sample, which uses one
+subject and has no privacy cost. One *sample* would change that norm for all other samples of the subject:
+with samples as neighbours a public ``clip`` must be given instead, to which larger samples are clipped.
 
-**What is not claimed.** The noise is drawn by inversion in floating point, and neither its grid and finite
-range (54 ln 2 scales) nor the rounding of Z + noise is accounted for (Mironov 2012). It comes from a
-cryptographic source, but it is a baseline's noise and not hardened as that of :mod:`capedjica.securesum` is.
-Nor does the epsilon cover whatever reduced or whitened the samples.
+**Limitations.** The noise is drawn by inversion in floating point, and neither its grid and finite range (54
+ln 2 scales) nor the rounding of Z + noise is accounted for (Mironov 2012). It comes from a cryptographic
+source, but it is the noise of a baseline and not hardened like that of :mod:`capedjica.securesum`. The
+epsilon does not cover any reduction or whitening of the samples.
 """
 
 from __future__ import annotations
@@ -58,29 +58,29 @@ from capedjica.privacy.neighbour import Neighbour, ProtectedUnit
 from capedjica.securesum.noise import NoiseSource
 from capedjica.tools.arrays import FloatArray
 
-_CHUNK: Final = 512  # samples at a time, so that what is made of them stays in the cache
-_SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could come out too small
+_CHUNK: Final = 512  # samples at a time, so that intermediate results stay in the cache
+_SMALLEST: Final = 1e-150  # the squares of smaller numbers lose digits, and norms could be too small
 
 
 @dataclass(frozen=True, eq=False)
 class DpDjicaResult:
-    """What dp-djICA found, and what it cost.
+    """Result of dp-djICA, and its privacy cost.
 
     Attributes
     ----------
     unmixing : ndarray of shape (R, R)
-        Of the samples as given, up to one factor.
+        Unmixing matrix of the samples as given, up to one factor.
     n_iter : int
-        Iterations made.
+        Number of iterations run.
     epsilon : float
-        Of one iteration.
+        Epsilon of one iteration.
     epsilon_total : float
-        J epsilon, the guarantee: of all iterations that were allowed, whether made or not. Infinite when
-        the noise came from a seed.
+        J epsilon, the guarantee of all permitted iterations, whether run or not. Infinite if the noise came
+        from a seed.
     neighbour : {"sample", "subject"}
-        Whom the guarantee protects.
+        Unit of privacy.
     secure : bool
-        False when the noise came from a seed: then nobody is protected.
+        False if the noise came from a seed, which gives no protection.
     """
 
     unmixing: FloatArray
@@ -98,7 +98,7 @@ def sample_sensitivity(W: FloatArray) -> float:
 
 
 def laplace(noise: NoiseSource, shape: tuple[int, int]) -> FloatArray:
-    """Return Laplace noise of scale 1: a random sign times -ln u, u from 53 bits of each word."""
+    """Return Laplace noise of scale 1: a random sign times -ln u, with u from 53 bits of each word."""
     words = noise.uniform(math.prod(shape)).reshape(shape)
     magnitudes: FloatArray = -np.log(((words >> np.uint64(11)) + 0.5) * 2.0**-53)
     return np.where(words & np.uint64(1), magnitudes, -magnitudes)
@@ -118,27 +118,28 @@ def dp_djica(
 ) -> DpDjicaResult:
     r"""Estimate one unmixing matrix for all sites with Laplace noise on every source estimate.
 
-    A subject that holds NaN or infinity takes part with samples of zero (under ``clip``, that sample only).
+    A subject with NaN or infinity is included with zero samples (with ``clip``, only that sample is zero).
 
     Parameters
     ----------
     sites : sequence of sequences of array_like of shape (T, R)
         The subjects of every site, reduced to R dimensions; lengths may differ.
     epsilon : float
-        Of one iteration.
+        Epsilon of one iteration.
     n_iterations : int
-        J, the most iterations.
+        Maximum number of iterations J.
     learning_rate : float, optional
-        By default 0.015 / ln R.
+        Learning rate; by default 0.015 / ln R.
     neighbour : {"sample", "subject"}
-        Whether one time point or one subject is replaced.
+        Unit of privacy: one time point or one subject.
     noise : NoiseSource, optional
-        By default a fresh one, keyed by the operating system.
+        Source of the noise; by default a fresh one, keyed by the operating system.
     clip : float, optional
-        Public bound of \|x\|, taken to the bound (1); required for ``neighbour="sample"``. By default
-        each subject's own longest sample is.
+        Public bound on \|x\|, which is scaled to the bound (1); required for ``neighbour="sample"``. By
+        default the largest sample of each subject is used.
     scan_length : int, optional
-        T, the public length that every subject is cut or extended to; required for ``neighbour="subject"``.
+        T, the public length to which every subject is truncated or extended; required for
+        ``neighbour="subject"``.
     progress : callable, optional
         Called as ``progress(infomax, iteration, noise)`` after every iteration, with the largest standard
         deviation of the noise on a source estimate.
@@ -154,7 +155,7 @@ def dp_djica(
     data = [NoisySite(site, f"site {s}", neighbour, clip, scan_length) for s, site in enumerate(sites)]
     widths = [int(site.samples.shape[1]) for site in data]
     if len(set(widths)) != 1 or sum(len(site.samples) for site in data) == 0:
-        raise InputError(f"sites must hold samples of one dimension R, got {widths}")
+        raise InputError(f"sites must contain samples of one dimension R, got {widths}")
     size = widths[0]
     rate = default_learning_rate(size) if learning_rate is None else learning_rate
     infomax = Infomax(size, validate.positive("learning_rate", rate), clip_g=1.0, clip_h=1.0)
@@ -183,22 +184,22 @@ def _check_neighbour(neighbour: Neighbour, clip: float | None, scan_length: int 
         validate.positive("clip", clip)
     elif neighbour == "sample":
         raise InputError(
-            "neighbour 'sample' needs a public clip: a subject's own longest sample depends on others"
+            "neighbour 'sample' requires a public clip: a subject's largest sample depends on the others"
         )
     if scan_length is not None:
         check_scan_length(scan_length)
     elif neighbour == "subject":
-        raise InputError("neighbour 'subject' needs a public scan_length: how long a scan is, is data")
+        raise InputError("neighbour 'subject' requires a public scan_length: the length of a scan is data")
 
 
 class NoisySite:
-    """One site: its bounded samples, and how many of them a neighbour changes with each.
+    """One site: its bounded samples, and for each the number of samples that a neighbour changes.
 
     Parameters
     ----------
     subjects : sequence of array_like of shape (T, R)
     name : str
-        For errors.
+        Name of the site, for error messages.
     neighbour, clip, scan_length
         As in :func:`dp_djica`.
     """
@@ -216,7 +217,7 @@ class NoisySite:
         ]
         widths = sorted({subject.shape[1] for subject in bounded})
         if len(widths) != 1:
-            raise InputError(f"{name} must hold subjects (time, R), all with the same R; got R of {widths}")
+            raise InputError(f"{name} must contain subjects (time, R) with the same R; got R of {widths}")
         self.samples = np.concatenate(bounded)
         lengths = np.array([len(subject) for subject in bounded])
         changed = lengths if neighbour == "subject" else np.ones_like(lengths)
@@ -228,7 +229,7 @@ class NoisySite:
         return scale
 
     def gradients(self, W: FloatArray, b: FloatArray, epsilon: float, noise: NoiseSource) -> FloatArray:
-        """Return N_s (G, h) of equation (2), made from noisy source estimates."""
+        """Return N_s (G, h) of equation (2), computed from noisy source estimates."""
         scale = self.noise_scale(W, epsilon)
         moments, bias_gradient = len(self.samples) * np.eye(len(W)), np.zeros(len(W))
         for start in range(0, len(self.samples), _CHUNK):
@@ -242,9 +243,9 @@ class NoisySite:
 
 
 def _bounded(subject: ArrayLike, name: str, clip: float | None, scan_length: int | None) -> FloatArray:
-    r"""Return the samples with \|x\| <= 1 / (2 sqrt(D)), as many as the public length, if there is one.
+    r"""Return the samples with \|x\| <= 1 / (2 sqrt(D)), truncated or extended to any public length.
 
-    Without a clip a single number that is not finite makes the whole subject zero, with one its sample only.
+    Without a clip, a single non-finite number makes the whole subject zero; with one, only its sample.
     """
     try:
         samples = np.asarray(subject, dtype=np.float64)

@@ -1,41 +1,43 @@
-r"""Joint ICA that begins at a template and moves away from it only as far as the data pay for.
+r"""Joint ICA that starts from a template and departs from it only as far as the data provide evidence.
 
 The statistics are those of the default method (:mod:`capedjica.algorithms.ica.subject_level`) and one more;
-what differs is what is asked, where the search begins and how means are used.
+the differences are in the queries, the starting point and the use of the means.
 
 1. *Support*, always: how much of each network of the template lies in the subject's own R leading directions,
-   :math:`t' P_i t` for the unit map t and the projector :math:`P_i`, less 1/2; R numbers of at most 1/2 each.
-   A direction drawn at random has R/K, networks of real templates 0.4 to 0.95 on ABIDE. It costs little, and
-   tells at any epsilon which networks the data do not support.
-2. *Subspace*, only where its noise is below `QUIET` (K and R and the budget tell, all public). With E the
+   :math:`t' P_i t` for the unit map t and the projector :math:`P_i`, minus 1/2; R numbers of at most 1/2
+   each. A random direction has R/K; networks of real templates have 0.4 to 0.95 on ABIDE. It costs little,
+   and shows at any epsilon which networks the data do not support.
+2. *Subspace*, only if its noise is below `QUIET` (determined by K, R and the budget, all public). With E the
    part of the mean projector that leads out of the template's subspace and :math:`\nu` the noise on each of
    its numbers,
 
    .. math:: f = \Bigl(1 - \frac{(n_E - 2)\,\nu^2}{\lVert E \rVert^2}\Bigr)_+                             (1)
 
-   is the part of E that is signal (James and Stein 1961), and 0 unless a chi-square test at `EVIDENCE` finds
-   some. From `TAKEN` on the subspace of the data takes the place of the template's, and networks without
-   support, or of which most lies outside, are replaced by the most concentrated maps of what the others leave
-   (:func:`capedjica.algorithms.ica.varimax_start.varimax`); below, the template's stays.
+   is the fraction of E that is signal (James and Stein 1961), and 0 unless it is significant in a chi-square
+   test at `EVIDENCE`. If it is at least `TAKEN`, the subspace of the data replaces that of the template, and
+   networks without support, or that lie mostly outside, are replaced by the most concentrated maps of the
+   remainder (:func:`capedjica.algorithms.ica.varimax_start.varimax`); otherwise the template's is kept.
 3. *Whitening.* In the template's subspace the log-covariance is that of the template's own time courses,
-   which is 0 if they are independent and of equal power: its diagonal and the rest are shrunk apart, each by
-   its known noise. In the subspace of the data time courses of a template that is wrong may be nearly the
-   same; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured after
-   Q, and compared with 2 log H. Where the subspace is paid it is measured again after the first whitening.
-4. *Rotations*, from where the template is in white data. In the subspace of the data they are those of the
-   default method.
+   which is 0 if they are independent and of equal power: its diagonal and the rest are shrunk separately,
+   each by its known noise. In the subspace of the data, the time courses of a wrong template may be nearly
+   identical; with A its maps there and A = QH, Q orthogonal and H symmetric, the log-covariance is measured
+   after Q, and compared with 2 log H. If the subspace is released, it is measured again after the first
+   whitening.
+4. *Rotations*, starting from the template's position in white data. In the subspace of the data they are
+   those of the default method.
 
 While the template's subspace is kept, log-covariances and rotations are shrunk by (1), with :math:`\nu^2` the
-noise of privacy and that of sampling, since a template that is as near to these people as others like them
-would be has nothing to learn from them. Rotations that do not tell yet are kept: W stays, and the mean of all
-of them, which has less noise of privacy, is tested with the next one. So without anything to be found nothing
-moves. Sampling noise is :math:`2 C^2 / (n M)` on each of n numbers, with C the clip and M the people.
+sum of privacy noise and sampling noise, since a template that is as close to these subjects as other similar
+subjects would be cannot be improved by them. Rotations without sufficient evidence are stored: W is
+unchanged, and the mean of all of them, which has less privacy noise, is tested with the next one. Thus
+nothing moves if there is nothing to find. Sampling noise is :math:`2 C^2 / (n M)` on each of n numbers, with
+C the clip and M the number of subjects.
 
-Where even rotations would be noise (`AUDIBLE`) the whole budget is for the support, and the networks are
-those of the template.
+If even rotations would be dominated by noise (`AUDIBLE`), the whole budget is used for the support, and the
+networks are those of the template.
 
-Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen by looking at ABIDE with the
-sites USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
+Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen on ABIDE, with USM, UCLA_1
+and UM_1 as the public sites (docs/research-notes.md).
 """
 
 from __future__ import annotations
@@ -88,60 +90,59 @@ from capedjica.mechanisms.contract import Query, Stage
 from capedjica.tools.arrays import FloatArray, Scan
 
 SUPPORT: Final = 4
-# What is asked, with its part of the budget: where rotations are too noisy to be of use, where the subspace
-# is, and where neither is.
+# Queries and their shares of the budget: if rotations are too noisy to be useful, if the subspace is, and if
+# neither is.
 DEAF_PLAN: Final = {SUPPORT: 1.0}
 LOUD_PLAN: Final = {SUPPORT: 0.08, COARSE: 0.12, ROTATION: 0.80}
 QUIET_PLAN: Final = {SUPPORT: 0.08, SUBSPACE: 0.30, COARSE: 0.12, FINE: 0.08, ROTATION: 0.42}
-# The norm of the noise on a rotation, in units of its clip, up to which rotations are asked for: on ABIDE the
+# Norm of the noise on a rotation, in units of its clip, up to which rotations are requested: on ABIDE the
 # mean of a good template has 0.11.
 AUDIBLE: Final = 0.25
-# The largest eigenvalue of the noise on the mean projector up to which it is asked for.
+# Largest eigenvalue of the noise on the mean projector up to which it is requested.
 QUIET: Final = 0.11
-# The part of what leads out of the template's subspace that must be signal for it to be left.
+# Fraction of signal, in what leads out of the template's subspace, that is required to leave it.
 TAKEN: Final = 0.25
-# The odds of moving by one mean in which there is nothing but noise; some ten means are tested in a study.
+# Probability of moving by one mean of pure noise; some ten means are tested in a study.
 EVIDENCE: Final = 0.005
-# Between a direction drawn at random (0) and one that everybody has (1): below, a network has no support.
+# Between a random direction (0) and one common to all subjects (1): below this, a network has no support.
 LEAST_SUPPORT: Final = 0.11
-# The part of a map that must lie in the subspace of the data for its network to be sought there.
+# Fraction of a map that must lie in the subspace of the data for its network to be estimated there.
 MOSTLY: Final = 0.5
 MOST_ROTATIONS: Final = 16
-# How many rotations suit the noise of one that had all of their budget, in the subspace of a template.
+# Number of rotations, relative to the noise of one with their whole budget, in the subspace of a template.
 ROTATIONS_PER_NOISE: Final = 0.015
-# What a mean is divided by for one of many turns: above half of how it responds to an angle on synthetic
-# data, 0.35.
+# Divisor of a mean for one of many steps: above half of its response to an angle on synthetic data, 0.35.
 STIFFNESS: Final = 0.2
-# Maps that are nearly sums of others in the subspace: their time courses count as at most this strong.
+# Limit on the power of time courses of maps that are nearly linear combinations of others in the subspace.
 WORST_FRAME: Final = 30.0
-# Subjects may differ more in some networks than in others: sampling noise counts so many times its mean.
+# Subjects may differ more in some networks than in others: sampling noise is multiplied by this factor.
 UNEVEN: Final = 2.0
 
 
 def support_clip(n_networks: int) -> float:
-    """Clip of a subject's support: 0.8 of the most there can be."""
+    """Return the clip of a subject's support: 0.8 of the maximum."""
     return 0.4 * math.sqrt(n_networks)
 
 
 @dataclass(frozen=True, eq=False)
 class GuidedMethod:
-    """The method with its parameters, all of them public.
+    """The method with its public parameters.
 
     Parameters
     ----------
     template : Template
-        Where it begins.
+        Starting point.
     scan_length : int
-        Time points of a typical scan, as planned.
+        Planned number of time points of a typical scan.
     noise : float
-        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
-        budget went into one release; 0 without noise.
+        Standard deviation of the noise on each coordinate of a mean of vectors of norm at most 1, if the
+        whole budget were spent on one release; 0 without noise.
     max_rotations : int, optional
-        J, the number of iterations; by default what suits the noise.
+        Number of iterations J; by default chosen for the noise level.
     basis : array (K, D), optional
-        A public basis with orthonormal rows; afterwards K numbers stand for the features.
+        A public basis with orthonormal rows, which represents the features by K numbers.
     asked : dict, optional
-        What is asked, with its part of the budget; by default what suits the noise.
+        Queries and their shares of the budget; by default chosen for the noise level.
     """
 
     template: Template
@@ -154,29 +155,29 @@ class GuidedMethod:
     def __post_init__(self) -> None:
         if check_scan_length(self.scan_length) < self.n_components:
             raise InputError(
-                f"the template has {self.n_components} networks, more than the {self.scan_length} time "
-                "points of a scan: their time courses could not be told apart"
+                f"the template has {self.n_components} networks, but scan_length is {self.scan_length}; "
+                "a scan needs at least as many time points as there are networks"
             )
         self.template.check_kept(self.basis)
 
     @property
     def n_features(self) -> int:
-        """D."""
+        """Number of features D."""
         return self.template.n_features
 
     @property
     def n_components(self) -> int:
-        """R."""
+        """Number of networks R."""
         return self.template.n_networks
 
     @property
     def n_kept(self) -> int:
-        """K, the numbers that stand for the features."""
+        """Number K of coefficients that represent the features."""
         return self.n_features if self.basis is None else len(self.basis)
 
     @cached_property
     def plan(self) -> Mapping[int, float]:
-        """What is asked, with its part of the budget (of mu^2)."""
+        """Queries and their shares of the budget (of mu^2)."""
         if self.asked is not None:
             return self.asked
         r = self.n_components
@@ -199,7 +200,7 @@ class GuidedMethod:
 
     @cached_property
     def n_rotations(self) -> int:
-        """J."""
+        """Number of rotations J."""
         if ROTATION not in self.plan:
             return 0
         if self.max_rotations is not None:
@@ -210,27 +211,27 @@ class GuidedMethod:
         return max(1, round(min(ROTATIONS_PER_NOISE / noise, MOST_ROTATIONS))) if noise else QUIET_ROTATIONS
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return everything the method asks."""
+        """Return all queries of the method."""
         return tuple(
             Stage(self._queries[kind], self.n_rotations if kind == ROTATION else 1, share)
             for kind, share in self.plan.items()
         )
 
     def site(self, subjects: Sequence[Scan]) -> GuidedSite:
-        """Return what a site computes."""
+        """Return the statistics of a site."""
         longest = longest_scan(self.scan_length)
         return GuidedSite(subjects, tuple(self.plan), self._poles, self.basis, longest, self.noise == 0)
 
     @cached_property
     def _poles(self) -> FloatArray:
-        """The maps of the template in the numbers that stand for the features (R, K), of unit length."""
+        """The maps of the template in the K coefficients (R, K), with unit norm."""
         maps = self.template.maps if self.basis is None else self.template.maps @ self.basis.T
         unit: FloatArray = maps / np.linalg.norm(maps, axis=1, keepdims=True)
         return unit
 
     @property
     def least_support(self) -> float:
-        """The support below which a network is not one of these data."""
+        """Support below which a network is not considered part of these data."""
         at_random = self.n_components / self.n_kept
         return at_random + LEAST_SUPPORT * (1 - at_random)
 
@@ -261,7 +262,7 @@ class GuidedMethod:
             lambda: iter(draws),
             self.template,
             movements,
-            # The method has been drawn to the template already: without places of features no more is known.
+            # The method already uses the template as a prior; without feature positions no more is known.
             denoises=self.noise > 0 and self.basis is not None,
             basis=self.basis,
             predict=of_guided if self.noise > 0 else between_runs,
@@ -269,7 +270,7 @@ class GuidedMethod:
         )
 
     def _unmoved(self, support: ReleasedMean) -> Networks:
-        """Return the template's own networks, and their support."""
+        """Return the template's own networks, with their support."""
         maps = self.template.maps.T
         movements = tuple(
             Movement(name, 0.0, 0.0, 1.0, False, float(shown), support.noise, self.least_support)
@@ -282,7 +283,7 @@ class GuidedMethod:
         return np.linalg.qr(self._poles.T)[0]
 
     def _outside(self, released: ReleasedMean) -> _Outside:
-        """Decide whether the subspace of the data takes the place of the template's, by equation (1)."""
+        """Decide by equation (1) whether the subspace of the data replaces that of the template."""
         own = self._template_subspace
         mean, noise = unsvec(released.value), released.noise / math.sqrt(2)
         leading_out = mean @ self._poles.T
@@ -295,10 +296,10 @@ class GuidedMethod:
         return _Outside(subspace, taken, np.sum(leading_out**2, axis=0), noise, released.n_people)
 
     def _inside(self, V: FloatArray, support: FloatArray, *, taken: bool) -> FloatArray:
-        """Return the template's maps in a subspace, as the columns of an (R, R) matrix that can be inverted.
+        """Return the template's maps in a subspace, as the columns of an invertible (R, R) matrix.
 
-        In a subspace of the data networks without support, or that lie outside, give way to concentrated maps
-        of what is left.
+        In a subspace of the data, networks without support or outside it are replaced by concentrated maps of
+        the remainder.
         """
         inside = V.T @ self._poles.T
         if not taken:
@@ -327,7 +328,7 @@ class GuidedMethod:
     def _whitened(
         self, sphering: FloatArray, released: ReleasedMean, kind: int, inside: FloatArray, *, taken: bool
     ) -> FloatArray:
-        """Return what whitens data of a log-covariance, as near to what they were before as can be."""
+        """Return the sphering that whitens data with the released log-covariance, closest to the previous."""
         known = unsvec(released.value)
         if not taken and self.noise > 0:
             known = without_observation_noise(known, sphering)
@@ -343,7 +344,7 @@ class GuidedMethod:
         return white
 
     def _rotations(self, asked: _Asked, turned: _Turned, *, shrunk: bool) -> Iterator[_Turned]:
-        """Yield W after each rotation; without noise, end when it has come to rest."""
+        """Yield W after each rotation; without noise, stop at convergence."""
         stiffness = stiffness_of(self.n_rotations)
         for iteration in range(1, self.n_rotations + 1):
             released = asked.mean(ROTATION, pack(W=turned.W))
@@ -360,9 +361,9 @@ class GuidedMethod:
                 return
 
     def _spread(self, kind: int, released: ReleasedMean, count: int = 1) -> float:
-        """Return the noise of privacy and of sampling on each number of a mean of ``count`` releases.
+        """Return the privacy and sampling noise on each number of a mean of ``count`` releases.
 
-        The people of all releases are the same. Without privacy nothing is shrunk.
+        All releases have the same subjects. Without privacy nothing is shrunk.
         """
         if released.noise == 0:
             return 0.0
@@ -373,7 +374,7 @@ class GuidedMethod:
         return W @ self._in_features(V @ sphering).T
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
-        """Return columns of K numbers as columns of D features."""
+        """Convert columns of K coefficients to columns of D features."""
         return inside if self.basis is None else self.basis.T @ inside
 
     def _draws(
@@ -385,7 +386,7 @@ class GuidedMethod:
         turned: _Turned,
         outside: _Outside | None,
     ) -> Iterator[FloatArray]:
-        """Yield (D, R) mixing matrices as they might have come out with other noise.
+        """Yield (D, R) mixing matrices that might have resulted with different noise.
 
         As :meth:`capedjica.algorithms.ica.subject_level.SubjectMethod.draws`, from what was published; the
         start is the template, which has no noise.
@@ -393,11 +394,11 @@ class GuidedMethod:
         last = FINE if FINE in released else COARSE
         taken = outside is not None and outside.taken
         _, spread = angle_errors([one.noise for one in turned.means], turned.all_turns)
-        # Drawn once more on top of what was published, the noise is twice as much.
+        # Noise drawn again and added to the published value doubles its variance.
         noise = math.sqrt(2) * released[last].noise
 
         def draw(number: int) -> FloatArray:
-            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
             again = replace(released[last], value=redrawn(released[last], rng), noise=noise)
             other = self._whitened(before, again, last, inside, taken=taken)
             angles = spread * rng.standard_normal(self.n_components * (self.n_components - 1) // 2)
@@ -417,11 +418,11 @@ class GuidedMethod:
         turned: _Turned,
         outside: _Outside | None,
     ) -> tuple[Movement, ...]:
-        """Return how far each network is from the template, and whether noise explains that."""
-        # What a basis does not keep of the template is no distance.
+        """Return the distance of each network from the template, and whether noise explains it."""
+        # Parts of the template outside the basis do not count as distance.
         maps = self._in_features(self._poles.T)
         distances = across(pseudo_inverse(unmixing), maps)
-        # Draws have the noise of what was published once more.
+        # Draws contain the noise of the published values once more.
         squares = np.mean([across(draw, maps) ** 2 for draw in draws], axis=0)
         excess = np.sqrt(np.maximum(squares - distances**2, 0.0))
         energy, n_numbers = self._evidence(turned, outside)
@@ -443,12 +444,12 @@ class GuidedMethod:
         )
 
     def _evidence(self, turned: _Turned, outside: _Outside | None) -> tuple[FloatArray, int]:
-        r"""Return for each network a chi-square of what would be zero at the template, and its degrees.
+        r"""Return for each network a chi-square of quantities that vanish at the template, and its degrees.
 
-        The mean of all rotation statistics, which shrinks as W moves, so that it does not overstate; and what
-        of the mean projector leads out of the template's subspace. Each number has the noise of privacy and
-        that of sampling: of M subjects whose vectors of n numbers are no longer than C,
-        :math:`C^2 / (n M)` on each number, and twice that, since networks differ.
+        These are the mean of all rotation statistics, which decreases as W moves and thus does not overstate
+        the evidence, and the part of the mean projector that leads out of the template's subspace. Each
+        number has privacy noise and sampling noise: for M subjects whose vectors of n numbers have norms of
+        at most C, :math:`C^2 / (n M)` on each number, and twice that, since networks differ.
         """
         r = self.n_components
         mean = np.mean([one.value for one in turned.means], axis=0)
@@ -467,7 +468,7 @@ class GuidedMethod:
 
 
 def template_log_covariance(inside: FloatArray) -> FloatArray:
-    """Return log A'A, without its trace, for maps A = QH as columns: 2 log H after Q, 0 of time courses."""
+    """Return log A'A, without its trace, for maps A = QH as columns: 2 log H after Q, 0 for time courses."""
     _, singular, right = np.linalg.svd(inside)
     logarithms = 2 * np.log(singular)
     expected: FloatArray = (right.T * (logarithms - logarithms.mean())) @ right
@@ -475,13 +476,13 @@ def template_log_covariance(inside: FloatArray) -> FloatArray:
 
 
 def without_observation_noise(log_covariance: FloatArray, frame: FloatArray) -> FloatArray:
-    r"""Return a log-covariance of a template's time courses without what noise in the scans may have added.
+    r"""Return a log-covariance of a template's time courses without the possible effect of observation noise.
 
-    Time courses are :math:`F' x` with a frame F that undoes overlaps of maps, so that noise of the scans with
-    a variance :math:`s` in every direction adds :math:`s F'F` to their covariance: time courses of networks
-    that overlap are correlated, however exact the template is. With :math:`d_i` their powers this is
-    :math:`s (F'F)_{ij} / \sqrt{d_i d_j}` to first order off the diagonal of the logarithm. What lies along
-    it, if s is positive, says nothing of the maps.
+    Time courses are :math:`F' x` with a frame F that corrects for overlaps of maps, so noise in the scans
+    with variance :math:`s` in every direction adds :math:`s F'F` to their covariance: time courses of
+    overlapping networks are correlated, however exact the template is. With :math:`d_i` their powers, this is
+    :math:`s (F'F)_{ij} / \sqrt{d_i d_j}` to first order off the diagonal of the logarithm. The part along it,
+    if s is positive, contains no information on the maps.
     """
     powers = np.exp(np.diag(log_covariance) / 2)
     pattern = frame.T @ frame / np.outer(powers, powers)
@@ -506,16 +507,16 @@ def _sampling(clip: float, n_numbers: int, n_people: int) -> float:
 
 
 def across(mixing: FloatArray, maps: FloatArray) -> FloatArray:
-    """Return for each column how much of it is not along the same column of ``maps``, both of unit length."""
+    """Return the norm of the part of each column orthogonal to that of ``maps``, both with unit norm."""
     cosines = np.sum(mixing * maps, axis=0) / np.linalg.norm(mixing, axis=0) / np.linalg.norm(maps, axis=0)
     sines: FloatArray = np.sqrt(np.maximum(1 - cosines**2, 0.0))
     return sines
 
 
 def signal_part(energy: float, n_numbers: int, noise: float) -> float:
-    """Return the part of n numbers of a squared norm that noise does not explain, equation (1).
+    """Return the fraction of the squared norm of n numbers that noise does not explain, equation (1).
 
-    It is 0 unless noise alone would have so much but with a probability of `EVIDENCE`.
+    It is 0 unless pure noise would exceed this energy with a probability of at most `EVIDENCE`.
     """
     if noise == 0:
         return 1.0
@@ -525,27 +526,27 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
 
 
 def stiffness_of(n_rotations: int) -> float:
-    """Return what a mean is divided by for a turn: one of J turns is at most J times its mean.
+    """Return the divisor of a mean for a step: one of J steps is at most J times its mean.
 
-    Long turns overshoot where data respond strongly, and take their noise along. Later rotations correct
-    that, if there are some; where there are few, each of them is noisy besides.
+    Long steps overshoot if the data respond strongly, and carry their noise along. Later rotations, if there
+    are any, correct this; if there are few, each of them is also noisy.
     """
     return max(STIFFNESS, 1 / n_rotations)
 
 
 def overshot(before: ReleasedMean, now: ReleasedMean) -> bool:
-    """Tell whether a mean has turned round; with noise, whether most of what is heard has."""
+    """Return whether a mean has reversed; with noise, whether most of the signal has."""
     lengths = float(np.linalg.norm(before.value) * np.linalg.norm(now.value))
     return float(np.sum(before.value * now.value)) < (-0.5 * lengths if now.noise > 0 else 0.0)
 
 
 def shrunk_apart(log_covariance: FloatArray, noise: float) -> FloatArray:
-    """Return a log-covariance whose diagonal, less its mean, and rest are each shrunk by their noise."""
+    """Return a log-covariance whose centred diagonal and off-diagonal are each shrunk by their noise."""
     size = len(log_covariance)
     diagonal = np.diag(log_covariance) - np.trace(log_covariance) / size
     rest = log_covariance - np.diag(np.diag(log_covariance))
     kept = signal_part(float(np.sum(diagonal**2)), size - 1, noise)
-    # Numbers off the diagonal stand in the matrix twice, each with half of the noise's variance.
+    # Off-diagonal numbers occur twice in the matrix, each with half of the noise variance.
     kept_rest = signal_part(float(np.sum(rest**2)), size * (size - 1) // 2, noise)
     shrunk: FloatArray = np.diag(kept * diagonal) + kept_rest * rest
     return shrunk
@@ -553,7 +554,7 @@ def shrunk_apart(log_covariance: FloatArray, noise: float) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class _Outside:
-    """What the mean projector says of the template's subspace."""
+    """Relation of the mean projector to the template's subspace."""
 
     subspace: FloatArray
     taken: bool
@@ -564,18 +565,18 @@ class _Outside:
 
 @dataclass(frozen=True, eq=False)
 class _Turned:
-    """Where rotations have come to.
+    """Current state of the rotations.
 
     Attributes
     ----------
     W : array (R, R)
         The rotation.
     turns : tuple of float
-        The turn for each unit of a mean, of those that were used.
+        Rotation per unit of a mean, for the means that were used.
     means : tuple of ReleasedMean
         The means of all rotations so far.
     waiting : tuple of float
-        The full turns of the last of them, which did not tell yet.
+        Full rotations of the last means, whose evidence has not sufficed yet.
     """
 
     W: FloatArray
@@ -585,13 +586,13 @@ class _Turned:
 
     @property
     def unused_mean(self) -> FloatArray:
-        """The mean of those that wait: all were measured at the same W."""
+        """Mean of the waiting means, all of which were measured at the same W."""
         mean: FloatArray = np.mean([one.value for one in self.means[-len(self.waiting) :]], axis=0)
         return mean
 
     @property
     def all_turns(self) -> tuple[float, ...]:
-        """The turns of all means, 0 of those that were never used."""
+        """Rotations of all means, 0 for those never used."""
         return (*self.turns, *[0.0] * len(self.waiting))
 
     def heard(self, released: ReleasedMean, turn: float) -> _Turned:
@@ -599,14 +600,14 @@ class _Turned:
         return replace(self, means=(*self.means, released), waiting=(*self.waiting, turn))
 
     def turned_by(self, kept: float) -> _Turned:
-        """Turn by the part ``kept`` of all means that wait."""
+        """Rotate by the fraction ``kept`` of all waiting means."""
         total = kept * sum(self.waiting)
         each = [total / len(self.waiting)] * len(self.waiting)
         return _Turned(rotate(self.W, total * self.unused_mean), (*self.turns, *each), self.means)
 
 
 class _Asked:
-    """Means by what they are of; those that were made are kept."""
+    """Means by kind of statistic; released means are stored."""
 
     def __init__(self, means: Means, kinds: tuple[int, ...]) -> None:
         self._means, self._kinds = means, kinds
@@ -621,16 +622,16 @@ class _Asked:
 
 
 class GuidedSite(SubjectSite):
-    """What a site computes: the statistics of the default method, and the support.
+    """Statistics of a site: those of the default method, and the support.
 
     Parameters
     ----------
     subjects, basis, longest, exact
         See :class:`capedjica.algorithms.ica.subject_level.SubjectSite`.
     kinds : tuple of int
-        What each stage asks.
+        Kind of statistic of each stage.
     poles : array (R, K)
-        The maps of the template, of unit length.
+        The maps of the template, with unit norm.
     """
 
     def __init__(
@@ -653,7 +654,7 @@ class GuidedSite(SubjectSite):
         return super().__call__(kind, published, state)
 
     def _support(self, subject: Scan) -> FloatArray:
-        """Return how much of each map is in a subject's own directions, less 1/2; zeros if there are none."""
+        """Return the fraction of each map in a subject's directions, minus 1/2; zeros if there are none."""
         with np.errstate(all="ignore"):
             features = centred(subject) if self._basis is None else centred(subject) @ self._basis
             own = projector(features, self._n_components, self._exact)

@@ -1,13 +1,13 @@
-r"""What the group's maps say about one person. It stays at the person's site: nothing here is private.
+r"""Individual results of one subject, computed from the group's maps; not private, kept at the site.
 
-With the maps as columns of A (D, R), W = A^+ their pseudo-inverse, and X (T, D) one person's centred scan:
+With the maps as columns of A (D, R), W = A^+ their pseudo-inverse, and X (T, D) one subject's centred scan:
 
 .. math:: S = X W', \qquad B = \operatorname{argmin}_B \lVert X - \tilde S B \rVert_F ,               (1)
 
-the two steps of dual regression (Nickerson et al. 2017). The first, in space, gives the time courses S that
-explain every volume best (least squares, as W' = A (A'A)^{-1}); the second, in time, gives the person's own
-maps B (R, D), from time courses :math:`\tilde S` of mean 0 and variance 1, so that maps are in the units of
-the scan and can be compared between people.
+the two steps of dual regression (Nickerson et al. 2017). The first, spatial regression gives the time courses
+S that best explain every volume (least squares, as W' = A (A'A)^{-1}). The second, temporal regression gives
+the subject's own maps B (R, D) from time courses :math:`\tilde S` of mean 0 and variance 1, so that maps are
+in the units of the scan and can be compared between subjects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scipy.signal import welch
 
 from capedjica.tools.arrays import FloatArray, Scan
 
-# Time points of a segment of a spectrum, or the whole run where that is shorter.
+# Number of time points in a segment of a spectrum, or the whole run if it is shorter.
 SEGMENT: Final = 128
 # Correlations are kept this far from 1, where Fisher's z is infinite.
 _LARGEST_CORRELATION: Final = 1 - 1e-12
@@ -29,7 +29,7 @@ _LARGEST_CORRELATION: Final = 1 - 1e-12
 
 @dataclass(frozen=True, eq=False)
 class SingleSubject:
-    """One person in terms of the group's maps.
+    """Individual results of one subject.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class SingleSubject:
     connectivity : ndarray, shape (R, R)
         Fisher's z of the correlations between time courses over all runs; 0 on the diagonal.
     maps : ndarray, shape (R, D)
-        The person's own maps, from all runs.
+        The subject's own maps, from all runs.
     """
 
     courses: list[FloatArray]
@@ -47,7 +47,7 @@ class SingleSubject:
 
 
 def analyse_subject(runs: Sequence[Scan], unmixing: FloatArray) -> SingleSubject:
-    """Return the time courses, connectivity and maps of a person with runs (T_i, D), by equation (1)."""
+    """Return the time courses, connectivity and maps of a subject with runs (T_i, D), by equation (1)."""
     centred = [centre(run) for run in runs]
     courses = [run @ unmixing.T for run in centred]
     standard = np.concatenate([standardise(course) for course in courses])
@@ -55,14 +55,14 @@ def analyse_subject(runs: Sequence[Scan], unmixing: FloatArray) -> SingleSubject
 
 
 def centre(run: Scan) -> FloatArray:
-    """Take the mean over time out of every feature."""
+    """Subtract the mean over time from every feature."""
     values = np.asarray(run, dtype=np.float64)
     centred: FloatArray = values - values.mean(axis=0)
     return centred
 
 
 def standardise(courses: FloatArray) -> FloatArray:
-    """Return time courses of mean 0 and variance 1; one that never changes stays 0."""
+    """Return time courses of mean 0 and variance 1; a constant time course stays 0."""
     centred = centre(courses)
     spread = centred.std(axis=0)
     tiny = 1e-12 * float(spread.max(initial=0.0))
@@ -78,13 +78,13 @@ def connectivity(courses: FloatArray) -> FloatArray:
 
 
 def fishers_z(correlations: FloatArray) -> FloatArray:
-    """Return artanh(r), finite also where r is 1 or -1."""
+    """Return artanh(r), which is kept finite if r is 1 or -1."""
     z: FloatArray = np.arctanh(np.clip(correlations, -_LARGEST_CORRELATION, _LARGEST_CORRELATION))
     return z
 
 
 def regress(courses: FloatArray, run: FloatArray) -> FloatArray:
-    """Return the maps (R, D) that explain a run best, given its time courses."""
+    """Return the maps (R, D) that best explain a run, given its time courses."""
     maps: FloatArray = np.linalg.lstsq(courses, run, rcond=None)[0].astype(np.float64)
     return maps
 
@@ -92,8 +92,8 @@ def regress(courses: FloatArray, run: FloatArray) -> FloatArray:
 def power_spectra(courses: FloatArray, repetition_time: float | None) -> tuple[FloatArray, FloatArray]:
     """Return frequencies (F,) and the power spectral densities (F, R) of one run, by Welch's method.
 
-    In Hz with a repetition time in seconds; without, in cycles per time point. Segments of ``SEGMENT`` time
-    points overlap by half, each with a Hann window.
+    Frequencies are in Hz if a repetition time in seconds is given, otherwise in cycles per time point.
+    Segments of ``SEGMENT`` time points overlap by half, each with a Hann window.
     """
     rate = 1.0 if repetition_time is None else 1 / repetition_time
     frequencies, power = welch(courses, fs=rate, nperseg=min(SEGMENT, len(courses)), axis=0)

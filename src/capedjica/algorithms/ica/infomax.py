@@ -1,15 +1,15 @@
-r"""capeDJICA, the paper's Algorithm 4: Infomax by natural gradient on private means.
+r"""capeDJICA (Algorithm 4 of the paper): Infomax by natural gradient on private means.
 
-Iteration j asks for one mean over subjects, the gradients of W and b together, each in units of its clip:
-:math:`[\bar G_m / B_G, \bar h_m / B_h]`, a vector of norm at most sqrt(2). The noise is the same on all its
-coordinates, so the gradients of W and b get noise in proportion to B_G and B_h, as in the paper, and one
-release costs what the paper's two cost together.
+Iteration j requests one mean over subjects, the combined gradients of W and b, each in units of its clip:
+:math:`[\bar G_m / B_G, \bar h_m / B_h]`, a vector of norm at most sqrt(2). The noise is the same on all
+coordinates, so the noise on the gradients of W and b is proportional to B_G and B_h, as in the paper, and one
+release costs as much as the paper's two in total.
 
-The safeguards are those of Baker et al. 2018, after Bell and Sejnowski's Infomax as EEGLAB runs it:
+The safeguards are those of Baker et al. 2018, based on Bell and Sejnowski's Infomax as implemented in EEGLAB:
 
-- when some entry of W exceeds 1e8, start again with W = I at 0.9 times the rate;
-- when the squared change of W exceeds 1e9, go on at 0.8 times the rate;
-- when the step turns by more than 60 degrees against the last one that did, go on at 0.9 times the rate;
+- if an entry of W exceeds 1e8, restart with W = I at 0.9 times the rate;
+- if the squared change of W exceeds 1e9, continue at 0.8 times the rate;
+- if the step turns by more than 60 degrees against the last one that did, continue at 0.9 times the rate;
 - stop when the squared change of W falls below 1e-6, or after J iterations.
 """
 
@@ -40,12 +40,12 @@ _RESTART_RATE, _BLOW_UP_RATE, _TURN_RATE = 0.9, 0.8, 0.9
 
 
 def default_learning_rate(n_components: int) -> float:
-    """Return rho = 0.015 / ln R, the paper's choice; there is none for a single component."""
+    """Return rho = 0.015 / ln R, the paper's choice; it is undefined for a single component."""
     return 0.015 / math.log(validate.count("n_components", n_components, minimum=2))
 
 
 def gradient_query(n_components: int) -> Query:
-    """Return what is asked of every subject: both gradients, each in units of its clip."""
+    """Return the query of a subject's combined gradients, each in units of its clip."""
     return Query("gradients of W and b", n_components * (n_components + 1), math.sqrt(2))
 
 
@@ -62,14 +62,14 @@ def subject_gradients(
 
 @dataclass
 class Infomax:
-    """The aggregator's side of Algorithm 4: public state, and what it becomes after each mean.
+    """Aggregator side of Algorithm 4: the public state, and its update after each mean.
 
     Parameters
     ----------
     n_components : int
         R.
     learning_rate : float
-        rho at the start; safeguards may lower it.
+        Initial rho, which safeguards may lower.
     clip_g, clip_h : float
         B_G and B_h.
     tolerance : float
@@ -96,7 +96,7 @@ class Infomax:
 
     @property
     def state(self) -> bytes:
-        """The public state that the next gradients are computed at."""
+        """Public state at which the next gradients are computed."""
         return pack(W=self.W, b=self.b)
 
     @property
@@ -112,7 +112,7 @@ class Infomax:
         self.move(step_w, step_b)
 
     def move(self, step_w: FloatArray, step_b: FloatArray) -> None:
-        """Change W and b by these steps, then look at what the safeguards say."""
+        """Change W and b by these steps, then apply the safeguards."""
         W = self.W + step_w
         if not np.abs(W).max() <= MAX_WEIGHT:
             self.learning_rate *= _RESTART_RATE
@@ -125,7 +125,7 @@ class Infomax:
             self.learning_rate *= _BLOW_UP_RATE
 
     def _slow_down_in_turns(self, step: FloatArray) -> None:
-        """Lower the rate when the step points more than 60 degrees away from the last one that turned."""
+        """Lower the rate when the step is more than 60 degrees away from the last one that turned."""
         if self._turned is None:
             self._turned = step
             return
@@ -139,7 +139,7 @@ class Infomax:
 def descend(
     infomax: Infomax, mean: Mean, n_iterations: int, progress: Callable[[Infomax, int], None] | None = None
 ) -> int:
-    """Iterate until convergence, at most ``n_iterations`` times; return how often."""
+    """Iterate until convergence, at most ``n_iterations`` times; return the number of iterations."""
     for iteration in range(1, n_iterations + 1):
         infomax.update(mean(infomax.state))
         if progress is not None:

@@ -1,4 +1,4 @@
-"""The paper's method as a whole: capePCA, then capeDJICA (Algorithms 3 and 4), on any private means."""
+"""The complete method of the paper: capePCA followed by capeDJICA (Algorithms 3 and 4)."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ PCA_SHARE: Final = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class PaperOptions:
-    """What is rarely changed of the paper's method.
+    """Rarely changed settings of the paper's method.
 
     Parameters
     ----------
     learning_rate : float, optional
-        rho; by default the paper's 0.015 / ln R.
+        Learning rate rho; by default the paper's 0.015 / ln R.
     pca_share : float
-        Part of the budget (of mu^2) for the PCA.
+        Fraction of the budget (of mu^2) for the PCA.
     clip_g, clip_h : float
-        B_G and B_h, bounds of the gradients at one time point.
+        Bounds B_G and B_h on the gradients at one time point.
     tol : float
         Squared change of the unmixing matrix at which to stop.
 
@@ -78,21 +78,21 @@ class PaperOptions:
         if self.learning_rate is not None:
             validate.positive("learning_rate", self.learning_rate)
         if not 0 < self.pca_share < 1:
-            raise InputError(f"pca_share must lie between 0 and 1, got {self.pca_share}")
+            raise InputError(f"pca_share must be between 0 and 1, got {self.pca_share}")
 
 
 @dataclass(frozen=True)
 class PaperMethod(PaperOptions):
-    """The paper's method with its parameters, to which those of `PaperOptions` belong.
+    """The paper's method with its parameters, including those of `PaperOptions`.
 
     Parameters
     ----------
     n_features, n_components : int
         D and R.
     max_iter : int
-        J, the most iterations.
+        Maximum number of iterations J.
     scan_length : int
-        Time points of a typical scan, as planned.
+        Planned number of time points of a typical scan.
     """
 
     n_features: int
@@ -105,22 +105,23 @@ class PaperMethod(PaperOptions):
         check_scan_length(self.scan_length)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return everything that may be asked: second moments once, gradients at most ``max_iter`` times."""
+        """Return all possible queries: second moments once, gradients at most ``max_iter`` times."""
         return (
             Stage(pca_query(self.n_features), 1, self.pca_share),
             Stage(gradient_query(self.n_components), self.max_iter, 1 - self.pca_share),
         )
 
     def site(self, subjects: Sequence[Scan]) -> PaperSite:
-        """Return what a site computes."""
+        """Return the statistics of a site."""
         longest = longest_scan(self.scan_length)
         return PaperSite(subjects, self.n_components, self.clip_g, self.clip_h, longest)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
         """Run the method; ``progress(unmixing, iteration)`` is called after each step of the descent.
 
-        To the last bit the same for the same means: the number of threads would show in the eigenvectors.
-        How stable the maps are is not told: where noise leads a descent with its stopping rule is not known.
+        The result is bitwise identical for the same means; the number of threads would affect the
+        eigenvectors. The stability of the maps is not predicted, because the effect of noise on a descent
+        with a stopping rule is unknown.
         """
         rate = self.learning_rate or default_learning_rate(self.n_components)
         infomax = Infomax(self.n_components, rate, self.clip_g, self.clip_h, self.tol)
@@ -137,11 +138,11 @@ class PaperMethod(PaperOptions):
 
 
 class PaperSite:
-    """What a site computes for the paper's method, from subjects that are read one at a time.
+    """Statistics of a site for the paper's method, from subjects that are read one at a time.
 
-    Each subject is centred and scaled by its own longest sample, so that the norms are at most 1, as capePCA
-    wants them; after the projection it is scaled to a mean squared norm of R, so that a source has about unit
-    variance. Both touch one person only and cost nothing.
+    Each subject is centred and scaled by its own largest sample, so that the norms are at most 1, as capePCA
+    requires. After the projection it is scaled to a mean squared norm of R, so that a source has about unit
+    variance. Both steps use one subject only and have no privacy cost.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class PaperSite:
         self._packed: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
-        """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
+        """Return the subjects' vectors for a stage; reject public values that do not belong to the method."""
         if stage == PCA:
             return subject_moments(map(within_unit_ball, self._subjects))
         r = self._n_components
@@ -168,7 +169,7 @@ class PaperSite:
         return [subject_gradients(packed, public["W"], public["b"], self._clip_g, self._clip_h)]
 
     def _reduced(self, published: bytes) -> PackedSubjects:
-        """Project the subjects once for every projection that is published."""
+        """Project the subjects, once for every published projection."""
         if self._packed is None or self._projection != published:
             V = unpack(published).get("V", np.empty(0))
             if V.ndim != 2 or V.shape[1] != self._n_components:

@@ -1,10 +1,10 @@
-"""Lengths of scans that everybody may know: public numbers, never read off the data.
+"""Public scan lengths, which are never derived from the data.
 
-How long a scan is, is somebody's data: the neighbour of a data set may hold one of another length. So clips
-and noise follow from ``scan_length``, which a study agrees on, and memory from :func:`longest_scan`: time
-points beyond it do not take part, anywhere. What the scans of a site are reduced to is kept in memory that is
-reserved for scans of that length before the first one is read, so that whether it suffices does not depend on
-data.
+The length of a scan is personal data: a neighbouring data set may contain one of a different length. Clipping
+and noise therefore depend on ``scan_length``, on which a study agrees, and memory on :func:`longest_scan`:
+time points beyond it are not used anywhere. The reduced scans of a site are stored in memory that is
+allocated for scans of that length before the first one is read, so that whether memory suffices does not
+depend on the data.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from capedjica.privacy import validate
 from capedjica.tools.arrays import Scan
 
 TYPICAL_SCAN: Final = 250
-"""Time points of a typical scan where a study does not say otherwise."""
+"""Default number of time points of a typical scan."""
 
 LONGEST_SCAN: Final = 1 << 14
-"""Time points of the longest scan that any study takes."""
+"""Largest number of time points of a scan in any study."""
 
-# How many times as long as a typical scan one may be.
+# Largest length of a scan, in multiples of a typical one.
 _ROOM: Final = 4
 
 
 def check_scan_length(scan_length: int) -> int:
-    """Return the length of a typical scan, between 1 and `LONGEST_SCAN`; refuse any other."""
+    """Return the length of a typical scan; raise an error unless it is between 1 and `LONGEST_SCAN`."""
     length = validate.count("scan_length", scan_length)
     if length > LONGEST_SCAN:
         raise InputError(f"scan_length must be at most {LONGEST_SCAN:,} time points, got {length:,}")
@@ -38,19 +38,19 @@ def check_scan_length(scan_length: int) -> int:
 
 
 def longest_scan(scan_length: int) -> int:
-    """Return how many time points of a scan take part: the first 4 times those of a typical scan."""
+    """Return the number of time points used of a scan: at most 4 times those of a typical scan."""
     return min(_ROOM * check_scan_length(scan_length), LONGEST_SCAN)
 
 
 class CutScans(Sequence[Scan]):
-    """Scans of which only the first time points take part.
+    """Scans truncated to their first time points.
 
     Parameters
     ----------
     scans : sequence of arrays (time, features)
-        Read one at a time.
+        Scans, read one at a time.
     longest : int
-        How many time points take part.
+        Number of time points to use.
     """
 
     def __init__(self, scans: Sequence[Scan], longest: int) -> None:
@@ -60,7 +60,7 @@ class CutScans(Sequence[Scan]):
         return len(self._scans)
 
     def __iter__(self) -> Iterator[Scan]:
-        # Unlike a generator, it goes on after a scan that cannot be read.
+        # Unlike a generator, a map continues after a scan that cannot be read.
         return map(self.__getitem__, range(len(self)))
 
     @overload
@@ -76,15 +76,15 @@ class CutScans(Sequence[Scan]):
 
 
 def reserve(n_scans: int, longest: int, width: int) -> NDArray[np.float32]:
-    """Return memory for scans of the greatest length, (n_scans * longest, width), every page of it in use."""
+    """Return allocated memory, (n_scans * longest, width), with every page written."""
     try:
         memory = np.empty((n_scans * longest, width), dtype=np.float32)
-        # The system hands out addresses freely, and memory only when it is written to.
+        # The system assigns physical memory only when a page is written.
         memory.fill(0)
     except MemoryError:
         size = n_scans * longest * width * 4 / 1e9
         raise InputError(
-            f"{n_scans} scans of up to {longest} time points need {size:.1f} GB of memory, more than there "
-            "is: a study with a smaller scan_length needs less"
+            f"{n_scans} scans of up to {longest} time points need {size:.1f} GB of memory, which is not "
+            "available; use a smaller scan_length"
         ) from None
     return memory

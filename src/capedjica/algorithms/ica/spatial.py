@@ -1,17 +1,17 @@
-r"""Spatial group ICA from one private mean: the subspace of all subjects, then rotation of published maps.
+r"""Spatial group ICA from one private mean: the common subspace, then rotation of the published maps.
 
-Group ICA as GIFT, MELODIC and CanICA have it looks for maps that are independent over *space*. All it needs
-of people is the R-dimensional subspace that they have in common; which maps within it are the most
-independent is then decided by the published subspace alone. So the whole budget goes into one release:
+Group ICA as in GIFT, MELODIC and CanICA searches for maps that are independent over *space*. It requires only
+the R-dimensional subspace that the subjects have in common; the most independent maps within it are then
+determined by the published subspace alone. The whole budget is therefore spent on one release:
 
-1. *Subspace.* The mean of the projectors on every subject's own R leading directions
+1. *Subspace.* The mean of the projectors onto every subject's own R leading directions
    (:class:`capedjica.algorithms.ica.subject_level.ProjectorSite`), whose noise is known.
-2. *Denoising*, free (:func:`smooth_subspace`): maps are smooth, and the noise is not.
-3. *Rotation*, free (:func:`independent_rotation`): FastICA of the maps over features.
+2. *Denoising*, without cost (:func:`smooth_subspace`): maps are smooth, and the noise is not.
+3. *Rotation*, without cost (:func:`independent_rotation`): FastICA of the maps over features.
 
-Unlike joint ICA (:mod:`capedjica.algorithms.ica.subject_level`) it asks nothing of time courses, and so says
-nothing of them: maps that overlap while their time courses are independent are told apart by joint ICA only.
-How it compares with CanICA is measured by ``python -m benchmarks.utility spatial``.
+Unlike joint ICA (:mod:`capedjica.algorithms.ica.subject_level`), it does not use or describe time courses:
+only joint ICA can separate overlapping maps whose time courses are independent. ``python -m
+benchmarks.utility spatial`` compares it with CanICA.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from capedjica.tools.arrays import FloatArray, Scan
 STARTS: Final = 4
 MAX_ITERATIONS: Final = 300
 TOLERANCE: Final = 1e-6
-# Of the numbers of a basis, those to each side over which the power of maps is averaged.
+# Fraction of the coefficients of a basis, on each side, over which the power of maps is averaged.
 NEIGHBOURS: Final = 1 / 8
 # E[log cosh] of a standard normal variable.
 GAUSSIAN: Final = 0.374567
@@ -51,23 +51,24 @@ GAUSSIAN: Final = 0.374567
 
 @dataclass(frozen=True, eq=False)
 class SpatialMethod:
-    """The method with its parameters, all of them public.
+    """The method with its public parameters.
 
     Parameters
     ----------
     n_features, n_components : int
         D and R.
     scan_length : int
-        Time points of a typical scan, as planned.
+        Planned number of time points of a typical scan.
     noise : float
-        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
-        budget went into one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without noise.
+        Standard deviation of the noise on each coordinate of a mean of vectors of norm at most 1, if the
+        whole budget were spent on one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without
+        noise.
     basis : array (K, D), optional
         A public basis with orthonormal rows, the smoothest first
-        (:func:`capedjica.algorithms.ica.basis.low_pass_within`); afterwards K numbers stand for the features.
+        (:func:`capedjica.algorithms.ica.basis.low_pass_within`), which represents the features by K numbers.
     auto : bool
-        Whether R is the most components there may be, of which the estimate has as many as the noise lets
-        through (:mod:`capedjica.algorithms.ica.maps.component_number`).
+        Whether R is the maximum number of components, and the estimate has as many as are recoverable
+        (:mod:`capedjica.algorithms.ica.maps.component_number`).
     """
 
     n_features: int
@@ -80,27 +81,29 @@ class SpatialMethod:
     def __post_init__(self) -> None:
         check_scan_length(self.scan_length)
         if self.n_kept < self.n_components:
-            what = "there are" if self.basis is None else "the basis keeps"
-            raise InputError(f"{what} {self.n_kept} numbers, fewer than the {self.n_components} components")
+            what = "number of features" if self.basis is None else "size of the basis"
+            raise InputError(
+                f"n_components must be at most {self.n_kept}, the {what}; got {self.n_components}"
+            )
 
     @property
     def n_kept(self) -> int:
-        """K, the numbers that stand for the features."""
+        """Number K of coefficients that represent the features."""
         return self.n_features if self.basis is None else len(self.basis)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question."""
+        """Return the only query."""
         return (Stage(Query("subspace", svec_size(self.n_kept), math.sqrt(self.n_components), PSD_SPREAD)),)
 
     def site(self, subjects: Sequence[Scan]) -> ProjectorSite:
-        """Return what a site computes."""
+        """Return the statistics of a site."""
         longest = longest_scan(self.scan_length)
         return ProjectorSite(
             subjects, self.n_components, self.basis, longest, exact=self.noise == 0, unshared=self.auto
         )
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
-        """Ask for the subspace and rotate its maps; ``progress(unmixing, 1)`` is called at the end."""
+        """Request the subspace and rotate its maps; ``progress(unmixing, 1)`` is called at the end."""
         means.mean(0)
         number = component_number(means.released[-1], self.n_components, self.auto)
         return replace(self, n_components=number.kept)._rotated(means.released[-1], number, progress)
@@ -119,14 +122,14 @@ class SpatialMethod:
         return Networks(unmixing, lambda: self.draws(found, released), number=told, predict=predict)
 
     def draws(self, found: FloatArray, released: ReleasedMean) -> Iterator[FloatArray]:
-        """Return (D, R) maps as they might have come out with other noise, in the order of those found.
+        """Yield (D, R) maps that might have resulted with different noise, in the order of ``found``.
 
-        The noise is drawn once more, on top of what was published (which has its own, so that the draws
-        differ somewhat more than runs would), and the maps are rotated anew.
+        The noise is drawn again and added to the published value (which has its own noise, so the draws vary
+        somewhat more than runs would), and the maps are rotated again.
         """
 
         def draw(number: int) -> FloatArray:
-            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
             maps = self._span(redrawn(released, rng), released.noise)
             return in_order(maps @ independent_rotation(maps).T, found)
 
@@ -141,17 +144,18 @@ class SpatialMethod:
 
 
 def smooth_subspace(mean: FloatArray, n_components: int, noise: float) -> FloatArray:
-    r"""Return the most likely (K, R) subspace of maps that are as smooth as the mean projector says.
+    r"""Return the most likely (K, R) subspace of maps that are as smooth as the mean projector indicates.
 
-    Published is :math:`N = V V' + \sigma G` with G symmetric and normal. If the numbers of the maps in the
-    basis have variances :math:`p_k / R`, what is known of V is proportional to
+    The published value is :math:`N = V V' + \sigma G` with G symmetric and normal. If the coefficients of the
+    maps in the basis have variances :math:`p_k / R`, the posterior of V is proportional to
 
     .. math:: \exp\Bigl( \frac{\operatorname{tr} V' N V}{\sigma^2} - \frac R2 \sum_k \frac{|v_k|^2}{p_k}
               \Bigr) ,
 
-    largest at the R leading eigenvectors of :math:`N - \frac12 R \sigma^2 \operatorname{diag}(1 / p)`. The
-    diagonal of N has mean p, but with as much noise as all else; as the numbers of the basis go from the
-    smoothest to the finest, p is smooth too, and averaged over neighbours.
+    with its maximum at the R leading eigenvectors of
+    :math:`N - \frac12 R \sigma^2 \operatorname{diag}(1 / p)`. The diagonal of N has mean p, but with as much
+    noise as the rest. The coefficients of the basis are ordered from the smoothest to the finest, so p is
+    smooth too, and is averaged over neighbours.
 
     Parameters
     ----------
@@ -160,7 +164,7 @@ def smooth_subspace(mean: FloatArray, n_components: int, noise: float) -> FloatA
     n_components : int
         R.
     noise : float
-        :math:`\sigma`; without noise nothing is changed.
+        :math:`\sigma`; with 0 nothing is changed.
     """
     if noise == 0:
         return leading_subspace(mean, n_components)
@@ -174,15 +178,14 @@ def smooth_subspace(mean: FloatArray, n_components: int, noise: float) -> FloatA
 def independent_rotation(maps: FloatArray) -> FloatArray:
     r"""Return the orthogonal (R, R) matrix W of the most independent maps B = A W', best of several starts.
 
-    It is symmetric FastICA (Hyvärinen 1999) with :math:`G = \log\cosh`, over features; the best is that of
+    This is symmetric FastICA (Hyvärinen 1999) with :math:`G = \log\cosh`, over features; the best start has
     the largest :math:`\sum_r (E[G(b_r)] - E[G(\nu)])^2`, :math:`\nu` standard normal. Maps are not centred:
-    the mean of a map over the brain is part of it, and a subspace with a constant map is no special case.
+    the mean of a map over the brain is part of it, and a subspace with a constant map is not a special case.
 
     Parameters
     ----------
     maps : array (D, R)
-        A, with orthonormal columns. The starts are the same for all maps, so the result is a function of
-        them.
+        A, with orthonormal columns. The starts are the same for all maps, so the result is deterministic.
     """
     rng = np.random.default_rng(0)
     size = maps.shape[1]
@@ -192,7 +195,7 @@ def independent_rotation(maps: FloatArray) -> FloatArray:
 
 
 def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:
-    """Return the contrast that is reached from one start, and where."""
+    """Return the contrast reached from one start, and its location."""
     for _ in range(MAX_ITERATIONS):
         score = np.tanh(maps @ W.T)
         slopes = np.mean(1 - score**2, axis=0)
@@ -206,7 +209,7 @@ def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:
 
 
 def in_order(maps: FloatArray, found: FloatArray) -> FloatArray:
-    """Return maps (D, R) in the order of those found that they are most like."""
+    """Return maps (D, R) in the order of the most similar ones among ``found``."""
     likeness = np.abs(found.T @ maps)
     ordered: FloatArray = maps[:, linear_sum_assignment(likeness, maximize=True)[1]]
     return ordered

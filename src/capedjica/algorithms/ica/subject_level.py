@@ -1,24 +1,25 @@
-r"""Joint ICA with far less noise: subspace, whitening and rotation, each a mean of one vector per subject.
+r"""Subject-level joint ICA with little noise: subspace, whitening and rotation, from one vector per subject.
 
-The model is the paper's, x = A s. What differs is what is asked of a subject: what a person can move little.
+The model is the paper's, x = A s. The difference is in the queries: each statistic is one on which a single
+subject has little influence.
 
-1. *Subspace.* The projector on the subject's own R leading directions: every component counts the same,
+1. *Subspace.* The projector onto the subject's own R leading directions: every component counts the same,
    however strong it is, and the norm is sqrt(R) by construction, so nothing is clipped. The R leading
    eigenvectors of the mean span the common subspace.
 2. *Whitening, twice.* The logarithm of the subject's covariance in that subspace, without its trace: first
-   as it is, then after whitening by what the first mean says. The second is short, because all that subjects
-   have in common is gone, so it can be clipped closely and has little noise.
-3. *Rotation.* W stays orthogonal. The start is free (:mod:`capedjica.algorithms.ica.varimax_start`). The
-   statistic is the skew part of E[psi(z) z'] for z = W x, R(R-1)/2 numbers, where psi divides a source by its
-   own local variance (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are
-   independent, and says more about the angle still to be turned, for its length, than that of tanh. Each
-   iteration turns by the mean over a curvature, and by less and less in the second half, which averages the
-   noise.
+   directly, then after whitening by the first mean. The second has a small norm, because everything common to
+   all subjects has been removed, so it can be clipped tightly and has little noise.
+3. *Rotation.* W remains orthogonal. The initial value has no privacy cost
+   (:mod:`capedjica.algorithms.ica.varimax_start`). The statistic is the skew part of E[psi(z) z'] for
+   z = W x, R(R-1)/2 numbers, where psi divides a source by its own local variance
+   (:func:`capedjica.algorithms.kernels.skew_statistics`): it vanishes where sources are independent, and, for
+   its norm, is more informative about the remaining angle than the statistic with tanh. Each iteration
+   rotates by the mean over a curvature, with decreasing steps in the second half, which averages the noise.
 
-Clips, shares, the number of iterations and the curvature are fixed by public quantities: R, the length of a
-scan, the features and the noise that the budget implies. They were chosen by looking at scores on synthetic
-data of the paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/research-notes.md),
-never on the data at hand.
+Clips, shares, the number of iterations and the curvature depend only on public quantities: R, the length of a
+scan, the features and the noise implied by the budget. They were chosen by scores on synthetic data of the
+paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/research-notes.md), never on the
+data at hand.
 """
 
 from __future__ import annotations
@@ -60,112 +61,113 @@ SUBSPACE: Final = 0
 COARSE: Final = 1
 FINE: Final = 2
 ROTATION: Final = 3
-# Of what the subspace leaves: both whitenings and the rotations.
+# Shares of both whitenings and the rotations, of what the subspace leaves.
 OTHER_SHARES: Final = (0.18, 0.18, 0.64)
 FEWEST_ROTATIONS: Final = 4
 MOST_ROTATIONS: Final = 24
-# The noise of one rotation from which on the fewest are made, and ever shorter ones.
+# Noise of one rotation above which the number of rotations is minimal, and their steps shrink further.
 LOUD: Final = 0.01
-# Without noise iterations are free, and end by themselves.
+# Without noise, iterations have no cost and stop at convergence.
 QUIET_ROTATIONS: Final = 200
-# Without noise there is no more to be gained once the largest angle is below this.
+# Without noise, iterations stop when the largest angle is below this.
 SMALLEST_ANGLE: Final = 1e-3
-# How the mean of the rotation statistic responds to an angle: 0.11 on ABIDE, 0.35 on synthetic data.
+# Response of the mean of the rotation statistic to an angle: 0.11 on ABIDE, 0.35 on synthetic data.
 RESPONSE: Final = 0.2
-# Results as they might have come out, to tell how stable they are.
+# Number of redrawn results, used to predict stability.
 DRAWS: Final = 20
-# Eigenvalues of a subject's covariance (their mean is 1) count as at least this much.
+# Lower limit for the eigenvalues of a subject's covariance (their mean is 1).
 FLOOR: Final = 1e-3
-# Without noise a floor protects against rounding only, and clips may be as wide as it allows: mixing matrices
-# of condition numbers up to 1,000 have eigenvalues down to 1e-6 of the largest.
+# Without noise, the floor only protects against rounding, and clips may be as wide as it allows: mixing
+# matrices with condition numbers up to 1,000 have eigenvalues down to 1e-6 of the largest.
 QUIET_FLOOR: Final = 1e-9
-# Without noise the second whitening is repeated until it finds no more than this.
+# Without noise, the second whitening is repeated until its result is below this.
 QUIET_WHITENINGS: Final = 20
 WHITE: Final = 1e-3
-# The correlation of a map with itself below which clipping has changed it (docs/research-notes.md), and the
-# part of the clip's square above which it does not tell by how much.
+# Correlation of a map with itself below which clipping has changed it (docs/research-notes.md), and the
+# fraction of the squared clip above which the size of the change is unknown.
 UNCHANGED: Final = 0.98
 # Standard normal quantile of 99%.
 CERTAIN: Final = 2.33
 MOST_CLIPPED: Final = 0.998
-# Subspace iteration: columns beyond R, and steps.
+# Subspace iteration: columns in addition to R, and steps.
 OVERSAMPLED: Final = 12
 POWER_STEPS: Final = 2
-# Exponents of two between which the squares of numbers are numbers in single precision.
+# Exponents of two between which squares do not overflow or underflow in single precision.
 _ORDINARY: Final = 40
-# Of the least numbers of double precision: 2 to the power of its negative is still one.
+# Exponent near the smallest numbers of double precision: 2 to the power of its negative is still finite.
 _SMALLEST: Final = -1000
-# Directions with less than this part of the largest power are rounding errors, of a Gram matrix in single and
-# in double precision.
+# Directions with less than this fraction of the largest power are rounding errors of a Gram matrix in single
+# and in double precision.
 _RANK_TOLERANCE: Final = {np.dtype(np.float32): 1e-7, np.dtype(np.float64): 1e-12}
-# Directions with less than this part are not found to three digits in single precision.
+# Directions with less than this fraction are not accurate to three digits in single precision.
 _WEAK: Final = 1e-3
 
 
 def coarse_clip(n_components: int) -> float:
-    """Clip of the log-covariance: 4.5 at R = 20, a little above its typical norm."""
+    """Return the clip of the log-covariance: 4.5 at R = 20, slightly above its typical norm."""
     return math.sqrt(n_components)
 
 
 def fine_clip(n_components: int, scan_length: int) -> float:
-    """Clip of the log-covariance after whitening: 1.9 at R = 20 and 250 time points, its typical norm."""
+    """Return the clip of the log-covariance after whitening: 1.9 at R = 20, T = 250, its typical norm."""
     return math.sqrt(2.1 * n_components * (n_components + 1) / scan_length)
 
 
 def rotation_clip(n_components: int, scan_length: int) -> float:
-    """Clip of the skew part of E[psi(z) z']: 0.55 at R = 20 and 250 time points, 0.7 of its typical norm."""
+    """Return the clip of the skew part of E[psi(z) z']: 0.55 at R = 20, T = 250, 0.7 of its typical norm."""
     return math.sqrt(0.2 * n_components * (n_components - 1) / scan_length)
 
 
 def subspace_share(n_components: int, n_kept: int, noise: float) -> float:
-    r"""Return the part of the budget for the subspace: a third, and more where noise would swallow it.
+    r"""Return the share of the budget for the subspace: a third, and more if noise would dominate it.
 
-    The noise on the mean projector has a largest eigenvalue of about :math:`\nu = \sigma \sqrt{R K} / 2`,
-    with :math:`\sigma` that of a release with the whole budget, over the root of the share; the eigenvalues
-    of the directions that matter are at most 1.
+    The largest eigenvalue of the noise on the mean projector is about :math:`\nu = \sigma \sqrt{R K} / 2`,
+    with :math:`\sigma` the noise of a release with the whole budget, divided by the root of the share. The
+    eigenvalues of the relevant directions are at most 1.
     """
     return min(max(2.8 * n_components * n_kept / 4 * noise**2, 0.33), 0.65)
 
 
 def suitable_rotations(noise: float) -> int:
-    """Return how many iterations suit the noise of one rotation with the whole budget for rotations."""
+    """Return the number of iterations for the noise of one rotation with the whole rotation budget."""
     if noise == 0:
         return QUIET_ROTATIONS
     return max(FEWEST_ROTATIONS, round(min(FEWEST_ROTATIONS * LOUD / noise, MOST_ROTATIONS)))
 
 
 def curvature(n_rotations: int, noise: float) -> float:
-    r"""Return by what the mean is divided for a full turn: few noisy turns are short, many quiet ones long.
+    r"""Return the divisor of the mean for a full step: few noisy steps are short, many precise ones long.
 
-    Where even the fewest iterations are noisy, what is known of an angle is between the start, as if measured
-    with a variance :math:`p`, and means of variance :math:`\nu^2` that respond to it by :math:`h`. The best
-    estimate turns by :math:`p h / (p h^2 + \nu^2)` of the mean, which falls with :math:`\nu^2`, so that
-    noise does not spoil the start.
+    If even the smallest number of iterations is noisy, the information on an angle comes from the start, as
+    if measured with variance :math:`p`, and from means of variance :math:`\nu^2` that respond to it by
+    :math:`h`. The best estimate rotates by :math:`p h / (p h^2 + \nu^2)` of the mean, which decreases with
+    :math:`\nu^2`, so that noise does not degrade the start.
     """
     return 0.1 + max(1.6 / n_rotations, 0.4 * (noise / LOUD) ** 2)
 
 
 @dataclass(frozen=True, eq=False)
 class SubjectMethod:
-    """The method with its parameters, all of them public.
+    """The method with its public parameters.
 
     Parameters
     ----------
     n_features, n_components : int
         D and R.
     scan_length : int
-        Time points of a typical scan, as planned.
+        Planned number of time points of a typical scan.
     noise : float
-        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
-        budget went into one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without noise.
+        Standard deviation of the noise on each coordinate of a mean of vectors of norm at most 1, if the
+        whole budget were spent on one release (:func:`capedjica.mechanisms.terms.mean_noise`); 0 without
+        noise.
     max_rotations : int, optional
-        J, the number of iterations; by default what suits the noise.
+        Number of iterations J; by default chosen for the noise level.
     basis : array (K, D), optional
-        A public basis with orthonormal rows; afterwards K numbers stand for the features.
+        A public basis with orthonormal rows, which represents the features by K numbers.
     auto : bool
-        Whether R is the most components there may be, of which the estimate has as many as the noise lets
-        through (:mod:`capedjica.algorithms.ica.maps.component_number`). What is asked, its noise and its
-        cost are those of R: of fewer components the vectors are filled up with zeros.
+        Whether R is the maximum number of components, and the estimate has as many as are recoverable
+        (:mod:`capedjica.algorithms.ica.maps.component_number`). Queries, noise and cost are those for R
+        components: with fewer components the vectors are padded with zeros.
     """
 
     n_features: int
@@ -181,22 +183,22 @@ class SubjectMethod:
         check_scan_length(self.scan_length)
         if self.n_kept < self.n_components:
             raise InputError(
-                f"the basis keeps {self.n_kept} numbers, fewer than the {self.n_components} components"
+                f"n_components must be at most {self.n_kept}, the size of the basis; got {self.n_components}"
             )
 
     @property
     def n_kept(self) -> int:
-        """K, the numbers that stand for the features."""
+        """Number K of coefficients that represent the features."""
         return self.n_features if self.basis is None else len(self.basis)
 
     @property
     def _maximum(self) -> int:
-        """The number of components on which depends what is asked."""
+        """Number of components on which the queries depend."""
         return self._asked_for or self.n_components
 
     @cached_property
     def shares(self) -> tuple[float, ...]:
-        """Parts of the budget (of mu^2) of the four stages."""
+        """Shares of the budget (of mu^2) of the four stages."""
         first = subspace_share(self._maximum, self.n_kept, self.noise)
         return first, *((1 - first) * share for share in OTHER_SHARES)
 
@@ -209,12 +211,12 @@ class SubjectMethod:
 
     @property
     def floor(self) -> float:
-        """The least that eigenvalues of a covariance count as, relative to their mean."""
+        """Lower limit for the eigenvalues of a covariance, relative to their mean."""
         return FLOOR if self.noise > 0 else QUIET_FLOOR
 
     @cached_property
     def n_rotations(self) -> int:
-        """J."""
+        """Number of rotations J."""
         return self.max_rotations or suitable_rotations(self._noise_of(ROTATION))
 
     @property
@@ -226,11 +228,11 @@ class SubjectMethod:
         return curvature(self.n_rotations, self._noise_of(ROTATION))
 
     def _noise_of(self, stage: int) -> float:
-        """Return the noise on each number of a stage's mean, if it were one release."""
+        """Return the noise on each coordinate of a stage's mean, if it were one release."""
         return self.noise * self.clips[stage] / math.sqrt(self.shares[stage])
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return everything the method asks."""
+        """Return all queries of the method."""
         r, clips = self.n_components, self.clips
         queries = (
             Query("subspace", svec_size(self.n_kept), clips[SUBSPACE], PSD_SPREAD),
@@ -242,7 +244,7 @@ class SubjectMethod:
         return tuple(Stage(*stage) for stage in zip(queries, counts, self.shares, strict=True))
 
     def site(self, subjects: Sequence[Scan]) -> SubjectSite:
-        """Return what a site computes."""
+        """Return the statistics of a site."""
         longest = longest_scan(self.scan_length)
         exact = self.noise == 0
         return SubjectSite(subjects, self.n_components, self.basis, longest, exact, fewer=self.auto)
@@ -277,14 +279,14 @@ class SubjectMethod:
         )
 
     def draws(self, released: Sequence[ReleasedMean]) -> Iterator[FloatArray]:
-        r"""Return (D, R) mixing matrices as they might have come out with other noise.
+        r"""Yield (D, R) mixing matrices that might have resulted with different noise.
 
-        The noise of each release is drawn once more, on top of what was published (which has its own, so that
-        the draws differ somewhat more than runs would): on the mean projector; on the second whitening, which
-        is measured after the first and so makes up for its noise; and on the rotations. These begin where
-        varimax would begin with the maps so drawn. What is wrong with W, by its start or by the noise of an
-        iteration, is brought back by every later one to :math:`1 - a h / k` of it, with a the step, k the
-        curvature and h how the mean responds to an angle (`RESPONSE`).
+        The noise of each release is drawn again and added to the published value (which has its own noise, so
+        the draws vary somewhat more than runs would): on the mean projector; on the second whitening, which
+        is measured after the first and thus compensates for its noise; and on the rotations. These start
+        where varimax would start with the drawn maps. An error in W, from its start or from the noise of an
+        iteration, is reduced by every later iteration to :math:`1 - a h / k` of it, where a is the step, k
+        the curvature and h the response of the mean to an angle (`RESPONSE`).
         """
         replay = Replay(released)
         V, before, sphering = self._whitening(replay)
@@ -298,7 +300,7 @@ class SubjectMethod:
         kept, spread = angle_errors(noise, turns)
 
         def draw(number: int) -> FloatArray:
-            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
             subspace, fine = (redrawn(release, rng) for release in (released[SUBSPACE], last))
             other = leading_subspace(subspace, self.n_components)
             further = whitened_further(before, unsvec(fine), self.floor)
@@ -311,14 +313,14 @@ class SubjectMethod:
         return InParallel(draw, range(DRAWS))
 
     def _recovered(self, released: Sequence[ReleasedMean], W: FloatArray) -> NDArray[np.bool_] | None:
-        """Tell for each row of W whether clipping has left its map as it is; None where nothing was lost."""
+        """Return for each row of W whether clipping has left its map unchanged; None if nothing was lost."""
         if self.noise == 0:
             return None
         _, before, _ = self._whitening(Replay(released))
         return whitened_enough(before, released[FINE], self.clips[FINE], W)
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
-        """Return columns of K numbers as columns of D features."""
+        """Convert columns of K coefficients to columns of D features."""
         return inside if self.basis is None else self.basis.T @ inside
 
     def _whitening(self, means: Means) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -340,12 +342,12 @@ class SubjectMethod:
         return whitened_further(np.eye(self.n_components), factor * coarse, self.floor)
 
     def _rotations(self, means: Means, W: FloatArray) -> Iterator[FloatArray]:
-        """Yield W after each rotation; without noise, end when it has come to rest."""
+        """Yield W after each rotation; without noise, stop at convergence."""
         stiffness, last = self._stiffness, np.zeros(1)
         for iteration in range(1, self.n_rotations + 1):
             mean = means.mean(ROTATION, pack(W=W))
             if self.noise == 0:
-                # A mean that turns round was overshot; with noise in it that cannot be told.
+                # A mean that reverses indicates overshooting; with noise this cannot be determined.
                 stiffness *= 2 if np.sum(mean * last) < 0 else 1
                 last = mean
             angles = step_length(iteration, self.n_rotations) / stiffness * mean
@@ -356,14 +358,14 @@ class SubjectMethod:
 
 
 class Narrowed:
-    """Means of which the first is made, and the others are those of fewer components than asked for.
+    """Means of which the first is released, and the others use fewer components than the maximum.
 
     Parameters
     ----------
     means : Means
-        With the mean projector as the only one made so far.
+        Source of means, of which only the mean projector has been released so far.
     n_components : int
-        How many; what is beyond them in a mean is noise alone.
+        Number of components used; the remaining numbers of a mean are only noise.
     """
 
     def __init__(self, means: Means, n_components: int) -> None:
@@ -373,7 +375,7 @@ class Narrowed:
 
     @property
     def released(self) -> Sequence[ReleasedMean]:
-        """The means that were made so far."""
+        """The means released so far."""
         return [replace(one, value=one.value[: self._sizes.get(one.stage)]) for one in self._means.released]
 
     def mean(self, stage: int, state: bytes = b"") -> FloatArray:
@@ -384,14 +386,14 @@ class Narrowed:
 
 
 def step_length(iteration: int, n_rotations: int) -> float:
-    """Return 1 in the first half of the iterations, then fall to zero in equal steps."""
+    """Return 1 in the first half of the iterations, then decrease linearly to zero."""
     return min(1.0, 2 * (n_rotations - iteration + 1) / n_rotations)
 
 
 def angle_errors(noise: Sequence[float], turns: Sequence[float]) -> tuple[float, float]:
-    """Return what the rotations leave of the angles of a wrong start, and the spread their noise adds.
+    """Return the fraction of initial angle errors that the rotations leave, and the spread due to noise.
 
-    ``turns`` are the angles for each unit of a mean.
+    ``turns`` are the angles per unit of a mean.
     """
     kept, variance = 1.0, 0.0
     for one, turn in zip(noise, turns, strict=True):
@@ -401,7 +403,7 @@ def angle_errors(noise: Sequence[float], turns: Sequence[float]) -> tuple[float,
 
 
 def alike(matrix: FloatArray, W: FloatArray) -> FloatArray:
-    """Return the rotation nearest to a matrix, its rows in the order and with the signs of those of W."""
+    """Return the rotation nearest to a matrix, with rows in the order and with the signs of those of W."""
     rows = nearest_rotation(matrix)
     likeness = W @ rows.T
     order = linear_sum_assignment(np.abs(likeness), maximize=True)[1]
@@ -411,19 +413,19 @@ def alike(matrix: FloatArray, W: FloatArray) -> FloatArray:
 
 
 def angles_between(W: FloatArray, other: FloatArray) -> FloatArray:
-    """Return the angles by which :func:`rotate` brings W to the other, up to small ones of third order."""
+    """Return the angles by which :func:`rotate` maps W to ``other``, up to third order in small angles."""
     turn = other @ W.T
     return ((turn.T - turn) / 2)[np.triu_indices(len(W), 1)]
 
 
 def redrawn(released: ReleasedMean, rng: np.random.Generator) -> FloatArray:
-    """Return a mean with its noise drawn once more."""
+    """Return a mean with noise drawn again."""
     again: FloatArray = released.value + released.noise * rng.standard_normal(released.value.shape)
     return again
 
 
 def rotate(W: FloatArray, angles: FloatArray) -> FloatArray:
-    """Turn W back by the angles, the entries i < j of a skew-symmetric matrix."""
+    """Rotate W back by the angles, the entries i < j of a skew-symmetric matrix."""
     size = len(W)
     turn = np.zeros((size, size))
     turn[np.triu_indices(size, 1)] = -angles
@@ -432,16 +434,16 @@ def rotate(W: FloatArray, angles: FloatArray) -> FloatArray:
 
 
 def shrinkage(matrix: FloatArray, noise: float) -> float:
-    """Return by how much to shrink a released matrix, as far as it is noise (James and Stein 1961)."""
+    """Return the shrinkage factor of a released matrix with known noise (James and Stein 1961)."""
     energy = float(np.sum(matrix**2))
     return max(0.1, 1 - svec_size(len(matrix)) * noise**2 / energy) if energy > 0 else 1.0
 
 
 def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: float = FLOOR) -> FloatArray:
-    r"""Return what whitens :math:`S^{-1} \exp(L) S^{-1}`, where L was measured after the sphering S."""
+    r"""Return the matrix that whitens :math:`S^{-1} \exp(L) S^{-1}`, with L measured after the sphering S."""
     back = np.linalg.inv(sphering)
     values, vectors = np.linalg.eigh(log_covariance)
-    # No subject says more; noise may, and two such factors would leave no number that can be inverted.
+    # No subject exceeds these limits; noise may, and two such factors would give a singular matrix.
     root = back @ (vectors * np.exp(np.clip(values, math.log(floor), -math.log(floor)) / 2))
     left, singular, _ = np.linalg.svd(root)
     further: FloatArray = (left / singular) @ left.T
@@ -451,14 +453,14 @@ def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: fl
 def whitened_enough(
     sphering: FloatArray, released: ReleasedMean, clip: float, W: FloatArray
 ) -> NDArray[np.bool_]:
-    r"""Tell for each row of W whether its map would be the same if nothing had been clipped.
+    r"""Return for each row of W whether its map would be the same without clipping.
 
-    Subjects' log-covariances after the sphering are what they have in common, C, and what is their own, of a
-    norm of about k, the clip (:func:`fine_clip`). Clipped, their mean is about
-    :math:`m = C k / \sqrt{\|C\|^2 + k^2}`, so what was lost by clipping is told from what was published:
-    :math:`C = m / \sqrt{1 - \|m\|^2 / k^2}`. It is next to nothing where the first whitening went far
-    enough. Where the power of some components is so much below that of others that neither clip nor floor
-    lets it through, the rotation works on data that are not white, and no orthogonal W unmixes them.
+    The log-covariances of subjects after the sphering are the sum of a common part C and an individual part
+    of norm about k, the clip (:func:`fine_clip`). After clipping, their mean is about :math:`m = C k /
+    \sqrt{\|C\|^2 + k^2}`, so the loss by clipping can be computed from what was published: :math:`C = m /
+    \sqrt{1 - \|m\|^2 / k^2}`. It is almost zero if the first whitening was sufficient. If the power of some
+    components is so far below that of others that clip and floor suppress it, the rotation is applied to data
+    that are not white, and no orthogonal W unmixes them.
 
     Parameters
     ----------
@@ -486,7 +488,7 @@ def whitened_enough(
 
 
 class ProjectorSite:
-    """What a site computes of the subspace, from subjects that are read one at a time.
+    """Statistics of a site for the subspace, from subjects that are read one at a time.
 
     Parameters
     ----------
@@ -495,15 +497,15 @@ class ProjectorSite:
     n_components : int
         R.
     basis : array (K, features), optional
-        A public basis; afterwards K numbers stand for the features.
+        A public basis, which represents the features by K numbers.
     longest : int
-        How many time points of a scan take part.
+        Largest number of time points used of a scan.
     exact : bool
-        Whether weak directions count to the limits of double precision, as they do without noise.
+        Whether weak directions are computed to the limits of double precision, as they are without noise.
     unshared : bool
-        Whether directions must be the subject's own throughout, as they must where what people have in common
-        is counted: those found from a public start (:func:`leading_eigenvectors`) keep some of it where a
-        subject has fewer than R of any strength.
+        Whether directions must not depend on a public start, as is required when common directions are
+        counted: those found from a public start (:func:`leading_eigenvectors`) retain some of it if a subject
+        has fewer than R strong directions.
     """
 
     def __init__(
@@ -520,7 +522,7 @@ class ProjectorSite:
         self._exact, self._unshared = exact, unshared
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
-        """Return the subjects' projectors, whatever was published."""
+        """Return the subjects' projectors, which do not depend on published values."""
         return InParallel(self._projector, self._subjects)
 
     def _projector(self, subject: Scan) -> FloatArray:
@@ -531,15 +533,15 @@ class ProjectorSite:
 
 
 class SubjectSite(ProjectorSite):
-    """What a site computes for the method, from subjects that are read one at a time, twice in all.
+    """Statistics of a site for the method, from subjects that are read one at a time, twice in total.
 
     Parameters
     ----------
     subjects, n_components, basis, longest, exact
         See :class:`ProjectorSite`.
     fewer : bool
-        Whether a subspace of fewer directions may be published, as many as people have in common; vectors are
-        then filled up with zeros.
+        Whether a subspace of fewer directions may be published, as many as are common to the subjects;
+        vectors are then padded with zeros.
     """
 
     def __init__(
@@ -560,7 +562,7 @@ class SubjectSite(ProjectorSite):
         self._whitened: PackedSubjects | None = None
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[FloatArray]:
-        """Return the subjects' vectors for a stage; refuse public values that are not of the method."""
+        """Return the subjects' vectors for a stage; reject public values that do not belong to the method."""
         if stage == SUBSPACE:
             return super().__call__(stage, published, state)
         self._reduce(*self._read(published))
@@ -580,7 +582,7 @@ class SubjectSite(ProjectorSite):
         return V, read_arrays(published, V=V.shape, sphering=(r, r))["sphering"]
 
     def _reduce(self, V: FloatArray, sphering: FloatArray) -> None:
-        """Keep the subjects in the common subspace, read anew only when that changes."""
+        """Store the subjects in the common subspace; they are read again only when it changes."""
         if self._reduced is None or not np.array_equal(self._subspace, V):
             directions = (V if self._basis is None else self._basis @ V).astype(np.float32)
             self._reduced = PackedSubjects.computed(
@@ -592,7 +594,7 @@ class SubjectSite(ProjectorSite):
             self._sphering, self._whitened = sphering, None
 
     def _room(self, which: int, width: int) -> NDArray[np.float32]:
-        """Return the memory of the site for as many scans of a smaller width."""
+        """Return the site's memory as an array for the same number of scans of a smaller width."""
         memory = self._memory[which]
         return memory.reshape(-1)[: len(memory) * width].reshape(-1, width)
 
@@ -602,13 +604,13 @@ class SubjectSite(ProjectorSite):
             return svec(log_covariance(self._sphered_moments(number), floor))[np.newaxis]
 
     def _whiten(self) -> PackedSubjects:
-        """Whiten the subjects to unit power, once for every subspace and sphering that are published."""
+        """Whiten the subjects to unit power, once for every published subspace and sphering."""
         assert self._reduced is not None
         if self._whitened is None:
             packed = self._reduced
             white = self._room(1, packed.n_features)[: len(packed.samples)]
             sphering = self._sphering.astype(np.float32)
-            # One by one: in one large product the rounding of a subject might depend on those before it.
+            # One by one: in one large product the rounding of a subject might depend on previous ones.
             with np.errstate(all="ignore"):
                 for number, (first, last) in enumerate(pairwise(packed.offsets)):
                     power = np.trace(self._sphered_moments(number))
@@ -624,14 +626,14 @@ class SubjectSite(ProjectorSite):
 
 
 def filled_up(rows: FloatArray, size: int) -> FloatArray:
-    """Return rows with as many zeros as they lack."""
+    """Return rows padded with zeros to the given size."""
     return np.pad(rows, ((0, 0), (0, size - rows.shape[1])))
 
 
 def second_moments(packed: PackedSubjects) -> FloatArray:
     """Return the sums of x x' over the time points of every subject, (M, R, R)."""
     moments = np.empty((packed.n_subjects, packed.n_features, packed.n_features))
-    # As large as it may have to be, whoever comes: taking memory for one subject could fail for all.
+    # Always of the maximum size: allocating memory for one subject could fail for all.
     exact = np.empty((packed.longest, packed.n_features))
     with np.errstate(all="ignore"):
         for number in range(packed.n_subjects):
@@ -643,11 +645,11 @@ def second_moments(packed: PackedSubjects) -> FloatArray:
 
 
 def centred(subject: Scan) -> NDArray[np.float32]:
-    """Return a subject less its mean over time, divided by a power of two if single precision needs it.
+    """Return a subject minus its mean over time, divided by a power of two if single precision requires it.
 
-    NaN and infinity stay what they are. All that follows is the same for a subject in other units.
+    NaN and infinity are preserved. All further results are independent of the units of the subject.
     """
-    # A scan in single precision is read as it is: in double precision the work would double.
+    # A scan in single precision is used directly: double precision would double the work.
     exact = np.promote_types(subject.dtype, np.float32) == np.float32
     values: Scan = np.ascontiguousarray(subject, dtype=np.float32 if exact else np.float64)
     single = np.empty(values.shape, dtype=np.float32)
@@ -657,7 +659,7 @@ def centred(subject: Scan) -> NDArray[np.float32]:
 
 @compiled
 def _centre(subject: Scan, single: NDArray[np.float32]) -> None:
-    """Subtract means in the precision of the scan: in two passes, a third of the time NumPy takes."""
+    """Subtract means in the precision of the scan, in two passes, which takes a third of NumPy's time."""
     length, size = subject.shape
     means, largest = np.zeros(size), np.zeros(size)
     for t in range(length):
@@ -691,9 +693,9 @@ def unit_power(samples: FloatArray) -> FloatArray:
 def projector(
     features: NDArray[np.float32], n_components: int, exact: bool = False, unshared: bool = False
 ) -> FloatArray:
-    """Return the projector on the leading directions of a subject; zero where there are none to be found.
+    """Return the projector onto the leading directions of a subject; zero if there are none.
 
-    Those that are weak are sought again in double precision if ``exact``, and without a public start if
+    Weak directions are computed again in double precision if ``exact``, and without a public start if
     ``unshared``.
     """
     length, size = features.shape
@@ -705,7 +707,7 @@ def projector(
 
 
 def _leading_directions(features: Scan, n_components: int, exact: bool, unshared: bool) -> FloatArray:
-    """Return orthonormal columns, at most R; from whichever of both Gram matrices is the smaller."""
+    """Return orthonormal columns, at most R, from the smaller of the two Gram matrices."""
     length, size = features.shape
     wide = size > length
     scaled = features.astype(np.float64) if wide else features
@@ -716,18 +718,18 @@ def _leading_directions(features: Scan, n_components: int, exact: bool, unshared
     least = values[-1] * _RANK_TOLERANCE[gram.dtype]
     vectors = vectors[:, values > least] if values[-1] > 0 else vectors[:, :0]
     directions = scaled.T @ vectors if wide else vectors.astype(np.float64)
-    # The sensitivity needs exactly orthonormal columns.
+    # The sensitivity requires exactly orthonormal columns.
     return np.linalg.qr(directions)[0]
 
 
 def leading_eigenvectors(gram: Scan, n_components: int, nearly: bool = True) -> tuple[Scan, Scan]:
-    """Return the largest eigenvalues, ascending, and their vectors: of a large matrix, if allowed, nearly.
+    """Return the largest eigenvalues, ascending, and their eigenvectors, approximately if allowed.
 
-    Nearly means by two steps of subspace iteration from a fixed public matrix with `OVERSAMPLED` columns more
-    than asked for, and Rayleigh and Ritz's eigenvectors within (Halko, Martinsson and Tropp 2011, algorithms
-    4.4 and 5.3): at a signal-to-noise ratio of 1 and R = 20 of 144, 0.99997 of the exact projector, in
-    two fifths of the time. Vectors of eigenvalues that are nearly equal, as those of noise are, keep a part
-    of where they began, and so have it in common with those of other matrices.
+    For a large matrix the approximation uses two steps of subspace iteration from a fixed public matrix with
+    `OVERSAMPLED` more columns than requested, and Rayleigh-Ritz eigenvectors within it (Halko, Martinsson and
+    Tropp 2011, algorithms 4.4 and 5.3): at a signal-to-noise ratio of 1 and R = 20 of 144, 0.99997 of the
+    exact projector, in two fifths of the time. Vectors of nearly equal eigenvalues, such as those of noise,
+    retain a part of the starting matrix, and thus share it with those of other matrices.
     """
     width = n_components + OVERSAMPLED
     if not nearly or len(gram) <= 2 * width:
@@ -743,12 +745,12 @@ def leading_eigenvectors(gram: Scan, n_components: int, nearly: bool = True) -> 
 
 @cache
 def _public_start(size: int, width: int) -> FloatArray:
-    """Return numbers that everybody may know; they stand in no relation to anybody's data."""
+    """Return public random numbers, which are independent of all data."""
     return np.random.default_rng(0).standard_normal((size, width))
 
 
 def log_covariance(moments: FloatArray, floor: float = FLOOR) -> FloatArray:
-    """Return the logarithm of a subject's covariance without its trace, NaN where it cannot be had.
+    """Return the logarithm of a subject's covariance without its trace; NaN if it cannot be computed.
 
     The covariance is given as sums of x x', and scaled to a mean eigenvalue of 1; eigenvalues are floored.
     """

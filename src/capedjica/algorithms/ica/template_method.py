@@ -1,39 +1,41 @@
-r"""Networks of a template, as they are in the people of a study: one release, or none.
+r"""Networks of a template, adapted to the subjects of a study with at most one release.
 
-Nothing is searched for: the template says which networks there are, and dual regression
-(:mod:`capedjica.algorithms.ica.individual`) what they are in each person, at that person's site. What may be
-asked of all people together is how their maps differ from the template.
+The template determines the networks, and dual regression (:mod:`capedjica.algorithms.ica.individual`) gives
+their maps in each subject, at that subject's site. The only query to all subjects is how their maps differ
+from the template.
 
-**A person's vector.** Let t be the map of a network in the template and b that of the person, by dual
-regression on the template's maps, both as they are, except that t has unit length. The unit of b is that of
-the scan, so b is scaled to fit t by least squares:
+**Vector of a subject.** Let t be the map of a network in the template and b that of the subject, by dual
+regression on the template's maps, both unchanged except that t has unit norm. The unit of b is that of the
+scan, so b is scaled to fit t by least squares:
 
 .. math:: u = \frac{\langle b, t \rangle}{\lVert b \rVert^2}\, b, \qquad v = u - t .                     (1)
 
-u is the projection of t on the line of b: it does not depend on the unit or the sign of b, and lies on the
+u is the projection of t onto the line of b: it does not depend on the unit or the sign of b, and lies on the
 sphere that has 0 and t at its poles, so :math:`\lVert v \rVert = \sin\theta \le 1` for the angle
-:math:`\theta` between b and t, whatever b is; of a map unrelated to t nothing is left, u = 0. One vector
-holds v of all R networks, and has a norm of at most :math:`\sqrt R`.
+:math:`\theta` between b and t, for any b; for a map unrelated to t, u = 0. One vector contains v of all R
+networks, and has a norm of at most :math:`\sqrt R`.
 
-**What the mean says.** Let :math:`b = a (t + \delta + e)` with a difference :math:`\delta` that all people
-share and noise e. Then u is about :math:`c\,(t + \delta + e)` with :math:`c = \cos^2\theta`, and the mean of
-u is about :math:`c\,(t + \delta)`: in the right direction, while its length along t tells c. (It is one step
-of power iteration from t on the mean over people of the projectors on their maps.) So with m the released
-mean of v and :math:`q = 1 + \langle m, t \rangle` the map is
+**Interpretation of the mean.** Let :math:`b = a (t + \delta + e)` with a difference :math:`\delta` common to
+all subjects and noise e. Then u is about :math:`c\,(t + \delta + e)` with :math:`c = \cos^2\theta`, and the
+mean of u is about :math:`c\,(t + \delta)`: it has the right direction, and its length along t gives c. (It is
+one step of power iteration from t on the mean over subjects of the projectors onto their maps.) With m the
+released mean of v and :math:`q = 1 + \langle m, t \rangle`, the map is therefore
 
 .. math:: t + \frac{s}{q}\,\bigl(m - \langle m, t \rangle\, t\bigr),                                   (2)
 
-where s shrinks the difference as far as it is noise (:mod:`capedjica.algorithms.ica.maps.template_shift`).
+where s shrinks the difference according to its noise (:mod:`capedjica.algorithms.ica.maps.template_shift`).
 
-**Clip.** Courses of T time points leave an error in b of the energy of the noise over T. Where R networks of
-equal power stand in noise of four times their power, the energy of e is 4 R / T of that of t,
-:math:`\sin^2\theta = 4 R / (T + 4 R)`, and the norm of the vector
+**Clip.** Time courses of T time points leave an error in b with the energy of the noise over T. For R
+networks of equal power in noise of four times their power, the energy of e is 4 R / T of that of t,
+:math:`\sin^2\theta = 4 R / (T + 4 R)`, and the norm of the vector is
 
 .. math:: C = \frac{2 R}{\sqrt{T + 4 R}} ,                                                              (3)
 
-2.2 at R = 20 and T = 250, half of the largest norm. Who differs more is drawn towards the template.
+2.2 at R = 20 and T = 250, half of the largest norm. A subject that differs more is clipped
+towards the template.
 
-**Basis.** With a public basis of K smooth maps, v is projected on it: K numbers instead of D, and less noise.
+**Basis.** With a public basis of K smooth maps, v is projected onto it: K numbers instead of D, and less
+noise.
 """
 
 from __future__ import annotations
@@ -60,33 +62,34 @@ from capedjica.mechanisms.contract import Query, Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
 LABEL: Final = "difference from the template"
-# Where people show less of a network than this, its map in them is not known, and no difference is scaled up.
+# If subjects show less of a network than this, its map in them is unknown, and no difference is scaled up.
 LEAST_SHOWN: Final = 0.1
 
 
 def difference_clip(n_networks: int, scan_length: int) -> float:
-    """Clip of a person's difference from the template, equation (3)."""
+    """Return the clip of a subject's difference from the template, equation (3)."""
     return 2 * n_networks / math.sqrt(scan_length + 4 * n_networks)
 
 
 @dataclass(frozen=True, eq=False)
 class TemplateMethod:
-    """The method with its parameters, all of them public.
+    """The method with its public parameters.
 
     Parameters
     ----------
     template : Template
         The networks.
     scan_length : int
-        Time points of a typical scan, as planned.
+        Planned number of time points of a typical scan.
     noise : float
-        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
-        budget went into one release; 0 without noise. What was released tells it itself where it can.
+        Standard deviation of the noise on each coordinate of a mean of vectors of norm at most 1, if the
+        whole budget were spent on one release; 0 without noise. The noise stated by a release takes
+        precedence.
     group_maps : bool
-        Whether the mean difference of all people from the template is released; without it nothing is, and
-        the template itself is what is found.
+        Whether the mean difference of all subjects from the template is released; otherwise nothing is
+        released, and the result is the template itself.
     basis : array (K, D), optional
-        A public basis with orthonormal rows; afterwards K numbers stand for the features.
+        A public basis with orthonormal rows, which represents the features by K numbers.
     """
 
     template: Template
@@ -98,21 +101,21 @@ class TemplateMethod:
     def __post_init__(self) -> None:
         if check_scan_length(self.scan_length) < self.template.n_networks:
             raise InputError(
-                f"the template has {self.template.n_networks} networks, more than the {self.scan_length} "
-                "time points of a scan: their time courses could not be told apart"
+                f"the template has {self.template.n_networks} networks, but scan_length is "
+                f"{self.scan_length}; a scan needs at least as many time points as there are networks"
             )
         self.template.check_kept(self.basis)
 
     @cached_property
     def _unit(self) -> FloatArray:
-        """The maps of the template (R, D), each of unit length."""
+        """The maps of the template (R, D), with unit norm."""
         maps = self.template.maps
         unit: FloatArray = maps / np.linalg.norm(maps, axis=1, keepdims=True)
         return unit
 
     @cached_property
     def _poles(self) -> FloatArray:
-        """The same in the numbers that stand for the features, (R, K)."""
+        """The same maps in the K coefficients, (R, K)."""
         return self._unit if self.basis is None else self._unit @ self.basis.T
 
     @property
@@ -120,11 +123,11 @@ class TemplateMethod:
         return difference_clip(self.template.n_networks, self.scan_length)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question, or none."""
+        """Return the only query, or none."""
         return (Stage(Query(LABEL, self._poles.size, self._clip)),) if self.group_maps else ()
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return what a site computes."""
+        """Return the statistics of a site."""
         unmixing = pseudo_inverse(self._unit.T)
         one = partial(difference, unit=self._unit, unmixing=unmixing, basis=self.basis)
         scans = CutScans(subjects, longest_scan(self.scan_length))
@@ -135,7 +138,7 @@ class TemplateMethod:
         return statistics
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Networks:
-        """Ask for the mean difference, if it is asked for, and return the template moved by it."""
+        """Request the mean difference, if released, and return the template shifted by it."""
         if not self.group_maps:
             return Networks(pseudo_inverse(self.template.maps.T), template=self.template)
         mean = means.mean(0).reshape(self._poles.shape)
@@ -145,18 +148,18 @@ class TemplateMethod:
             movements = self._movements(across, shown, noise)
             kept = across * _column([one.shrinkage for one in movements])
             unmixing = pseudo_inverse(self._maps(kept).T)
-        # The best that is known of the mean, so that noise is drawn once and not on top of its own.
+        # The best estimate of the mean, so that noise is drawn once and not added to its own.
         best = along * self._poles + shown * kept
-        # Two runs differ from it and from each other by noise of their own.
+        # Two runs differ from it and from each other by independent noise.
         return Networks(
             unmixing, lambda: self._draws(best, noise), self.template, movements, predict=np.square
         )
 
     def _draws(self, best: FloatArray, noise: float) -> Iterator[FloatArray]:
-        """Yield (D, R) maps as they might have come out with other noise."""
+        """Yield (D, R) maps that might have resulted with different noise."""
 
         def draw(number: int) -> FloatArray:
-            rng = np.random.default_rng(number)  # public numbers in, public numbers out: nothing is protected
+            rng = np.random.default_rng(number)  # input and output are public: nothing needs protection
             _, shown, across = self._apart(best + noise * rng.standard_normal(best.shape))
             movements = self._movements(across, shown, noise)
             return self._maps(across * _column([one.shrinkage for one in movements])).T
@@ -164,9 +167,9 @@ class TemplateMethod:
         return InParallel(draw, range(DRAWS))
 
     def _apart(self, mean: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return what of a mean difference is along the template, q, and what is across, scaled by 1/q."""
+        """Return the part of a mean difference along the template, q, and the part across, scaled by 1/q."""
         poles = self._poles
-        # With a basis the template has less than unit length; what is along it tells the same.
+        # With a basis the norm of the template is below 1; the part along it is unaffected.
         along = _column(np.einsum("rk,rk->r", mean, poles) / np.einsum("rk,rk->r", poles, poles))
         shown = np.maximum(1 + along, LEAST_SHOWN)
         return along, shown, (mean - along * poles) / shown
@@ -191,23 +194,23 @@ def _column(values: ArrayLike) -> FloatArray:
 def difference(
     subject: Scan, unit: FloatArray, unmixing: FloatArray, basis: FloatArray | None = None
 ) -> FloatArray:
-    """Return the vector of equation (1) of one person, as a row; NaN where it cannot be had.
+    """Return the vector of equation (1) of one subject, as a row; NaN if it cannot be computed.
 
-    A network of which the person's map is zero everywhere says nothing, and counts as the template.
+    A network whose map in the subject is zero everywhere is uninformative, and counts as the template.
 
     Parameters
     ----------
     subject : array (T, D)
         The scan.
     unit : array (R, D)
-        The template's maps of unit length.
+        The template's maps with unit norm.
     unmixing : array (R, D)
-        The pseudo-inverse of these as columns.
+        The pseudo-inverse of these maps as columns.
     basis : array (K, D), optional
-        What the difference is projected on.
+        Basis onto which the difference is projected.
     """
     with np.errstate(all="ignore"):
-        # In whatever unit the scan is, the squares below are numbers.
+        # Scaled so that the squares below do not overflow, in any unit of the scan.
         run = centred(subject).astype(np.float64)
         if not len(run) or not np.isfinite(run).all():
             return np.full((1, unit.size if basis is None else len(unit) * len(basis)), np.nan)

@@ -1,8 +1,8 @@
-r"""A start that costs nothing: the rotation that makes published maps most concentrated (Kaiser 1958).
+r"""Varimax initialisation: the rotation that makes published maps most concentrated (Kaiser 1958).
 
 Brain networks are local, so an orthogonal W whose maps :math:`B = A W'` have few large values is near the
-independent components before any subject was asked. It is post-processing of what was published, and only
-where the iteration begins: what the iteration converges to does not depend on it.
+independent components before any further release. It is post-processing of what was published, without
+privacy cost, and only the initial value: the point of convergence does not depend on it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from capedjica.tools.arrays import FloatArray
 
 STARTS: Final = 4
 MAX_ITERATIONS: Final = 500
-# A start need not be exact.
+# An initial value need not be exact.
 TOLERANCE: Final = 1e-6
 
 
 def varimax(maps: FloatArray) -> FloatArray:
-    r"""Return the orthogonal (R, R) matrix W of the most concentrated maps, best of several starts.
+    r"""Return the orthogonal (R, R) matrix W of the most concentrated maps, the best of several starts.
 
     It maximises
 
@@ -40,7 +40,7 @@ def varimax(maps: FloatArray) -> FloatArray:
 
 
 def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:
-    """Return the height that is reached from one start, and where."""
+    """Return the maximum reached from one start, and its location."""
     height = -np.inf
     for _ in range(MAX_ITERATIONS):
         rotated = maps @ W.T

@@ -1,1 +1,1 @@
-"""Analyses of tables with one person per row: densities, clusters, labels."""
+"""Analyses of tables with one subject per row: means, histograms, clustering, classification."""

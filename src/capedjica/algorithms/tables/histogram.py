@@ -1,12 +1,13 @@
 r"""Histograms and densities from one private mean.
 
-A person falls into one of n public cells, or elsewhere, and contributes the unit vector of that one of n + 1
-places. Two unit vectors are sqrt(2) apart, so replacing one of M people moves the mean, the share of each
-place, by at most :math:`\sqrt 2 / M`. The estimated shares are the distribution nearest to the noisy mean,
+A subject falls into one of n public bins, or outside all of them, and contributes the corresponding unit
+vector of length n + 1. Two unit vectors are sqrt(2) apart, so replacing one of M subjects moves the mean, the
+fraction in each bin, by at most :math:`\sqrt 2 / M`. The estimated fractions are the distribution nearest to
+the noisy mean,
 
 .. math:: p = \arg\min_{q \ge 0,\, \sum q = 1} \|q - \bar v\| = \max(\bar v - \theta, 0),           (1)
 
-which is the most likely one, since the noise is Gaussian and the same on every cell.
+which is the most likely one, because the noise is Gaussian with the same variance in every bin.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ from capedjica.tools.arrays import FloatArray, Scan
 
 
 def grid_shape(edges: Sequence[FloatArray]) -> tuple[int, ...]:
-    """Return the number of cells along each feature."""
+    """Return the number of bins along each feature."""
     return tuple(len(axis) - 1 for axis in edges)
 
 
 def cell_query(edges: Sequence[FloatArray]) -> Query:
-    """Return what is asked of every person: the unit vector of their cell; the last one is elsewhere."""
+    """Return the query of a subject's unit vector; its last element is outside all bins."""
     return Query("share of people in each cell", math.prod(grid_shape(edges)) + 1, 1.0, math.sqrt(2))
 
 
 def cells(values: FloatArray, edges: Sequence[FloatArray]) -> NDArray[np.intp]:
-    """Return the number of each row's cell, the number of cells for elsewhere.
+    """Return the index of each row's bin; the number of bins stands for outside.
 
-    Cells hold their left edge, and the last one along each feature its right edge too, as in NumPy.
+    Bins include their left edge; the last bin along each feature also includes its right edge, as in NumPy.
     """
     shape = grid_shape(edges)
     places = np.empty((len(edges), len(values)), dtype=np.intp)
@@ -52,7 +53,7 @@ def cells(values: FloatArray, edges: Sequence[FloatArray]) -> NDArray[np.intp]:
 
 
 def person_cells(values: FloatArray, edges: Sequence[FloatArray]) -> Iterator[FloatArray]:
-    """Return the unit vector of each person's cell, in batches; NaN or infinity counts as zero."""
+    """Return the unit vector of each subject's bin, in batches; a row with NaN or infinity counts as zero."""
     size = cell_query(edges).size
 
     def vectors(part: slice) -> FloatArray:
@@ -65,7 +66,7 @@ def person_cells(values: FloatArray, edges: Sequence[FloatArray]) -> Iterator[Fl
 
 
 def nearest_distribution(shares: FloatArray) -> FloatArray:
-    """Return p of (1); theta is the last of the running means that leaves its share positive."""
+    """Return p of (1); theta is the last running mean that leaves its own element positive."""
     falling = np.sort(shares)[::-1]
     thetas = (np.cumsum(falling) - 1) / np.arange(1, len(falling) + 1)
     theta = float(thetas[falling > thetas][-1])
@@ -73,7 +74,7 @@ def nearest_distribution(shares: FloatArray) -> FloatArray:
 
 
 def density(shares: FloatArray, edges: Sequence[FloatArray]) -> FloatArray:
-    """Return the density in each cell, among people inside the edges; zero if nobody is."""
+    """Return the density in each bin among subjects inside the edges; zero if there are none."""
     volume = np.ones(())
     for axis in edges:
         volume = np.multiply.outer(volume, np.diff(axis))
@@ -83,20 +84,21 @@ def density(shares: FloatArray, edges: Sequence[FloatArray]) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Shares(Result):
-    """How many people fall into each cell.
+    """Fractions and counts of subjects in each bin.
 
     Attributes
     ----------
     mean : array
-        Noisy share of people in each cell, in rows of the first feature; the last number is elsewhere.
+        Noisy fraction of subjects in each bin, in row-major order of the features; the last number is the
+        fraction outside.
     edges : tuple of arrays
-        Of the cells, along each feature.
+        Bin edges along each feature.
     n_people : int
-        Who took part.
+        Number of subjects.
     share_noise : float
-        Standard deviation of the noise on each share.
+        Standard deviation of the noise on each fraction.
     names : sequence of str
-        Of the features.
+        Names of the features.
     """
 
     mean: FloatArray
@@ -107,7 +109,7 @@ class Shares(Result):
 
     @property
     def counts(self) -> FloatArray:
-        """Noisy number of people in each cell: unbiased, so it may be negative."""
+        """Noisy number of subjects in each bin: unbiased, and therefore possibly negative."""
         return self.n_people * self.mean[:-1].reshape(grid_shape(self.edges))
 
     @property
@@ -117,12 +119,12 @@ class Shares(Result):
 
     @property
     def shares(self) -> FloatArray:
-        """Estimated share of all people in each cell, never negative."""
+        """Estimated fraction of all subjects in each bin, never negative."""
         return nearest_distribution(self.mean)[:-1].reshape(grid_shape(self.edges))
 
     @property
     def density(self) -> FloatArray:
-        """Estimated density among people inside the edges."""
+        """Estimated density among subjects inside the edges."""
         return density(nearest_distribution(self.mean), self.edges)
 
     def arrays(self) -> Mapping[str, FloatArray]:
@@ -130,7 +132,7 @@ class Shares(Result):
         return {"counts": self.counts, "shares": self.shares, "density": self.density}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return each cell."""
+        """Return a row for each bin."""
         ranges = ([f"{low:g} to {high:g}" for low, high in pairwise(axis)] for axis in self.edges)
         numbers = zip(self.counts.flat, self.shares.flat, self.density.flat, strict=True)
         rows = [
@@ -139,29 +141,29 @@ class Shares(Result):
         ]
         columns = (" / ".join(named(self.names, len(self.edges))), "people", "share", "density")
         caption = (
-            f"People in each cell, with noise of {self.noise:.3g} (std. dev.) on each count; shares are the "
-            "nearest distribution, densities are among those inside the edges."
+            f"Participants in each bin, with noise of {self.noise:.3g} (std. dev.) on each count. Shares are "
+            "the nearest distribution; densities refer to participants inside the edges."
         )
         return (ResultTable("histogram", caption, columns, rows, "bars"),)
 
 
 @dataclass(frozen=True, eq=False)
 class HistogramOfRows:
-    """How many rows fall between public edges, along each of their numbers."""
+    """Histogram of rows between public edges along each feature."""
 
     edges: tuple[FloatArray, ...]
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question."""
+        """Return the only query."""
         return (Stage(cell_query(self.edges)),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return the unit vector of everybody's cell."""
+        """Return the unit vector of every subject's bin."""
         return partial(_cells, np.asarray(subjects, dtype=np.float64), self.edges)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Shares:
-        """Ask for the shares."""
+        """Request the fractions."""
         mean = means.mean(0)
         last = means.released[-1]
         return Shares(mean, self.edges, last.n_people, last.noise, self.names)

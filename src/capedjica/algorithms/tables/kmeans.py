@@ -1,20 +1,21 @@
 r"""k-means (Lloyd's algorithm) on private means.
 
-A person at x, shortened to :math:`\|x\| \le R`, belongs to the nearest of K public centers and contributes
-K blocks of 1 + d numbers, all zero but the block of that center:
+A subject at x, clipped to :math:`\|x\| \le R`, belongs to the nearest of K public centers and contributes
+K blocks of 1 + d numbers, all zero except the block of that center:
 
 .. math:: v_m = (0, \dots, 0, \; R, x_m, \; 0, \dots, 0), \qquad \|v_m\| \le \sqrt 2 R = C .              (1)
 
-The mean holds each cluster's share of the people (times R) and of the sum of x; their quotient is the next
-center. Two people in different clusters are at most :math:`\sqrt 2 C = 2R` apart; in the same cluster their
-first numbers agree, so again at most 2R. Replacing one of M people therefore moves the mean by at most 2R/M,
-a spread of sqrt(2). **The shares are free**: the sums of x alone have that sensitivity.
+The mean contains each cluster's fraction of the subjects (times R) and of the sum of x; their quotient is the
+next center. The vectors of two subjects in different clusters are at most :math:`\sqrt 2 C = 2R` apart; in
+the same cluster their first numbers agree, so the distance is again at most 2R. Replacing one of M subjects
+therefore moves the mean by at most 2R/M, a spread of sqrt(2). **The fractions have no additional cost**: the
+sums of x alone have this sensitivity.
 
-What happens to the means is post-processing and costs nothing. Centers start from public randomness, far
-from each other. The first half of the iterations *explores*: a center with almost nobody near it (below a
-tenth of an even share) is put beside that of the largest cluster, to split it. The second half *settles*:
-means are averaged with those before them in this half, so that their noise falls, and a center with almost
-nobody near it stays.
+All further computation on the means is post-processing without privacy cost. The initial centers are drawn
+from public randomness, far from each other. The first half of the iterations *explores*: a center with almost
+no subjects (below a tenth of an even share) is moved next to that of the largest cluster, to split it. The
+second half *settles*: means are averaged with the previous ones in this half, which reduces their noise, and
+a center with almost no subjects is not moved.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from capedjica.algorithms.tables.rows import batches, clip_rows, named, public_a
 from capedjica.mechanisms.contract import Query, Stage, Statistics
 from capedjica.tools.arrays import FloatArray, Scan
 
-# sqrt(2), and room for the rounding of clipped points in double precision.
+# sqrt(2), with a margin for the rounding of clipped points in double precision.
 SPREAD: Final = 1.41422
 _LEAST_SHARE: Final = 0.1
 _START_RADIUS, _SPLIT_RADIUS = 0.5, 0.2
@@ -42,7 +43,7 @@ _CANDIDATES: Final = 30
 
 
 def cluster_query(n_clusters: int, n_features: int, radius: float) -> Query:
-    """Return what is asked of every person: the vector (1)."""
+    """Return the query of a subject's vector (1)."""
     size = n_clusters * (1 + n_features)
     return Query("shares and sums of the clusters", size, math.sqrt(2) * radius, SPREAD)
 
@@ -54,7 +55,7 @@ def distances(points: FloatArray, centers: FloatArray) -> FloatArray:
 
 
 def person_clusters(points: FloatArray, n_clusters: int, radius: float, state: bytes) -> Iterator[FloatArray]:
-    """Return the vector (1) of each person at the public centers, in batches."""
+    """Return the vector (1) of each subject at the public centers, in batches."""
     n_features = points.shape[1]
     centers = public_array(state, "centers", (n_clusters, n_features))
 
@@ -70,18 +71,18 @@ def person_clusters(points: FloatArray, n_clusters: int, radius: float, state: b
 
 @dataclass
 class Lloyd:
-    """The aggregator's side: public centers, and what they become after each mean.
+    """Aggregator side of k-means: the public centers, and their update after each mean.
 
     Parameters
     ----------
     n_clusters, n_features : int
         K and d.
     radius : float
-        R, a public bound on the length of a person's vector.
+        R, a public bound on the norm of a subject's vector.
     n_iterations : int
-        How many means there will be.
+        Number of means.
     rng : numpy.random.Generator
-        Public randomness for the start and for splits; not privacy noise.
+        Public randomness for the initial centers and for splits; not privacy noise.
     """
 
     n_clusters: int
@@ -100,13 +101,13 @@ class Lloyd:
         self.centers = self._far_apart()
 
     def _in_ball(self, count: int, radius: float) -> FloatArray:
-        """Points drawn evenly from a ball around the origin."""
+        """Return points drawn uniformly from a ball around the origin."""
         directions = self.rng.standard_normal((count, self.n_features))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         return radius * directions * self.rng.random((count, 1)) ** (1 / self.n_features)
 
     def _far_apart(self) -> FloatArray:
-        """Of many random points, one after the other that is farthest from those already taken."""
+        """Return centers chosen among random points, each the farthest from those already chosen."""
         candidates = self._in_ball(_CANDIDATES * self.n_clusters, _START_RADIUS * self.radius)
         taken = [0]
         while len(taken) < self.n_clusters:
@@ -115,11 +116,11 @@ class Lloyd:
 
     @property
     def state(self) -> bytes:
-        """The public state that people are assigned at."""
+        """Public state with the centers to which subjects are assigned."""
         return pack(centers=self.centers)
 
     def update(self, mean: FloatArray) -> None:
-        """Move each center to the mean of its cluster, or, with almost nobody near it, as the phase says."""
+        """Move each center to the mean of its cluster; a center with almost no subjects is split or kept."""
         self.iteration += 1
         n_settling = self.iteration - self.n_iterations // 2
         if n_settling > 0:
@@ -130,7 +131,7 @@ class Lloyd:
             self._split_the_largest(starved)
 
     def _follow(self, blocks: FloatArray) -> NDArray[np.intp]:
-        """Move the centers with people to their means; return those with almost nobody."""
+        """Move the centers of non-empty clusters to their means; return those with almost no subjects."""
         self.shares = blocks[:, 0] / self.radius
         alive = self.shares > _LEAST_SHARE / self.n_clusters
         means = blocks[alive, 1:] / self.shares[alive, np.newaxis]
@@ -138,7 +139,7 @@ class Lloyd:
         return np.flatnonzero(~alive)
 
     def _split_the_largest(self, starved: NDArray[np.intp]) -> None:
-        """Put each starved center beside that of the largest cluster, which then counts for half."""
+        """Move each empty center next to that of the largest cluster, which then counts for half."""
         shares = self.shares.copy()
         for cluster in starved:
             largest = shares.argmax()
@@ -148,7 +149,7 @@ class Lloyd:
 
 @dataclass(frozen=True, eq=False)
 class Clusters(Result):
-    """Centers (K, d), and the noisy share of the people in each cluster."""
+    """Centers (K, d), and the noisy fraction of the subjects in each cluster."""
 
     centers: FloatArray
     shares: FloatArray
@@ -159,19 +160,19 @@ class Clusters(Result):
         return {"centers": self.centers, "shares": self.shares}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return each cluster."""
+        """Return a row for each cluster."""
         columns = ("cluster", "share", *named(self.names, self.centers.shape[1]))
         rows = [
             (str(number), float(share), *map(float, center))
             for number, (share, center) in enumerate(zip(self.shares, self.centers, strict=True), start=1)
         ]
-        caption = "The share of the people in each cluster (noisy, so they need not add up to 1), its center."
+        caption = "Share of participants in each cluster (noisy; the sum may differ from 1), and its center."
         return (ResultTable("clusters", caption, columns, rows, "bars"),)
 
 
 @dataclass(frozen=True)
 class ClustersOfRows:
-    """k-means of rows.
+    """k-means clustering of rows.
 
     Parameters
     ----------
@@ -180,11 +181,11 @@ class ClustersOfRows:
     radius : float
         R, a public bound on the norm of a row.
     max_iter : int
-        J, the number of steps.
+        Number of iterations J.
     seed : int, optional
-        Of the first centers and of splits, which are public; without one, others each time.
+        Seed of the initial centers and of splits, which are public; without one they differ every time.
     names : tuple of str
-        Of the numbers in a row.
+        Names of the features.
     """
 
     n_clusters: int
@@ -195,15 +196,15 @@ class ClustersOfRows:
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question, which is put in every step."""
+        """Return the only query, which is repeated in every iteration."""
         return (Stage(cluster_query(self.n_clusters, self.n_features, self.radius), self.max_iter),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return everybody's vector at the centers of the step."""
+        """Return the vector of every subject at the current centers."""
         return partial(_at_centers, np.asarray(subjects, dtype=np.float64), self.n_clusters, self.radius)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Clusters:
-        """Take the steps."""
+        """Run the iterations."""
         rng = np.random.default_rng(self.seed)
         lloyd = Lloyd(self.n_clusters, self.n_features, self.radius, self.max_iter, rng)
         for iteration in range(1, self.max_iter + 1):

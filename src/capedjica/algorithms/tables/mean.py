@@ -1,7 +1,7 @@
-r"""The mean of one vector per person: the primitive itself, in one release.
+r"""Mean of one vector per subject, in one release.
 
-A person's vector v is shortened to :math:`\|v\| \le C`. Replacing one of M people moves the mean by at most
-:math:`2C/M`, as two vectors of norm C can point in opposite directions.
+A subject's vector v is clipped to :math:`\|v\| \le C`. Replacing one of M subjects moves the mean by at most
+:math:`2C/M`, because two vectors of norm C can point in opposite directions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from capedjica.tools.arrays import FloatArray, Scan
 
 @dataclass(frozen=True, eq=False)
 class Mean(Result):
-    """The mean, and the standard deviation of the noise on each of its numbers."""
+    """The mean, and the standard deviation of the noise on each of its coordinates."""
 
     value: FloatArray
     noise: float
@@ -32,31 +32,31 @@ class Mean(Result):
         return {"mean": self.value}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return each number of the mean."""
+        """Return a row for each coordinate of the mean."""
         names = named(self.names, len(self.value))
         rows = list(zip(names, map(float, self.value), strict=True))
-        caption = f"Mean of everybody's clipped vector; noise of {self.noise:.3g} (std. dev.) on each number."
+        caption = f"Mean of the clipped vectors; noise of {self.noise:.3g} (std. dev.) on each number."
         return (ResultTable("mean", caption, ("number", "mean"), rows, "bars"),)
 
 
 @dataclass(frozen=True)
 class MeanOfRows:
-    """The mean of rows of ``size`` numbers, each shortened to the norm ``clip``."""
+    """Mean of rows of ``size`` numbers, each clipped to the norm ``clip``."""
 
     size: int
     clip: float
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question."""
+        """Return the only query."""
         return (Stage(Query("mean of the subjects' vectors", self.size, self.clip)),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return everybody's row."""
+        """Return the row of every subject."""
         return partial(_rows, np.asarray(subjects, dtype=np.float64))
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Mean:
-        """Ask for it."""
+        """Request the mean."""
         value = means.mean(0)
         return Mean(value, means.released[-1].noise if means.released else math.nan, self.names)
 

@@ -1,18 +1,18 @@
 r"""Logistic regression by gradient descent on private means.
 
-A person with features x and label y in {0, 1} has :math:`\tilde x = (x, 1)`, the 1 for the intercept, and at
+A subject with features x and label y in {0, 1} has :math:`\tilde x = (x, 1)`, the 1 for the intercept, and at
 the public weights w the logistic loss :math:`\log(1 + e^{w'\tilde x}) - y\,w'\tilde x`, whose gradient is
 
 .. math:: g_m = (\sigma(w'\tilde x_m) - y_m)\, \tilde x_m .                                          (1)
 
-Each iteration asks for the mean of g over people, each g shortened to the norm C, and takes one step
+Each iteration requests the mean of g over subjects, each g clipped to the norm C, and takes one step
 
 .. math:: w \leftarrow w - \rho (\bar g + \lambda w_0), \qquad w_0 = w \text{ with intercept } 0 .      (2)
 
-Two gradients of norm C can point in opposite directions, so replacing one of M people moves the mean by at
-most 2C/M: a spread of 2. Features are shortened to a public bound B. Privacy does not need that; it bounds
+Two gradients of norm C can point in opposite directions, so replacing one of M subjects moves the mean by at
+most 2C/M: a spread of 2. Features are clipped to a public bound B. This is not needed for privacy; it bounds
 the gradient by :math:`\sqrt{B^2 + 1}` and the curvature of the loss by :math:`(B^2 + 1)/4`, hence the default
-:math:`\rho = 4 / (B^2 + 1)`, at which the loss never rises when there is neither noise nor clipping.
+:math:`\rho = 4 / (B^2 + 1)`, at which the loss never increases in the absence of noise and clipping.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from capedjica.tools.arrays import FloatArray, Scan
 
 
 def largest_gradient(feature_bound: float) -> float:
-    """Return sqrt(B^2 + 1), which no gradient exceeds: from here on C clips nothing."""
+    """Return sqrt(B^2 + 1), which no gradient exceeds: a larger C clips nothing."""
     return math.hypot(feature_bound, 1.0)
 
 
 def default_clip(feature_bound: float) -> float:
-    """Return C = sqrt(B^2 + 1) / 3: noise grows with C, and most gradients are far from the longest."""
+    """Return C = sqrt(B^2 + 1) / 3: noise is proportional to C, and most gradients are much smaller."""
     return largest_gradient(feature_bound) / 3
 
 
@@ -48,12 +48,12 @@ def default_learning_rate(feature_bound: float) -> float:
 
 
 def gradient_query(n_features: int, clip: float) -> Query:
-    """Return what is asked of every person: the gradient (1), clipped."""
+    """Return the query of a subject's clipped gradient (1)."""
     return Query("gradient of the logistic loss", n_features + 1, clip)
 
 
 def extend(features: FloatArray, feature_bound: float) -> FloatArray:
-    """Return the features shortened to the bound, and a 1 for the intercept."""
+    """Return the features clipped to the bound, with a 1 for the intercept."""
     return np.insert(clip_rows(features, feature_bound), features.shape[1], 1.0, axis=1)
 
 
@@ -64,7 +64,7 @@ def probability(extended: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def person_gradients(extended: FloatArray, labels: FloatArray, state: bytes) -> Iterator[FloatArray]:
-    """Return the gradient (1) of each person at the public state, in batches; the release clips them."""
+    """Return the gradient (1) of each subject at the public state, in batches; the release clips them."""
     weights = public_array(state, "weights", (extended.shape[1],))
 
     def gradients(part: slice) -> FloatArray:
@@ -76,16 +76,16 @@ def person_gradients(extended: FloatArray, labels: FloatArray, state: bytes) -> 
 
 @dataclass
 class LogisticDescent:
-    """The aggregator's side: public weights, and what they become after each mean.
+    """Aggregator side of logistic regression: the public weights, and their update after each mean.
 
     Parameters
     ----------
     n_features : int
-        Numbers per person.
+        Number of features.
     learning_rate : float
         rho.
     l2 : float
-        lambda, which draws the weights (not the intercept) to zero.
+        lambda, which shrinks the weights (not the intercept) towards zero.
     """
 
     n_features: int
@@ -98,7 +98,7 @@ class LogisticDescent:
 
     @property
     def state(self) -> bytes:
-        """The public state that the next gradients are computed at."""
+        """Public state at which the next gradients are computed."""
         return pack(weights=self.weights)
 
     def update(self, mean: FloatArray) -> None:
@@ -109,7 +109,7 @@ class LogisticDescent:
 
 @dataclass(frozen=True, eq=False)
 class Weights(Result):
-    """The weight of each feature, and the intercept."""
+    """Weight of each feature, and the intercept."""
 
     coefficients: FloatArray
     intercept: float
@@ -120,33 +120,33 @@ class Weights(Result):
         return {"weights": np.append(self.coefficients, self.intercept)}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return each weight."""
+        """Return a row for each weight."""
         names = [*named(self.names, len(self.coefficients)), "(intercept)"]
         rows = list(zip(names, [*map(float, self.coefficients), self.intercept], strict=True))
-        caption = "Weights of the logistic model: what one unit of a feature adds to the log odds of label 1."
+        caption = "Weights of the logistic model: change in the log odds of label 1 per unit of a feature."
         return (ResultTable("weights", caption, ("feature", "weight"), rows, "bars"),)
 
 
 @dataclass(frozen=True)
 class LogisticOfRows:
-    """Logistic regression on rows whose last number is the label, 0 or 1; a row with another counts as zero.
+    """Logistic regression on rows whose last number is the label, 0 or 1; rows with other labels are zero.
 
     Parameters
     ----------
     n_features : int
-        Numbers of a row, the label not counted.
+        Number of features, without the label.
     feature_bound : float
         B, a public bound on the norm of the features.
     clip : float, optional
-        C, the longest gradient.
+        C, the largest norm of a gradient.
     max_iter : int
-        J, the number of steps.
+        Number of steps J.
     learning_rate : float, optional
         rho.
     l2 : float
         lambda.
     names : tuple of str
-        Of the features.
+        Names of the features.
     """
 
     n_features: int
@@ -158,18 +158,18 @@ class LogisticOfRows:
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one question, which is put in every step."""
+        """Return the only query, which is repeated in every step."""
         clip = default_clip(self.feature_bound) if self.clip is None else self.clip
         return (Stage(gradient_query(self.n_features, clip), self.max_iter),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return everybody's gradient at the weights of the step."""
+        """Return the gradient of every subject at the current weights."""
         rows = np.asarray(subjects, dtype=np.float64)
         labels = np.where(np.isin(rows[:, -1], (0.0, 1.0)), rows[:, -1], np.nan)
         return partial(_at_weights, extend(rows[:, :-1], self.feature_bound), labels)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Weights:
-        """Take the steps."""
+        """Run the descent."""
         rate = self.learning_rate or default_learning_rate(self.feature_bound)
         descent = LogisticDescent(self.n_features, rate, self.l2)
         for iteration in range(1, self.max_iter + 1):

@@ -1,10 +1,10 @@
-r"""One vector per person from their scan: what analyses of rows are computed on in a study of scans.
+r"""One vector per subject computed from a scan, as input for analyses of rows.
 
-``average`` is the mean over time of every feature, or the row of a table with a row per person; everything
-else is one of :mod:`capedjica.algorithms.outcomes`, of the features or of the time courses of networks.
+``average`` is the mean over time of every feature, or the row of a participant table. All other values are
+:mod:`capedjica.algorithms.outcomes`, computed from the features or from the time courses of networks.
 
 Time courses are those of networks that an earlier analysis of the same study published: a centred scan times
-its unmixing matrix. All that is computed touches one person only, so it costs nothing.
+its unmixing matrix. Everything is computed from one subject only, so it has no privacy cost.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from capedjica.tools.arrays import FloatArray, Scan
 
 ValuesName = Literal["average"] | OutcomeName
 Found_co = TypeVar("Found_co", bound=Result, covariant=True)
-# Correlations and deviations of fewer time points mean nothing.
+# Correlations and deviations of fewer time points are meaningless.
 _FEWEST: Final = 3
 
 
 @dataclass(frozen=True)
 class Values:
-    """How a scan becomes a vector.
+    """Computation of a vector from a scan.
 
     Parameters
     ----------
     kind : str
         "average", or the name of an outcome.
     n_courses : int
-        Features of a scan, or networks of the earlier analysis.
+        Number of features of a scan, or of networks of the earlier analysis.
     order : tuple of int
-        Which of the numbers, in which order; all of them where it is empty.
+        Indices of the selected numbers, in order; all of them if empty.
     center, scale : tuple of float
-        Public numbers that are subtracted from these, and by which they are divided then; none where empty.
+        Public numbers that are subtracted from these, and by which they are then divided; unused if empty.
     groups, bands, shrinkage
-        Of the outcome.
+        Settings of the outcome.
     """
 
     kind: ValuesName
@@ -62,14 +62,14 @@ class Values:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What is computed of time courses; None for averages."""
+        """Outcome computed from the time courses; None for averages."""
         if self.kind == "average":
             return None
         return Outcome(self.kind, self.n_courses, self.groups, self.bands, self.shrinkage)
 
     @property
     def size(self) -> int:
-        """Numbers of a vector."""
+        """Length of a vector."""
         return len(self.order) or self._all
 
     @property
@@ -77,7 +77,7 @@ class Values:
         return self.n_courses if self.outcome is None else self.outcome.size
 
     def names(self, courses: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the numbers, from those of the features or networks."""
+        """Return the names of the numbers, given those of the features or networks."""
         if self.outcome is not None:
             courses = self.outcome.names(courses)
         names = [courses[number] for number in self.order or range(self._all)]
@@ -94,7 +94,7 @@ class Values:
         return tuple(names)
 
     def of(self, scan: Scan, unmixing: FloatArray | None) -> FloatArray:
-        """Return the vector of a person; NaN where it cannot be had."""
+        """Return the vector of a subject, with NaN where it cannot be computed."""
         with np.errstate(all="ignore"):
             if len(scan) < (1 if self.kind == "average" else _FEWEST):
                 return np.full(self.size, np.nan)
@@ -115,40 +115,40 @@ class Values:
 
 
 class NumbersBeside(Protocol):
-    """Numbers made of what is known of a person besides their scan: their covariates."""
+    """Numbers computed from the covariates of a subject, in addition to the scan."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of values."""
 
     @property
     def motion(self) -> bool:
-        """Whether the person's motion in the scanner is among what has to be known."""
+        """Whether head motion is among the required covariates."""
 
     def of(self, covariates: Mapping[str, Any], site: str) -> FloatArray:
-        """Return the numbers of a person of a site; NaN where they cannot be had."""
+        """Return the numbers of a subject of a site, with NaN where they are unavailable."""
 
 
 @dataclass(frozen=True, eq=False)
 class OfScans(Generic[Found_co]):
-    """An analysis of rows, computed on scans.
+    """An analysis of rows, applied to scans.
 
     Parameters
     ----------
     rows : Analysis
-        What is computed of the rows.
+        Analysis of the rows.
     values : Values
-        How a scan becomes a row.
+        Computation of a row from a scan.
     n_features : int
-        Of a scan.
+        Number of features of a scan.
     longest : int
-        How many time points of a scan take part.
+        Largest number of time points used of a scan.
     networks : str
         Name of the earlier analysis whose networks are used; empty for none.
     unmixing : array (R, D), optional
-        What that analysis found; only the aggregator has it, and publishes it.
+        Result of that analysis; only the aggregator has it, and publishes it.
     beside : NumbersBeside, optional
-        Numbers that come before those of the scan in a row, from what else is known of the person.
+        Numbers that precede those of the scan in a row, computed from covariates of the subject.
     """
 
     rows: Analysis[Found_co]
@@ -160,7 +160,7 @@ class OfScans(Generic[Found_co]):
     beside: NumbersBeside | None = None
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return what is asked of the rows."""
+        """Return the queries of the analysis of rows."""
         return self.rows.stages()
 
     def following(self, earlier: dict[str, Result]) -> OfScans[Found_co]:
@@ -170,11 +170,11 @@ class OfScans(Generic[Found_co]):
         return replace(self, unmixing=earlier[self.networks].arrays()["unmixing"])
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:
-        """Return what a site computes, from rows that are made once for every matrix that is published."""
+        """Return the statistics of a site, from rows computed once for every published matrix."""
         return _ScanRows(self, subjects)
 
     def estimate(self, means: Means, progress: Progress | None = None) -> Found_co:
-        """Publish the networks, if there are any, and analyse the rows."""
+        """Publish the networks, if any, and analyse the rows."""
         if not self.networks:
             return self.rows.estimate(means, progress)
         assert self.unmixing is not None
@@ -183,7 +183,7 @@ class OfScans(Generic[Found_co]):
 
 
 class _Beside:
-    """Means whose public data always have the networks beside them."""
+    """Means whose public data always include the networks."""
 
     def __init__(self, means: Means, networks: bytes) -> None:
         self._means, self._networks = means, networks
@@ -199,14 +199,13 @@ class _Beside:
 
 
 class _ScanRows:
-    """What a site computes: the rows, kept, and what the analysis makes of them."""
+    """Statistics of a site: the cached rows, and their analysis."""
 
     def __init__(self, analysis: OfScans[Result], subjects: Sequence[Scan]) -> None:
         self._analysis, self._subjects = analysis, subjects
         self._scans = CutScans(subjects, analysis.longest)
         self._n_beside = 0 if analysis.beside is None else analysis.beside.size
-        # Before anybody's scan is read, and every page written to: whether there is memory must not depend on
-        # data.
+        # Allocated and written before any scan is read: whether memory suffices must not depend on the data.
         self._rows = np.full((len(subjects), self._n_beside + analysis.values.size), np.nan)
         self._networks: bytes | None = None
         self._statistics: Statistics | None = None
@@ -225,7 +224,7 @@ class _ScanRows:
             unmixing = read_arrays(networks, unmixing=shape)["unmixing"]
         computed = InParallel(partial(values.of, unmixing=unmixing), self._scans)
         for number, row in enumerate(self._rows):
-            # Whatever goes wrong with one person's scan must not touch anybody else's part.
+            # A failure on one subject's scan must not affect the contribution of another.
             try:
                 row[self._n_beside :] = next(computed)
                 row[: self._n_beside] = self._numbers_beside(number)
@@ -235,7 +234,7 @@ class _ScanRows:
         self._networks, self._statistics = networks, self._analysis.rows.site(list(self._rows))
 
     def _numbers_beside(self, number: int) -> FloatArray:
-        """Return what else is known of a person; nobody's row can be had of subjects that have none."""
+        """Return the covariates of a subject as numbers; NaN for subjects without a row."""
         beside = self._analysis.beside
         if beside is None:
             return np.empty(0)
@@ -244,8 +243,8 @@ class _ScanRows:
 
 
 def _apart(published: bytes) -> tuple[bytes, bytes]:
-    """Return the networks and what is published besides."""
+    """Return the networks, and the other public data."""
     try:
         return msgspec.msgpack.decode(published, type=tuple[bytes, bytes])
     except (msgspec.MsgspecError, ValueError):
-        raise ProtocolError(f"public data of {len(published)} bytes cannot be read") from None
+        raise ProtocolError(f"public data of {len(published)} bytes are malformed") from None

@@ -1,1 +1,1 @@
-"""Data of nobody: scans made by formulas, whose networks are known."""
+"""Simulated participants: generated scans with known networks."""

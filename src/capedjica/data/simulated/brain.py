@@ -1,4 +1,4 @@
-r"""Synthetic fMRI in three dimensions: networks inside the brain of the MNI template, and what disturbs them.
+r"""Synthetic 3-D fMRI: networks inside the MNI template brain, with drift, physiology, motion and noise.
 
 A volume of a run is, in every voxel of the brain,
 
@@ -7,18 +7,18 @@ A volume of a run is, in every voxel of the brain,
 with the sources s of :mod:`capedjica.data.simulated.synthetic` (so that a signal of 1 is one per cent of the
 baseline b), and
 
-- A, the maps: networks of one to three Gaussian blobs, many of them bilateral. Centres are
-  those of equal parts of the left half of the brain (k-means); a network of one side may be in either half;
+- A, the maps: networks of one to three Gaussian blobs, many of them bilateral. Their centres are those of a
+  k-means partition of the left half of the brain; a unilateral network may be in either half;
 - d, slow drift: sinusoids with periods of two to eight minutes, with random smooth patterns D;
-- p, two physiological time courses, one of the whole brain and one around the ventricles, which the
-  confounds show as ``white_matter`` and ``csf``;
-- m, the six parameters of head motion: a slow wandering, and jerks that last for one volume. A head that is
+- p, two physiological time courses, one of the whole brain and one around the ventricles, which appear in the
+  confounds as ``white_matter`` and ``csf``;
+- m, the six parameters of head motion: a slow random walk, and jerks that last for one volume. A head
   displaced by m changes the image b(x - m) by :math:`-\nabla b' m`, mostly at the edges of the brain; for a
-  rotation the displacement is the cross product with the place;
+  rotation the displacement is the cross product with the position;
 - n, white noise, and g, the gain of the scanner, which differs between sites, as do the length of runs and
   the repetition time.
 
-Some people have two runs. Confounds have the names that fMRIPrep gives them.
+Some participants have two runs. Confounds have the names used by fMRIPrep.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ Float32Array = NDArray[np.float32]
 Confounds = dict[str, FloatArray]
 
 SPACE: Final = "MNI152NLin2009cAsym"
-# The usual box of images in MNI space, in mm: 61 x 73 x 61 voxels of 3 mm, 91 x 109 x 91 of 2 mm.
+# Usual bounding box of images in MNI space, in mm: 61 x 73 x 61 voxels of 3 mm, 91 x 109 x 91 of 2 mm.
 _CORNER: Final = np.array([-90.0, -126.0, -72.0])
 _EXTENT: Final = (180.0, 216.0, 180.0)
 VOXEL_SIZES: Final = (2.0, 12.0)
 REPETITION_TIMES: Final = (2.0, 1.5, 2.5, 3.0, 1.0)
-BASELINE: Final = 100.0  # of which a signal of 1 is one per cent
-TWO_RUNS: Final = 0.2  # of the people
+BASELINE: Final = 100.0  # a signal of 1 is one per cent of it
+TWO_RUNS: Final = 0.2  # fraction of participants with two runs
 _EDGE: Final = 6.0  # mm over which the baseline falls at the surface of the brain
 _WIDTHS: Final = (11.0, 15.0)  # mm, standard deviations of the blobs
-_LATERAL: Final = 20.0  # mm from the midline, where a blob has a counterpart on the other side
-_JERKS: Final = 0.02  # of the volumes
-_RADIUS: Final = 50.0  # mm, of the head, as framewise displacement has it (Power et al. 2012)
-_CUTOFF: Final = 128.0  # seconds, of the cosines among the confounds
+_LATERAL: Final = 20.0  # mm from the midline, beyond which a blob has a counterpart on the other side
+_JERKS: Final = 0.02  # fraction of volumes
+_RADIUS: Final = 50.0  # mm, radius of the head in framewise displacement (Power et al. 2012)
+_CUTOFF: Final = 128.0  # seconds, cut-off period of the cosines among the confounds
 _OUTLIER_FD, _OUTLIER_DVARS = 0.5, 1.5
 MOTION: Final = ("trans_x", "trans_y", "trans_z", "rot_x", "rot_y", "rot_z")
 
@@ -71,7 +71,7 @@ class Brain:
     Attributes
     ----------
     mask : ndarray of bool, shape (nx, ny, nz)
-        Which voxels are brain; features are these in row-major order, as nilearn's maskers have them.
+        Voxels of the brain; features are these voxels in row-major order, as in nilearn's maskers.
     affine : ndarray, shape (4, 4)
         From voxels to mm in MNI space.
     """
@@ -81,17 +81,17 @@ class Brain:
 
     @cached_property
     def places(self) -> FloatArray:
-        """The centres of the voxels (D, 3), in mm."""
+        """Centres of the voxels (D, 3), in mm."""
         return np.argwhere(self.mask) @ self.affine[:3, :3].T + self.affine[:3, 3]
 
     @cached_property
     def baseline(self) -> FloatArray:
-        """The mean image (D,): 1 deep inside, falling off at the surface."""
+        """Mean image (D,): 1 deep inside the brain, decreasing towards the surface."""
         return self._smooth[self.mask]
 
     @cached_property
     def motion_patterns(self) -> FloatArray:
-        """How the image changes with each of the six motion parameters, per mm or radian, (6, D)."""
+        """Change of the image with each of the six motion parameters, per mm or radian, (6, D)."""
         slopes = np.asarray(np.gradient(self._smooth, self.voxel_size))[:, self.mask].T
         return -np.hstack([slopes, np.cross(self.places, slopes)]).T
 
@@ -102,7 +102,7 @@ class Brain:
 
     @property
     def n_voxels(self) -> int:
-        """D."""
+        """Number of voxels D."""
         return int(np.count_nonzero(self.mask))
 
     @cached_property
@@ -130,10 +130,10 @@ class Brain:
 
 @cache
 def mni_brain(voxel_size: float) -> Brain:
-    """Return the brain of the MNI template that nilearn brings along, in the usual box of this resolution."""
+    """Return the MNI template brain distributed with nilearn, in the usual box of this resolution."""
     smallest, largest = VOXEL_SIZES
     if not smallest <= voxel_size <= largest:
-        raise InputError(f"voxel_size must be {smallest:g} to {largest:g} mm, got {voxel_size:g}")
+        raise InputError(f"voxel_size must be between {smallest:g} and {largest:g} mm, got {voxel_size:g}")
     from nilearn.datasets import load_mni152_brain_mask
 
     template = load_mni152_brain_mask(resolution=2)
@@ -148,22 +148,22 @@ def mni_brain(voxel_size: float) -> Brain:
 
 @dataclass(frozen=True)
 class Run:
-    """One recording of the study: whose, where, and how.
+    """One run of the simulated study.
 
     Attributes
     ----------
     site, person : int
-        Counted from 0, people through all sites.
+        Indices of the site and the participant, from 0; participants are numbered across all sites.
     number : int or None
-        The how many-th of the person's runs, from 1; None where there is only one.
+        Number of the run, from 1; None if the participant has only one.
     is_last : bool
-        Whether it is the person's last.
+        Whether it is the participant's last run.
     n_volumes : int
-        T.
+        Number of volumes T.
     repetition_time : float
-        In seconds.
+        Repetition time in seconds.
     gain : float
-        Of the scanner.
+        Gain of the scanner.
     """
 
     site: int
@@ -177,18 +177,18 @@ class Run:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BrainModel:
-    """What a study of brains is made of, from which its runs can be made as often as wanted, always the same.
+    """Model of a simulated study, which generates the same runs every time.
 
     Attributes
     ----------
     brain : Brain
-        Where.
+        The voxel grid.
     signal : SyntheticModel
-        Maps, sources and noise, one "subject" for each run.
+        Maps, sources and noise, with one "subject" for each run.
     runs : tuple of Run
-        In the order of the people.
+        The runs, in the order of the participants.
     seeds : list of numpy.random.SeedSequence
-        One for what disturbs each run.
+        Seeds for the artefacts of each run.
     """
 
     brain: Brain
@@ -212,15 +212,15 @@ class BrainModel:
         Parameters
         ----------
         site_sizes : sequence of int
-            People of every site.
+            Number of participants of every site.
         n_components : int
-            Networks, R.
+            Number of networks R.
         n_volumes : pair of int
-            The shortest and the longest that the runs of a site may be.
+            Smallest and largest length of the runs of a site.
         voxel_size : float
-            In mm.
+            Side of a voxel in mm.
         seed : int
-            It decides everything.
+            Seed of all random numbers.
         noise : float
             Standard deviation of the white noise, relative to the root mean square of the signal.
         """
@@ -237,10 +237,10 @@ class BrainModel:
         return cls(brain, signal, runs, root.spawn(len(runs)))
 
     def recordings(self, *, disturbed: bool = True) -> Iterator[tuple[Run, Float32Array, Confounds]]:
-        """Make the volumes (T, D) and the confounds of one run after the other.
+        """Generate the volumes (T, D) and the confounds of one run after another.
 
-        Undisturbed ones have drift, noise and gain, but neither motion nor physiology, as if these had been
-        taken out before.
+        Without ``disturbed``, runs have drift, noise and gain, but neither motion nor physiology, as if these
+        had been removed before.
         """
         for run, volumes, seed in zip(self.runs, self.signal.subjects(), self.seeds, strict=True):
             rng = np.random.default_rng(seed)
@@ -271,9 +271,9 @@ def _runs(site_sizes: Sequence[int], n_volumes: tuple[int, int], rng: np.random.
 
 
 def _network_maps(n_components: int, brain: Brain, rng: np.random.Generator) -> FloatArray:
-    """Return the maps (R, D), of peak between 0.7 and 1.3.
+    """Return the maps (R, D), with peaks between 0.7 and 1.3.
 
-    Every network owns one centre; every second one has a further blob at a centre of its own.
+    Every network has its own centre; every second one has a further blob at another centre of its own.
     """
     centres = _spread(brain, n_components + n_components // 2, rng)
     maps = np.zeros((n_components, brain.n_voxels))
@@ -290,10 +290,12 @@ def _network_maps(n_components: int, brain: Brain, rng: np.random.Generator) -> 
 
 
 def _spread(brain: Brain, n_centres: int, rng: np.random.Generator) -> FloatArray:
-    """Return places (n, 3): the centres of as many parts of the left half, in random order."""
+    """Return positions (n, 3): the centres of n parts of the left half of the brain, in random order."""
     inside = brain.places[(brain.baseline > 0.8) & (brain.places[:, 0] <= 0)]
     if n_centres > len(inside) / 4:
-        raise InputError(f"voxels of {brain.voxel_size:g} mm leave no room for so many networks")
+        raise InputError(
+            f"n_components is too large for voxel_size {brain.voxel_size:g} mm; reduce one of them"
+        )
     centres, _ = kmeans2(inside, n_centres, minit="++", rng=rng)
     return np.asarray(centres[rng.permutation(n_centres)])
 
@@ -303,16 +305,16 @@ def _blob(brain: Brain, centre: FloatArray, rng: np.random.Generator) -> FloatAr
     return np.asarray(np.exp(-0.5 * np.sum(away**2, axis=1)))
 
 
-# What disturbs a run ----------------------------------------------------------------------------------------
+# Artefacts --------------------------------------------------------------------------------------------------
 
 
 def _product(courses: FloatArray, patterns: FloatArray) -> Float32Array:
-    """Return time courses (T, n) times patterns (n, D) in single precision."""
+    """Return the product of time courses (T, n) and patterns (n, D) in single precision."""
     return courses.astype(np.float32) @ patterns.astype(np.float32)
 
 
 def _drift(run: Run, brain: Brain, rng: np.random.Generator) -> Float32Array:
-    """Return slow sinusoids (T, D), each with a pattern that is linear in the place."""
+    """Return slow sinusoids (T, D), each with a pattern that is linear in position."""
     seconds = run.repetition_time * np.arange(run.n_volumes)[:, np.newaxis]
     periods, phases = rng.uniform(120, 480, size=3), rng.uniform(0, 2 * np.pi, size=3)
     courses = np.sin(2 * np.pi * seconds / periods + phases)
@@ -322,7 +324,7 @@ def _drift(run: Run, brain: Brain, rng: np.random.Generator) -> Float32Array:
 
 
 def _motion(run: Run, rng: np.random.Generator) -> FloatArray:
-    """Return the parameters of motion (T, 6), in mm and radians: a slow wandering, and jerks."""
+    """Return the motion parameters (T, 6), in mm and radians: a slow random walk, and jerks."""
     unit = np.array([1.0, 1.0, 1.0, 1 / _RADIUS, 1 / _RADIUS, 1 / _RADIUS])
     steps = 0.02 * rng.standard_normal((run.n_volumes, 6))
     jerks = (rng.random((run.n_volumes, 1)) < _JERKS) * rng.normal(0, 0.5, size=(run.n_volumes, 6))
@@ -330,14 +332,14 @@ def _motion(run: Run, rng: np.random.Generator) -> FloatArray:
 
 
 def _physiology(run: Run, rng: np.random.Generator) -> FloatArray:
-    """Return two Gaussian time courses (T, 2) of which each point resembles the one before."""
+    """Return two Gaussian time courses (T, 2) with autocorrelation."""
     fresh = rng.standard_normal((run.n_volumes, 2))
     previous = np.vstack([np.zeros((1, 2)), fresh[:-1]])
     return np.asarray(fresh + 0.5 * previous)
 
 
 def _physiology_patterns(brain: Brain) -> FloatArray:
-    """Return where the two time courses are seen, (2, D): everywhere, and around the ventricles."""
+    """Return the spatial patterns of the two time courses, (2, D): everywhere, and around the ventricles."""
     away = np.linalg.norm(brain.places - (0.0, -20.0, 15.0), axis=1) / 25
     return np.vstack([0.3 * brain.baseline, 0.6 * np.exp(-0.5 * away**2)])
 
@@ -346,7 +348,7 @@ def _physiology_patterns(brain: Brain) -> FloatArray:
 
 
 def _confounds(run: Run, volumes: Float32Array, motion: FloatArray, physiology: FloatArray) -> Confounds:
-    """Return fMRIPrep's columns; NaN where a first value is not defined."""
+    """Return fMRIPrep's columns; NaN where the first value is undefined."""
     signals = dict(zip(("white_matter", "csf"), BASELINE + physiology.T, strict=True))
     signals["global_signal"] = volumes.mean(axis=1, dtype=np.float64)
     columns = {
@@ -363,7 +365,7 @@ def _confounds(run: Run, volumes: Float32Array, motion: FloatArray, physiology: 
 
 
 def _expanded(name: str, values: FloatArray) -> Confounds:
-    """Return a column with its derivative, and the squares of both."""
+    """Return a column, its derivative, and the squares of both."""
     derivative = _after_first(np.diff(values))
     return {
         name: values,
@@ -374,12 +376,12 @@ def _expanded(name: str, values: FloatArray) -> Confounds:
 
 
 def _after_first(values: FloatArray) -> FloatArray:
-    """Return values that are not defined for the first volume, as a column."""
+    """Return a column of values that are undefined for the first volume."""
     return np.concatenate([[np.nan], values])
 
 
 def _cosines(run: Run) -> Confounds:
-    """Return the cosines with periods of more than the cut-off."""
+    """Return the cosines with periods above the cut-off."""
     count = math.floor(2 * run.n_volumes * run.repetition_time / _CUTOFF)
     half = np.arange(run.n_volumes) + 0.5
     scale = math.sqrt(2 / run.n_volumes)
@@ -389,7 +391,7 @@ def _cosines(run: Run) -> Confounds:
 
 
 def _outliers(columns: Confounds) -> Confounds:
-    """Return one column for each volume that moved too far or changed too much."""
+    """Return one column for each volume with excessive motion or signal change."""
     moved = columns["framewise_displacement"] > _OUTLIER_FD
     bad = np.flatnonzero(moved | (columns["std_dvars"] > _OUTLIER_DVARS))
     rows = np.eye(len(moved))[bad]

@@ -1,4 +1,4 @@
-"""Simulated runs on disk: a folder of images, or derivatives as fMRIPrep writes them (BIDS)."""
+"""Write simulated runs to disk: a folder of images, or BIDS derivatives as fMRIPrep writes them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from capedjica.data.simulated.brain import MOTION, SPACE, Brain, Confounds, Run
 
 TASK: Final = "rest"
 _BIDS_VERSION: Final = "1.9.0"
-_LARGEST: Final = 4095  # of the 12 bits that a scanner measures
+_LARGEST: Final = 4095  # largest 12-bit value of a scanner
 
 
 def write_volumes(path: Path, brain: Brain, run: Run, volumes: NDArray[np.float32]) -> None:
-    """Write a run as scanners do: integers of 16 bits, and the factor by which they are to be multiplied."""
+    """Write a run as scanners do: 16-bit integers and a scaling factor."""
     slope = float(np.abs(volumes).max()) / _LARGEST
     image: Any = brain.image(np.rint(volumes / slope).astype(np.int16), run.repetition_time)
     image.header.set_slope_inter(slope, 0)
@@ -27,7 +27,7 @@ def write_volumes(path: Path, brain: Brain, run: Run, volumes: NDArray[np.float3
 
 
 class NiftiFolder:
-    """A folder of images, ``sub-01_task-rest_bold.nii.gz``, with a run's number where there are several."""
+    """A folder of images, ``sub-01_task-rest_bold.nii.gz``, with a run number if there are several runs."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.folder = folder
@@ -36,19 +36,19 @@ class NiftiFolder:
     def write(
         self, name: str, brain: Brain, run: Run, volumes: NDArray[np.float32], confounds: Confounds
     ) -> None:
-        """Write one run; there is no place for its confounds."""
+        """Write one run; its confounds are not stored."""
         write_volumes(self.folder / f"{run_stem(name, run)}_bold.nii.gz", brain, run, volumes)
 
 
 class BidsFolder:
-    """Derivatives: for each run the images, the mask, the confounds, and what describes them.
+    """BIDS derivatives: for each run the images, the mask, the confounds, and their metadata.
 
     Parameters
     ----------
     folder : Path
-        To be made.
+        Folder to create.
     names : sequence of str
-        Of the participants, ``sub-01``.
+        Names of the participants, such as ``sub-01``.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -73,13 +73,13 @@ class BidsFolder:
 
 
 def run_stem(name: str, run: Run) -> str:
-    """Return how the names of a run's files begin."""
+    """Return the common beginning of the names of a run's files."""
     return f"{name}_task-{TASK}" + ("" if run.number is None else f"_run-{run.number}")
 
 
 def _description() -> dict[str, Any]:
     return {
-        "Name": "Simulated fMRI of nobody real",
+        "Name": "Simulated fMRI",
         "BIDSVersion": _BIDS_VERSION,
         "DatasetType": "derivative",
         "GeneratedBy": [{"Name": "capedjica simulate", "Version": version("capedjica")}],
@@ -94,7 +94,7 @@ def _write_confounds(path: Path, confounds: Confounds) -> None:
 
 
 def _column_facts(name: str) -> dict[str, str]:
-    """Say what a column is, for those who read the table by eye."""
+    """Return a description of a column for readers of the table."""
     if name.startswith(MOTION):
         return {"Description": "Head motion", "Units": "rad" if name.startswith("rot") else "mm"}
     if name.startswith(("csf", "white_matter", "global_signal")):

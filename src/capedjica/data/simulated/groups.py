@@ -1,13 +1,13 @@
-r"""Two simulated groups with a known difference: networks that vary more in one group than in the other.
+r"""Two simulated groups with a known difference: some networks vary more in one group than in the other.
 
-The time course of network r of person m, of standard deviation 1, is multiplied by
+The time course of network r of participant m, with standard deviation 1, is multiplied by
 
 .. math:: \exp( \tfrac{1}{2} \Delta\, d_r\, g_m + 0.2\, a_r\, (\text{age}_m - 45) / 25 + 0.2\, e_{mr} ),
 
 with g = 1 for patients and -1 for controls, d = (1, -1, 0, 0, ...), a = (0, 0, 1, 0, ...) and e standard
-normal. So the log standard deviations of the first two networks differ by :math:`\Delta` and
-:math:`-\Delta` between the groups, and no others do; as the differences add up to 0, the same holds relative
-to a person's mean. Patients are five years older on average.
+normal. The log standard deviations of the first two networks therefore differ by :math:`\Delta` and
+:math:`-\Delta` between the groups, and those of the other networks do not differ. Because the differences add
+up to 0, the same holds relative to a participant's mean. Patients are five years older on average.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _AGE_EFFECT: Final = 0.2
 
 @dataclass(frozen=True, eq=False)
 class SimulatedGroups:
-    """Who is in which group.
+    """Group membership and ages of simulated participants.
 
     Attributes
     ----------
     patients : array of bool, shape (n_people,)
-        Who is a patient.
+        Whether each participant is a patient.
     ages : array, shape (n_people,)
-        In years, to a tenth.
+        Ages in years, rounded to a tenth.
     gains : array, shape (n_people, R)
-        By what each time course is multiplied.
+        Factors by which the time courses are multiplied.
     difference : array, shape (R,)
-        The true difference of log standard deviations, patients less controls.
+        True difference of log standard deviations, patients minus controls.
     """
 
     patients: NDArray[np.bool_]
@@ -52,7 +52,7 @@ class SimulatedGroups:
 
     @classmethod
     def draw(cls, n_people: int, n_components: int, difference: float, seed: int) -> SimulatedGroups:
-        """Draw groups, ages and gains, apart from what else the seed decides."""
+        """Draw groups, ages and gains, independently of other random numbers from the same seed."""
         rng = np.random.default_rng([seed, n_people])
         patients = rng.random(n_people) < 0.5
         ages = np.clip(rng.normal(np.where(patients, 47.5, 42.5), 12.0), *AGES).round(1)
@@ -66,7 +66,7 @@ class SimulatedGroups:
         return cls(patients, ages, np.exp(logarithms), effects)
 
     def write_participants(self, folder: Path, names: Sequence[str], first: int) -> None:
-        """Write the table of some people, the ``first`` of whom has this number among all."""
+        """Write the table of some participants, the first of whom has the overall index ``first``."""
         lines = [f"{PARTICIPANT}\tgroup\tage"]
         for number, name in enumerate(names, start=first):
             lines.append(f"{name}\t{LEVELS[int(self.patients[number])]}\t{self.ages[number]:.1f}")

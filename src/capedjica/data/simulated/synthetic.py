@@ -1,25 +1,26 @@
-r"""Synthetic studies after the paper's model: heavy-tailed time courses mixed by smooth spatial maps.
+r"""Synthetic studies from the paper's model: heavy-tailed time courses mixed by smooth spatial maps.
 
-**Sources.** Time course r of every subject is an autoregressive process of its own, driven by GARCH(1, 1)
-noise (Engle 1982; Bollerslev 1986; the model of Baker et al. 2018):
+**Sources.** Time course r of every subject is a separate autoregressive process, driven by GARCH(1, 1) noise
+(Engle 1982; Bollerslev 1986; the model of Baker et al. 2018):
 
 .. math:: s_t = \sum_{l=1}^{p} \phi_l s_{t-l} + e_t, \qquad e_t = \sigma_t \eta_t, \qquad
           \sigma_t^2 = (1 - \alpha - \beta) + \alpha e_{t-1}^2 + \beta \sigma_{t-1}^2,        (1)
 
-with p uniform on 1..10, :math:`\phi_1` uniform on [0.55, 0.8], the other coefficients on [-0.35, 0.35], drawn
-again until every characteristic root is within 0.95 (the process is stationary, and forgets its start within
-the burn-in), and :math:`\eta_t` standard normal. With :math:`\alpha` = 0.22 and :math:`\beta` = 0.7 the
-variance is positive, 1 in the long run (:math:`\alpha + \beta < 1`), and the noise heavy-tailed, of excess
-kurtosis :math:`6 \alpha^2 / (1 - \beta^2 - 2 \alpha \beta - 3 \alpha^2) \approx 5`. Filtered and standardised
-over the subject's own time points, the sources have an excess kurtosis of about 1.3, and
-:math:`\kappa = E[\tanh'(s)] - E[s \tanh(s)]`, what drives ICA by tanh (0 if Gaussian), is about 0.06.
+with p uniform on 1..10, :math:`\phi_1` uniform on [0.55, 0.8], the other coefficients on [-0.35, 0.35],
+redrawn until every characteristic root is within 0.95 (the process is then stationary, and forgets its
+initial state within the burn-in), and :math:`\eta_t` standard normal. With :math:`\alpha` = 0.22 and
+:math:`\beta` = 0.7 the variance is positive, 1 in the long run (:math:`\alpha + \beta < 1`), and the noise is
+heavy-tailed, with excess kurtosis :math:`6 \alpha^2 / (1 - \beta^2 - 2 \alpha \beta - 3 \alpha^2) \approx 5`.
+After filtering and standardisation over the subject's own time points, the sources have an excess kurtosis of
+about 1.3, and :math:`\kappa = E[\tanh'(s)] - E[s \tanh(s)]`, which drives ICA by tanh (0 if Gaussian), is
+about 0.06.
 
-**Maps.** In the style of SimTB (Erhardt et al. 2012) component r is a Gaussian blob, elongated and turned at
-random, near a point of a jittered lattice that covers the image; about every second one of the left half is
-bilateral, with a mirror image in the right half. Neighbours overlap. Only the left half owns pairs, so no two
-components share both places, and the maps stay linearly independent. Networks that are not compact are
-another kind of maps, ``"scattered"``: each has three blobs anywhere in the image, each of the last two as
-often negative as positive, and every fourth with a mirror image.
+**Maps.** In the style of SimTB (Erhardt et al. 2012), component r is an elongated Gaussian blob with random
+orientation, near a point of a jittered lattice that covers the image. About every second blob of the left
+half is bilateral, with a mirror image in the right half. Neighbours overlap. Bilateral pairs originate only
+in the left half, so no two components share both positions, and the maps remain linearly independent.
+Networks that are not compact are available as ``"scattered"`` maps: each has three blobs anywhere in the
+image; each of the last two is negative as often as positive, and every fourth has a mirror image.
 
 **Observations.** :math:`x_t = A s_t + \text{noise}`, with the maps as columns of A.
 """
@@ -49,28 +50,28 @@ MAX_ORDER: Final = 10
 MAX_ROOT: Final = 0.95
 GARCH_ALPHA: Final = 0.22
 GARCH_BETA: Final = 0.7
-# 0.95^200 < 4e-5: what is left of the zero start.
+# 0.95^200 < 4e-5: the remaining influence of the zero initial state.
 _BURN_IN: Final = 200
-# Subjects that share a seed: enough for NumPy to work on many series at once.
+# Number of subjects that share a seed: enough for NumPy to process many series at once.
 BATCH: Final = 32
 _MIN_SPACING: Final = 2.0  # pixels between the centres of neighbouring maps
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticStudy:
-    """A study with known truth.
+    """A simulated study with known ground truth.
 
     Attributes
     ----------
     sites : list of list of ndarray of float32, shape (T_m, D)
-        The subjects of every site, (time, features).
+        The subjects of every site, each (time, features).
     mixing : ndarray of float64, shape (D, R)
-        The mixing matrix A: one flattened map per column.
+        The mixing matrix A, with one flattened map per column.
     maps : ndarray of float64, shape (R, side, side)
         The same maps as images.
     sources : ndarray of float32, shape (n_subjects, T, R)
-        True time courses, subjects in the order of the sites; mean 0 and variance 1 for each subject. T is
-        the longest scan; beyond the end of a shorter one there is NaN.
+        True time courses, with subjects in the order of the sites; mean 0 and variance 1 for each subject. T
+        is the length of the longest scan; shorter ones are padded with NaN.
     """
 
     sites: list[list[Float32Array]]
@@ -91,20 +92,20 @@ class SyntheticStudy:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticModel:
-    """What a study is made of, from which its subjects can be made as often as wanted, always the same.
+    """Model of a simulated study, which generates the same subjects every time.
 
     Attributes
     ----------
     maps : ndarray of float64, shape (R, side, side)
         One map per component.
     scan_lengths : ndarray of int64, shape (n_subjects,)
-        Time points of each subject, T_m.
+        Number of time points T_m of each subject.
     noise : float
         Standard deviation of the white noise in every pixel.
     seeds : list of numpy.random.SeedSequence
         One for each batch of ``BATCH`` subjects.
     gains : ndarray of shape (n_subjects, R), optional
-        By what the time courses of each subject are multiplied.
+        Factors by which the time courses of each subject are multiplied.
     """
 
     maps: FloatArray
@@ -125,7 +126,7 @@ class SyntheticModel:
         noise: float = 0.0,
         maps: MapKind = "compact",
     ) -> SyntheticModel:
-        """Draw the maps and the lengths of the scans; parameters as for :func:`make_synthetic`."""
+        """Draw the maps and the scan lengths; parameters as for :func:`make_synthetic`."""
         n_subjects = validate.count("n_subjects", n_subjects)
         n_components = validate.count("n_components", n_components)
         shortest, longest = _shortest_and_longest(n_timepoints)
@@ -142,12 +143,13 @@ class SyntheticModel:
         return cls(images, lengths, noise * signal, root.spawn(math.ceil(n_subjects / BATCH)))
 
     def conditioned(self, number: float) -> SyntheticModel:
-        """Return the same model with a mixing matrix of this condition number.
+        """Return the same model with a mixing matrix of the given condition number.
 
-        Singular vectors and the largest singular value stay; the others fall from it in equal ratios.
+        The singular vectors and the largest singular value are preserved; the other singular values decrease
+        geometrically.
         """
         if not 1 <= number < math.inf:
-            raise InputError(f"a condition number is at least 1 and finite, got {number:g}")
+            raise InputError(f"the condition number must be finite and at least 1, got {number:g}")
         left, singular, right = np.linalg.svd(self.mixing, full_matrices=False)
         mixing = (left * (singular[0] * np.geomspace(1, 1 / number, len(singular)))) @ right
         return replace(self, maps=np.ascontiguousarray(mixing.T).reshape(self.maps.shape))
@@ -162,7 +164,7 @@ class SyntheticModel:
         return self.mixing.T.astype(np.float32)
 
     def subjects(self) -> Iterator[Float32Array]:
-        """Make the images (T_m, D) of one subject after the other; memory is that of one subject."""
+        """Yield the images (T_m, D) of one subject after another; memory use is that of one subject."""
         for batch in range(len(self.seeds)):
             sources, rng = self.sources(batch)
             for own in sources:
@@ -172,7 +174,7 @@ class SyntheticModel:
                 yield images
 
     def sources(self, batch: int) -> tuple[list[Float32Array], np.random.Generator]:
-        """Return the time courses (T_m, R) of a batch's subjects, and what their noise is drawn from next."""
+        """Return the time courses (T_m, R) of a batch of subjects, and the generator for their noise."""
         rng = np.random.default_rng(self.seeds[batch])
         own = slice(batch * BATCH, (batch + 1) * BATCH)
         sources = _sources(self.scan_lengths[own], len(self.maps), rng)
@@ -183,7 +185,7 @@ class SyntheticModel:
         return sources, rng
 
     def mix(self, sources: Float32Array, rng: np.random.Generator, out: Float32Array) -> Float32Array:
-        """Write A s_t plus noise for the time points of one subject into ``out``, and return it."""
+        """Write A s_t plus noise for the time points of one subject to ``out``, and return it."""
         np.matmul(sources, self._loadings, out=out)
         if self.noise > 0:
             out += np.float32(self.noise) * rng.standard_normal(out.shape, dtype=np.float32)
@@ -202,27 +204,34 @@ def make_synthetic(
     site_sizes: Sequence[int] | None = None,
     maps: MapKind = "compact",
 ) -> SyntheticStudy:
-    """Simulate a study in memory; the default is the size of the paper's (0.9 GB of images).
+    """Generate a synthetic study in memory; the default size is that of the paper (0.9 GB of images).
 
     Parameters
     ----------
     n_sites, n_subjects : int
-        Sites, and subjects of all sites together.
+        Number of sites, and total number of subjects over all sites.
     n_components : int
-        Number of sources, R.
+        Number of sources R.
     n_timepoints : int or pair of int
-        Time points of each subject, at least 2; with a pair each subject has a length of its own, uniform
-        between the two (both included).
+        Number of time points of each subject, at least 2. With a pair, the length of each subject is drawn
+        uniformly between the two (both included).
     image_side : int
-        Images are square, D = image_side^2 pixels; at least 2 ceil(sqrt(R)), or maps would coincide.
+        Side of the square images, D = image_side^2 pixels; at least 2 ceil(sqrt(R)), because maps would
+        otherwise coincide.
     random_state : int, numpy.random.Generator or None
         Seed; the same seed and parameters give the same study.
     noise : float
         Standard deviation of white noise in every pixel, relative to the root mean square of the signal.
     site_sizes : sequence of int, optional
-        Subjects of each site, adding up to ``n_subjects``; as equal as possible when not given.
+        Number of subjects of each site, adding up to ``n_subjects``; by default as equal as possible.
     maps : {"compact", "scattered"}
-        One blob for each component (or two that mirror each other), or three of either sign.
+        "compact" maps have one blob for each component (or two that mirror each other); "scattered" maps have
+        three blobs of either sign.
+
+    Returns
+    -------
+    SyntheticStudy
+        The sites with their subjects, and the true maps, mixing matrix and sources.
 
     Examples
     --------
@@ -240,7 +249,7 @@ def make_synthetic(
 
 
 def _make_all(model: SyntheticModel) -> tuple[list[Float32Array], Float32Array]:
-    """Make all subjects, on every core; the images are parts of one array, quicker to get than many."""
+    """Generate all subjects on all cores; the images share one array, which is faster to allocate."""
     lengths = model.scan_lengths
     samples = np.empty((lengths.sum(), len(model.mixing)), dtype=np.float32)
     images = np.split(samples, np.cumsum(lengths)[:-1])
@@ -267,8 +276,8 @@ def _site_sizes(n_sites: int, n_subjects: int, site_sizes: Sequence[int] | None)
     sizes = [validate.count(f"site_sizes[{s}]", size) for s, size in enumerate(site_sizes)]
     if len(sizes) != n_sites or sum(sizes) != n_subjects:
         raise InputError(
-            f"site_sizes must hold n_sites = {n_sites} numbers adding up to n_subjects = {n_subjects}; "
-            f"got {len(sizes)} adding up to {sum(sizes)}"
+            f"site_sizes must contain n_sites = {n_sites} numbers that add up to n_subjects = {n_subjects}; "
+            f"got {len(sizes)} that add up to {sum(sizes)}"
         )
     return sizes
 
@@ -277,7 +286,7 @@ def _shortest_and_longest(n_timepoints: int | tuple[int, int]) -> tuple[int, int
     """Return the bounds of the scan lengths."""
     given = tuple(n_timepoints) if isinstance(n_timepoints, Sequence) else (n_timepoints, n_timepoints)
     if isinstance(n_timepoints, str) or len(given) != 2:
-        raise InputError(f"n_timepoints must be a whole number or a pair of them, got {n_timepoints!r}")
+        raise InputError(f"n_timepoints must be an integer or a pair of integers, got {n_timepoints!r}")
     shortest, longest = (validate.count("n_timepoints", length, minimum=2) for length in given)
     if shortest > longest:
         raise InputError(f"n_timepoints must be (shortest, longest), got ({shortest}, {longest})")
@@ -289,7 +298,7 @@ def _generator(random_state: int | np.random.Generator | None) -> np.random.Gene
         return np.random.default_rng(random_state)
     except (TypeError, ValueError):
         raise InputError(
-            f"random_state must be a whole number of at least 0, a Generator or None, got {random_state!r}"
+            f"random_state must be a non-negative integer, a Generator or None, got {random_state!r}"
         ) from None
 
 
@@ -297,10 +306,10 @@ def _generator(random_state: int | np.random.Generator | None) -> np.random.Gene
 
 
 def _is_stationary(coefficients: FloatArray, radius: float) -> NDArray[np.bool_]:
-    r"""Tell for every row phi whether the roots of :math:`x^p - \sum_l \phi_l x^{p-l}` are within the radius.
+    r"""Return for each row phi whether the roots of :math:`x^p - \sum_l \phi_l x^{p-l}` are within radius.
 
-    Dividing phi_l by radius^l divides the roots by the radius; then the Schur-Cohn test, the Levinson
-    recursion run backwards, asks that every reflection coefficient be below 1 in modulus.
+    Dividing phi_l by radius^l divides the roots by the radius. The Schur-Cohn test (the Levinson recursion
+    run backwards) then requires every reflection coefficient to be below 1 in modulus.
     """
     order = coefficients.shape[1]
     phi = coefficients / radius ** np.arange(1, order + 1)
@@ -308,14 +317,14 @@ def _is_stationary(coefficients: FloatArray, radius: float) -> NDArray[np.bool_]
     for level in range(order, 0, -1):
         reflection = phi[:, level - 1 : level]
         stationary &= np.abs(reflection[:, 0]) < 1
-        phi[~stationary] = 0  # settled, and the recursion would overflow
+        phi[~stationary] = 0  # already decided, and the recursion would overflow
         shorter = phi[:, : level - 1]
         phi = (shorter + reflection * shorter[:, ::-1]) / (1 - reflection**2)
     return stationary
 
 
 def _ar_coefficients(n_series: int, rng: np.random.Generator) -> FloatArray:
-    """Draw AR coefficients of random order, zeros beyond it; redraws keep the order, so it stays uniform."""
+    """Draw AR coefficients of random order, zero-padded; redraws keep the order, so it stays uniform."""
     orders = rng.integers(1, MAX_ORDER + 1, size=n_series)
     within = np.arange(MAX_ORDER) < orders[:, np.newaxis]
     coefficients = np.zeros((n_series, MAX_ORDER))
@@ -332,7 +341,7 @@ def _ar_coefficients(n_series: int, rng: np.random.Generator) -> FloatArray:
 def _simulate(
     normals: Float32Array, coefficients: FloatArray, lengths: NDArray[np.int64], out: Float32Array
 ) -> None:
-    """Run equation (1) for every series; out holds its points after the burn-in, standardised."""
+    """Run equation (1) for every series; ``out`` receives the points after the burn-in, standardised."""
     order, burn_in = coefficients.shape[1], normals.shape[1] - out.shape[1]
     series = np.zeros(order + normals.shape[1])
     for k in range(len(normals)):
@@ -365,7 +374,7 @@ def _sources(lengths: NDArray[np.int64], n_components: int, rng: np.random.Gener
 
 
 def _centres(n_components: int, side: int, rng: np.random.Generator) -> FloatArray:
-    """Return one (x, y) per component, in pixels from the middle: random cells of a lattice, jittered."""
+    """Return one (x, y) per component, in pixels from the centre: random cells of a lattice, jittered."""
     columns = math.ceil(math.sqrt(n_components))
     rows = math.ceil(n_components / columns)
     cells = np.sort(rng.permutation(columns * rows)[:n_components])
@@ -375,14 +384,14 @@ def _centres(n_components: int, side: int, rng: np.random.Generator) -> FloatArr
 
 
 def _blob(grid: FloatArray, centre: FloatArray, widths: FloatArray, angle: float) -> FloatArray:
-    """Evaluate a Gaussian of peak 1 with these widths along its axes, turned by the angle."""
+    """Evaluate a Gaussian of peak 1 with the given widths along its axes, rotated by the angle."""
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
     along = (grid - centre) @ turn.T / widths
     return np.asarray(np.exp(-0.5 * np.sum(along**2, axis=-1)))
 
 
 def _spatial_maps(n_components: int, side: int, rng: np.random.Generator) -> FloatArray:
-    """Return the maps (R, side, side), of peak between about 0.7 and 1.3."""
+    """Return the maps (R, side, side), with peaks between about 0.7 and 1.3."""
     columns = math.ceil(math.sqrt(n_components))
     spacing = side / columns
     if spacing < _MIN_SPACING:
@@ -415,6 +424,6 @@ def _scattered_maps(n_components: int, side: int, rng: np.random.Generator) -> F
 
 
 def _grid(side: int) -> FloatArray:
-    """Return the (x, y) of every pixel, from the middle."""
+    """Return the (x, y) of every pixel, relative to the centre."""
     axis = np.arange(side) - (side - 1) / 2
     return np.stack(np.meshgrid(axis, axis), axis=-1)

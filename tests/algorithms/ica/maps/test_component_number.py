@@ -64,7 +64,7 @@ def test_weak_directions_that_do_not_stand_out_show_together():
         component_number(released([0.9] * 5 + [0.9 * half] * 12, size, noise, 0, s), 20) for s in range(5)
     ]
     assert all(number.more and 5 <= number.found < 17 for number in numbers)
-    assert "how many cannot be told" in str(numbers[0])
+    assert "their number cannot be determined" in str(numbers[0])
     assert sum(component_number(released([0.9] * 5, size, noise, 0, s), 20).more for s in range(20)) <= 5
 
 
@@ -114,7 +114,7 @@ def test_where_noise_hides_all_nothing_is_determinable():
     number = component_number(released([0.9] * 5, 60, 0.5), 10, auto=True)
     assert number.recoverable is None
     assert number.kept == 10
-    assert "not determinable" in str(number)
+    assert "cannot be determined" in str(number)
     assert least_shared(60, 10, 0.5) > 1
     assert least_shared(60, 10, 0.001) < 0.2
 
@@ -122,7 +122,7 @@ def test_where_noise_hides_all_nothing_is_determinable():
 def test_all_that_were_asked_for_is_no_warning_and_fewer_is():
     assert component_number(released([0.9] * 5, 60, 0.01), 5).warning == ""
     number = component_number(released([0.9] * 5, 60, 0.01, seed=1), 9)
-    assert "9 components were asked for" in number.warning
+    assert "9 components were requested" in number.warning
     assert "5 components of at most 9" in number.warning
     assert [row[3] for row in number.table().rows] == ["yes"] * 5 + ["no"] * 4
 
@@ -139,13 +139,13 @@ def test_auto_finds_the_number_at_the_cost_of_the_maximum(data, method):
     assert found.n_components_ == 5
     assert found.components_.shape == (5, 144)
     assert found.stability_.min() > 0.8
-    with pytest.warns(UserWarning, match="9 components were asked for"):
+    with pytest.warns(UserWarning, match="9 components were requested"):
         fixed = CapeDJICA(9, 20.0, **options).fit(data.sites)
     assert fixed.n_components_ == 9
     assert found.privacy_.mu == fixed.privacy_.mu
     assert [one.noise for one in found.privacy_.releases] == [one.noise for one in fixed.privacy_.releases]
     page = found.generate_report().html
-    assert "lets through 5 components of at most 9" in page
+    assert "5 components of at most 9 can be recovered" in page
 
 
 def test_a_number_that_the_noise_lets_through_is_not_warned_of(data):
@@ -158,7 +158,7 @@ def test_a_number_that_the_noise_lets_through_is_not_warned_of(data):
     ("options", "said"),
     [
         ({"n_components": "auto"}, "max_components"),
-        ({"n_components": 5, "max_components": 9}, "max_components is for n_components='auto'"),
+        ({"n_components": 5, "max_components": 9}, "max_components is only for n_components='auto'"),
         ({"n_components": "auto", "max_components": 9, "method": "paper"}, "'subject' and 'spatial'"),
         (
             {"n_components": "auto", "max_components": 9, "method": "guided", "template": np.eye(9, 144)},

@@ -1,1 +1,1 @@
-"""The maps of a joint ICA: networks, how many the noise lets through, their stability, less noise."""
+"""Post-processing of maps: stability, denoising, number of recoverable components, template shift."""

@@ -1,25 +1,25 @@
-r"""Stability as a prediction: the correlation of a map with that of another run with fresh noise.
+r"""Calibrated stability: the predicted correlation of a map with that of another run with fresh noise.
 
-Draws of the noise on top of what was published tell a correlation c of a map with itself
-(:func:`capedjica.algorithms.ica.maps.networks.likeness`). If noise is a part f of the map's energy and adds
-linearly, c is :math:`1 / \sqrt{1 + f}`, while two runs, each with noise of its own on the same truth,
-correlate by
+Adding redrawn noise to what was published gives a correlation c of a map with itself
+(:func:`capedjica.algorithms.ica.maps.networks.likeness`). If noise is a fraction f of the map's energy and
+adds linearly, c is :math:`1 / \sqrt{1 + f}`, and the correlation of two runs, each with independent noise on
+the same truth, is
 
 .. math:: g = 1 - f = 2 - 1 / c^2 .                                                                     (1)
 
-Neither holds where noise decides which maps are found. What draws cannot show is that rotations that have far
-to go may end elsewhere: with t the cosine of the angle by which the data turned a component away from where
-varimax began (near 1 on synthetic data, 0.7 on ABIDE), the prediction is
+Neither holds if noise determines which maps are found. Redrawn noise cannot show that rotations by large
+angles may converge elsewhere: with t the cosine of the angle by which the data rotated a component away from
+the varimax start (near 1 on synthetic data, 0.7 on ABIDE), the prediction is
 
 .. math:: s = 1 - \alpha (1 - g) - \beta (1 - c) - \gamma \sqrt{(1 - g) (1 - t)} .                      (2)
 
-Guided by a template it is the difference from it that is predicted. Draws do not show that another run may
-find evidence to move where this one found none, and the prediction is :math:`\kappa g`.
+With guidance by a template, the prediction is for the difference from it. Redrawn noise does not show that
+another run may find evidence to move where this one found none, and the prediction is :math:`\kappa g`.
 
 The constants were fitted by least squares to the mean correlations between five runs at epsilon 1, 2, 3, 5
 and 10, of synthetic data, a simulated brain and half of the sites of ABIDE
 (``python -m benchmarks.utility.calibration``). They are public, fixed, and never fitted to a study's data.
-``python -m benchmarks.utility stability`` compares predictions with what other data do.
+``python -m benchmarks.utility stability`` compares predictions with results on other data.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def of_guided(likeness: FloatArray) -> FloatArray:
 def calibrated(
     likeness: FloatArray, turned: FloatArray | float = 1.0, constants: tuple[float, float, float] = JOINT
 ) -> FloatArray:
-    """Return s of equation (2), between 0 and 1.
+    """Return the predicted stability s of equation (2), between 0 and 1.
 
     Parameters
     ----------
     likeness : array (R,)
         c of each map.
     turned : array (R,) or float
-        t of each map; 1 where nothing was turned.
+        t of each map; 1 without rotation.
     constants : tuple of float
         Alpha, beta and gamma.
     """

@@ -1,19 +1,19 @@
-r"""Maps with less noise, by empirical Bayes: what is known of the noise, and that maps are smooth.
+r"""Denoising of maps by empirical Bayes, using the known noise and the smoothness of maps.
 
-Let a be a map in the K numbers of a public basis, which go from the smoothest to the finest, m what is
-expected of it (0, or what of it is along a template's map), and :math:`q_k` the variance of its noise, told
-by draws of the known noise of the releases. If the numbers of :math:`a - m` have variances :math:`p_k` that
-change little from one to the next, the best estimate of each is
+Let a be a map in the K coefficients of a public basis, ordered from the smoothest to the finest, m its prior
+mean (0, or the part along a template's map), and :math:`q_k` the variance of its noise, estimated by drawing
+the known noise of the releases. If the coefficients of :math:`a - m` have variances :math:`p_k` that change
+little from one to the next, the best estimate of each is
 
 .. math:: m_k + \Bigl(1 - \frac{q_k}{p_k + q_k}\Bigr)\, (a_k - m_k),                                     (1)
 
-with :math:`p_k + q_k` the mean of :math:`(a_k - m_k)^2` over neighbours, and :math:`q_k` likewise. Where
-features have no places, as in a table of regions, neighbours say nothing, and without a template there is no
-prior: maps stay as they are. With one, all numbers share one variance, and the difference from the template
-is shrunk as a whole.
+with :math:`p_k + q_k` the mean of :math:`(a_k - m_k)^2` over neighbours, and :math:`q_k` likewise. If
+features have no spatial positions, as in a table of regions, neighbours are uninformative, and without a
+template there is no prior: maps are unchanged. With a template, all coefficients share one variance, and the
+difference from the template is shrunk as a whole.
 
-What equation (1) leaves is drawn towards the prior. The raw map is the one for inference: tests and standard
-errors know its noise, and where the prior is a template a denoised map looks like it for that reason alone.
+The result of equation (1) is shrunk towards the prior. Use the raw map for inference: tests and standard
+errors account for its noise. If the prior is a template, a denoised map resembles it for that reason alone.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from scipy.ndimage import uniform_filter1d
 
 from capedjica.tools.arrays import FloatArray
 
-# Of the numbers of a basis, those to each side over which variances are averaged.
+# Fraction of the coefficients of a basis, on each side, over which variances are averaged.
 NEIGHBOURS: Final = 1 / 8
-# What is kept of any number: noise is known from few draws.
+# Minimum fraction kept of any coefficient: the noise is estimated from few draws.
 LEAST_KEPT: Final = 0.05
 
 
 def denoised_words(template: str) -> str:
-    """Return what is to be said of maps beside which there are denoised ones."""
+    """Return a note on raw and denoised maps."""
     prior = (
-        "towards what is smooth and towards the template, and look like it for that reason too: no evidence "
-        "for its networks"
+        "towards smooth maps and towards the template, and resemble it for that reason too: they are no "
+        "evidence for its networks"
         if template
-        else "towards what is smooth"
+        else "towards smooth maps"
     )
     return (
-        "The maps shown are raw: use these for inference. The denoised ones in the files (maps_denoised) are "
-        f"for looking at: they are drawn {prior}."
+        "The maps shown are raw: use these for inference. The denoised maps in the files (maps_denoised) are "
+        f"for visual inspection: they are shrunk {prior}."
     )
 
 
@@ -52,14 +52,14 @@ def denoised(
     basis: FloatArray | None,
     template: FloatArray | None = None,
 ) -> FloatArray:
-    """Return maps (D, R) by equation (1).
+    """Return denoised maps (D, R) by equation (1).
 
     Parameters
     ----------
     mixing : array (D, R)
         The raw maps.
     draws : iterable of arrays (D, R)
-        The same as they might have come out with other noise.
+        The maps that might have resulted with different noise.
     basis : array (K, D), optional
         Orthonormal rows, the smoothest first.
     template : array (D, R), optional
@@ -77,7 +77,7 @@ def denoised(
 
 
 def _noise(inside: FloatArray, draws: Iterable[FloatArray], basis: FloatArray | None) -> FloatArray:
-    """Return the variance of each number, of draws scaled to fit the maps."""
+    """Return the variance of each coefficient, from draws scaled to fit the maps."""
     squares = []
     for draw in draws:
         other = draw if basis is None else basis @ draw
@@ -86,13 +86,13 @@ def _noise(inside: FloatArray, draws: Iterable[FloatArray], basis: FloatArray | 
 
 
 def _fit(maps: FloatArray, others: FloatArray) -> FloatArray:
-    """Return by what to multiply each of the others so that it comes nearest to its map."""
+    """Return the factors that bring each of ``others`` closest to its map."""
     squares = np.maximum(np.sum(others**2, axis=0), np.finfo(float).tiny)
     return np.asarray(np.sum(maps * others, axis=0) / squares)
 
 
 def _averaged(values: FloatArray, basis: FloatArray | None) -> FloatArray:
-    """Return means over neighbours; over all numbers of a map where features have no places."""
+    """Return means over neighbours; over all numbers of a map if features have no spatial positions."""
     if basis is None:
         return np.broadcast_to(values.mean(axis=0), values.shape)
     width = 2 * int(len(values) * NEIGHBOURS) + 1

@@ -1,14 +1,14 @@
-"""What a joint ICA finds: maps whose order, sign and scale stay the same between runs, and their stability.
+"""Networks found by joint ICA: maps with a reproducible order, sign and scale, and their stability.
 
-Stability is the correlation that a map is predicted to have with the same map of another run of the same
-participants with fresh noise. It is told from what was published and the known noise alone, so that it costs
-nothing (:mod:`capedjica.algorithms.ica.maps.calibration`). With a template it is that of the *difference*
-from the template: the map itself is stable for being the template's, whatever the data say. It speaks of the
-noise only: a map can be stable and mean nothing.
+Stability is the predicted correlation of a map with the same map of another run on the same participants with
+fresh noise. It is computed from what was published and the known noise alone, so it has no privacy cost
+(:mod:`capedjica.algorithms.ica.maps.calibration`). With a template, it is the stability of the *difference*
+from the template: the map itself is stable because it is the template's, whatever the data show. It refers
+only to the noise: a map can be stable and yet meaningless.
 
-Clips and floors, which bound what one person can do, may bury components whose power is far below that of
-others (mixing matrices of condition numbers above 20 or so), and no draw of the noise shows that. Such maps
-are not *recoverable*, which is told from what was published too
+Clips and floors, which bound the influence of one subject, may suppress components whose power is far below
+that of others (mixing matrices with condition numbers above 20 or so), which redrawn noise does not show.
+Such maps are not *recoverable*, which is also determined from what was published
 (:func:`capedjica.algorithms.ica.subject_level.whitened_enough`); their stability is 0.
 """
 
@@ -48,7 +48,7 @@ def peak_order(mixing: FloatArray) -> NDArray[np.intp]:
 
 
 def stable_maps(mixing: FloatArray) -> FloatArray:
-    """Scale each map to a largest absolute value of 1, positive, and sort maps by where that peak is."""
+    """Scale each map to a largest absolute value of 1, positive, and sort maps by the feature of the peak."""
     peaks = np.argmax(np.abs(mixing), axis=0)
     heights = mixing[peaks, np.arange(mixing.shape[1])]
     scaled = mixing / np.where(heights == 0, 1.0, heights)
@@ -56,9 +56,9 @@ def stable_maps(mixing: FloatArray) -> FloatArray:
 
 
 def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatArray:
-    """Return the (D, R) maps of an (R, D) unmixing matrix, stable between runs that find the same maps.
+    """Return the (D, R) maps of an (R, D) unmixing matrix, reproducible between runs with the same maps.
 
-    Those that came from a template keep its order and point its way.
+    Maps from a template keep its order and signs.
     """
     mixing = pseudo_inverse(unmixing)
     if template is None:
@@ -71,33 +71,33 @@ def mixing_of(unmixing: FloatArray, template: Template | None = None) -> FloatAr
 def likeness(
     unmixing: FloatArray, draws: Iterable[FloatArray], template: Template | None = None
 ) -> FloatArray:
-    """Return the median correlation of each map with itself as it might have come out, between 0 and 1.
+    """Return the median correlation of each map with its redrawn versions, between 0 and 1.
 
     Parameters
     ----------
     unmixing : array (R, D)
-        What was found.
+        The estimate.
     draws : iterable of arrays (D, R)
-        Mixing matrices as they might have come out with other noise, in the order of the unmixing matrix.
+        Mixing matrices that might have resulted with different noise, in the order of the unmixing matrix.
     template : Template, optional
-        What maps are compared without: of every map that which is not along the template's.
+        Compare only the part of every map that is orthogonal to that of this template.
     """
     with one_thread():
         own = _unit(_without(pseudo_inverse(unmixing), template))
         correlations = [np.sum(own * _unit(_without(draw, template)), axis=0) for draw in draws]
-        # The sign of a map means nothing, that of a difference from a template does.
+        # The sign of a map is arbitrary, that of a difference from a template is not.
         alike = np.maximum(correlations, 0.0) if template else np.abs(correlations)
     return np.asarray(np.minimum(np.median(alike, axis=0), 1.0))
 
 
 def _without(maps: FloatArray, template: Template | None) -> FloatArray:
-    """Return maps (D, R) without what is along those of the template, all pointing its way."""
+    """Return maps (D, R) without their parts along those of the template, with its signs."""
     if template is None:
         return maps
     unit = template.maps.T / np.linalg.norm(template.maps, axis=1)
     along = np.sum(maps * unit, axis=0)
     apart = maps - along * unit
-    # Of a map that is the template's, rounding alone is left.
+    # If a map is that of the template, only rounding errors remain.
     nothing = np.linalg.norm(apart, axis=0) <= ROUNDING * np.abs(along)
     difference: FloatArray = np.where(nothing, 0.0, apart * np.where(along < 0, -1.0, 1.0))
     return difference
@@ -111,29 +111,29 @@ def _unit(maps: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Networks(Result):
-    """Networks as they were estimated.
+    """Estimated networks.
 
     Attributes
     ----------
     estimate : array (R, D)
-        Unmixing matrix of centred data, its rows in any order and scale.
+        Unmixing matrix of centred data, with rows in any order and scale.
     draws : callable
-        Yields (D, R) mixing matrices as they might have come out with other noise, in the order of the
-        components of ``estimate``, from what was published and the known noise alone; None if not known.
+        Yields (D, R) mixing matrices that might have resulted with different noise, in the order of the
+        components of ``estimate``, from what was published and the known noise alone; None if unknown.
     template : Template, optional
-        What the networks were known as before; the rows of ``estimate`` are in its order.
+        Template of the networks; the rows of ``estimate`` are in its order.
     movements : tuple of Movement
-        How far each is from the template, where that was measured.
+        Distance of each network from the template, where it was measured.
     recovered : callable
         Returns whether each component of ``estimate`` was strong enough to be found; None if all were.
     number : ComponentNumber, optional
-        How many components the noise lets through, where a mean projector was released.
+        Number of recoverable components, if a mean projector was released.
     predict : callable
-        Returns the correlation between runs that follows from that of ``estimate`` with the draws.
+        Returns the predicted correlation between runs, given that of ``estimate`` with the draws.
     denoises : bool
-        Whether more is known of maps, beforehand, than the method has already used.
+        Whether there is prior knowledge about maps that the method has not used.
     basis : array (K, D), optional
-        The public basis, the smoothest map first.
+        The public basis, with the smoothest map first.
     """
 
     estimate: FloatArray
@@ -148,12 +148,12 @@ class Networks(Result):
 
     @cached_property
     def mixing(self) -> FloatArray:
-        """The maps as columns (D, R), in an order, sign and scale that stay the same between runs."""
+        """The maps as columns (D, R), in an order, sign and scale that are reproducible between runs."""
         return mixing_of(self.estimate, self.template)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the template calls the networks; nothing without one."""
+        """Names of the networks in the template; empty without one."""
         return () if self.template is None else self.template.names
 
     @property
@@ -163,10 +163,10 @@ class Networks(Result):
 
     @cached_property
     def stability(self) -> FloatArray | None:
-        """The correlation of each map that another run would have with it, in the order of the maps.
+        """Predicted correlation of each map with that of another run, in the order of the maps.
 
-        With a template it is that of the difference from it, and 0 where there is none. It is 0 for maps that
-        are not recoverable.
+        With a template it is the stability of the difference from it, or 0 if there is none. It is 0 for
+        maps that are not recoverable.
         """
         draws = self.draws()
         if draws is None:
@@ -176,10 +176,10 @@ class Networks(Result):
 
     @cached_property
     def denoised(self) -> FloatArray | None:
-        """The maps as rows (R, D) with less noise (:mod:`capedjica.algorithms.ica.maps.denoising`).
+        """The denoised maps as rows (R, D) (:mod:`capedjica.algorithms.ica.maps.denoising`).
 
-        They are in the order, sign and scale of the raw ones. None where nothing is known of maps beforehand
-        that the method has not used: neither places of the features nor a template.
+        They have the order, sign and scale of the raw maps. None if there is no prior knowledge about maps
+        that the method has not used: neither positions of the features nor a template.
         """
         draws = self.draws() if self.denoises and (self.basis is not None or self.template) else None
         if draws is None:
@@ -194,11 +194,11 @@ class Networks(Result):
 
     @cached_property
     def recoverable(self) -> NDArray[np.bool_]:
-        """Whether each map can be told from what was published, in the order of the maps.
+        """Whether each map can be estimated from what was published, in the order of the maps.
 
-        False where the component is so weak beside others that clipping has buried it: the map shown in its
-        place is not to be used, however stable it is. More people or a larger epsilon do not help; scaling
-        features to equal power before the analysis, or fewer components, may.
+        False if the component is so weak compared with others that clipping has suppressed it: the map shown
+        in its place must not be used, however stable it is. More participants or a larger epsilon do not
+        help; scaling features to equal power before the analysis, or fewer components, may.
         """
         recovered = self.recovered()
         if recovered is None:
@@ -215,7 +215,7 @@ class Networks(Result):
         return arrays if self.denoised is None else arrays | {"maps_denoised": self.denoised}
 
     def tables(self) -> Sequence[ResultTable]:
-        """Return how far networks are from the template and which are not recoverable, where known."""
+        """Return the distances of networks from the template and the unrecoverable maps, where known."""
         moved = (movement_table(self.movements),) if self.movements else ()
         number = self.number
         told = (number.table(),) if number is not None and number.telling else ()
@@ -227,6 +227,6 @@ class Networks(Result):
         names = self.names or [f"map {number}" for number in range(1, len(self.estimate) + 1)]
         rows = [(name, "yes" if kept else "no") for name, kept in zip(names, self.recoverable, strict=True)]
         caption = (
-            "Maps that are not recoverable are too weak beside others to be found, and must not be used."
+            "Maps that are not recoverable are too weak compared with others to be found; do not use them."
         )
         return (ResultTable("recoverable", caption, ("map", "recoverable"), rows),)

@@ -1,15 +1,15 @@
-r"""Whether networks moved away from a template, as far as noise lets that be told.
+r"""Test and estimate of the shift of networks away from a template.
 
-A map that was measured is compared with its template by the part p that is not along the template, in units
-of the template's length: K - 1 numbers, each with noise of standard deviation :math:`\sigma`, where K numbers
-stand for the features. If the network is where the template says, :math:`\lVert p \rVert^2 / \sigma^2` has a
-chi-square distribution with K - 1 degrees of freedom; it moved if that is improbable at 5% over all R
-networks (Bonferroni: at 0.05 / R each). What is kept of p is
+A measured map is compared with its template by the part p that is orthogonal to the template, in units of the
+template's norm: K - 1 numbers, each with noise of standard deviation :math:`\sigma`, where K coefficients
+represent the features. If the network equals the template, :math:`\lVert p \rVert^2 / \sigma^2` has a
+chi-square distribution with K - 1 degrees of freedom; the network has moved if this is improbable at 5% over
+all R networks (Bonferroni: at 0.05 / R each). The estimate of p is
 
 .. math:: \Bigl(1 - \frac{(K - 3)\,\sigma^2}{\lVert p \rVert^2}\Bigr)_+ \, p ,                          (1)
 
-the positive-part estimate of James and Stein (1961), whose squared error is below that of p itself wherever
-the network is, and next to nothing where it did not move.
+the positive-part estimate of James and Stein (1961), whose squared error is always below that of p itself,
+and close to zero if the network did not move.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import ResultTable
 
-# Of calling any network moved when none did.
+# Probability that any network is reported as moved although none did.
 LEVEL: Final = 0.05
-# Standard deviations of the noise by which a support must be off its limit to be told.
+# Standard deviations of the noise by which a support must differ from its limit to be decided.
 TELLING: Final = 2.0
-# Scans are read in single precision: without noise a shorter distance is none.
+# Scans are read in single precision: without noise, shorter distances are rounding errors.
 ROUNDING: Final = 1e-5
 
 
 @dataclass(frozen=True)
 class Movement:
-    """How far one network is from its template.
+    """Distance of one network from its template.
 
     Attributes
     ----------
     name : str
-        What the template calls it.
+        Name of the network in the template.
     distance : float
-        Length of what is not along the template, in units of the template's map, noise included.
+        Norm of the part orthogonal to the template, in units of the template's map, including noise.
     noise : float
-        The distance that the noise alone would give.
+        Distance expected from the noise alone.
     shrinkage : float
-        Part of the difference that is kept in the map, from 0 (the template's own) to 1.
+        Fraction of the difference that is kept in the map, from 0 (the template itself) to 1.
     moved : bool
-        Whether the noise does not explain the distance.
+        Whether the distance is more than the noise explains.
     support : float, optional
-        How much of the network's map lies in people's own leading directions, from 0 to 1.
+        Fraction of the network's map that lies in subjects' own leading directions, from 0 to 1.
     support_noise : float
         Standard deviation of the noise on it.
     least_support : float
-        Below this the network is not one of these data.
+        Below this the network is not considered part of these data.
     """
 
     name: str
@@ -66,28 +66,28 @@ class Movement:
 
     @property
     def supported(self) -> str:
-        """Whether the data support the network: "yes", "no", or "cannot be told" for the noise."""
+        """Whether the data support the network: "yes", "no", or "cannot be determined" due to noise."""
         assert self.support is not None
         if abs(self.support - self.least_support) < TELLING * self.support_noise:
-            return "cannot be told"
+            return "cannot be determined"
         return "yes" if self.support > self.least_support else "no"
 
 
 def movement(name: str, distance: float, noise: float, n_numbers: int, n_networks: int) -> Movement:
-    """Return what is told of a network, and how much of the difference is kept by equation (1).
+    """Test whether a network moved, and return how much of the difference is kept by equation (1).
 
     Parameters
     ----------
     name : str
-        Of the network.
+        Name of the network.
     distance : float
         Norm of the difference.
     noise : float
         Standard deviation of the noise on each of its numbers.
     n_numbers : int
-        Numbers of the difference that are free: K - 1.
+        Degrees of freedom of the difference: K - 1.
     n_networks : int
-        R, over which the test is corrected.
+        R, for the correction of the test.
     """
     if noise == 0:
         return Movement(name, distance, 0.0, 1.0, distance > ROUNDING)
@@ -98,7 +98,7 @@ def movement(name: str, distance: float, noise: float, n_numbers: int, n_network
 
 
 def movement_table(movements: Sequence[Movement]) -> ResultTable:
-    """Return what people read of it."""
+    """Return the distances as a table."""
     guided = movements[0].support is not None
     columns, rows = (_GUIDED, _guided_rows(movements)) if guided else (_MOVED, _moved_rows(movements))
     caption = _CAPTION + (_ABOUT_SUPPORT if guided else _NOT_SAMPLING)
@@ -106,18 +106,18 @@ def movement_table(movements: Sequence[Movement]) -> ResultTable:
 
 
 _CAPTION: Final = (
-    "How far each network is from the template, in units of the length of its map, beside the distance "
-    "that the noise of privacy alone would give. A network moved if noise does not explain its distance "
+    "Distance of each network from the template, in units of the norm of its map, next to the distance "
+    "expected from privacy noise alone. A network moved if noise does not explain its distance "
     f"({LEVEL:.0%} over all networks)."
 )
 _NOT_SAMPLING: Final = (
-    " Of the difference the map keeps the part that is given. That other people would differ by chance is "
-    "not covered by this test."
+    " The map keeps the stated part of the difference. This test does not cover differences by chance "
+    "between samples of participants."
 )
 _ABOUT_SUPPORT: Final = (
-    " The test covers the noise of privacy and, by a bound, that of sampling. Support is how much of the "
-    "template's map lies in people's own leading directions: a network without support is the template's, "
-    "and not one of these data."
+    " The test covers privacy noise and, by a bound, sampling noise. Support is the fraction of the "
+    "template's map that lies in participants' own leading directions: a network without support is the "
+    "template's, and not one of these data."
 )
 _MOVED: Final = ("network", "distance", "distance by noise alone", "part kept", "moved")
 _GUIDED: Final = ("network", "distance", "distance by noise alone", "moved", "support", "supported")
