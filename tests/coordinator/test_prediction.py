@@ -322,7 +322,7 @@ def test_the_chart_has_the_numbers_of_the_json():
         assert gains[1] <= gains[0] <= gains[2]
 
 
-def test_the_command_shows_a_chart_and_says_what_it_is_worth():
+def test_the_command_shows_a_chart_and_says_what_it_is_worth(cli):
     shown = capedjica(*PLAN, "--epsilon", "4", "--predict")
     assert (shown.returncode, shown.stderr) == (0, "")
     chart = shown.stdout[shown.stdout.index("How good will the maps be?") :]
@@ -331,13 +331,13 @@ def test_the_command_shows_a_chart_and_says_what_it_is_worth():
     assert "usable below 0.1" in words
     assert "Real data are harder" in words
     assert "costs no privacy" in words
-    numbers = json.loads(capedjica(*PLAN, "--epsilon", "4", "--predict", "--json").stdout)["prediction"]
+    numbers = json.loads(cli(*PLAN, "--epsilon", "4", "--predict", "--json").stdout)["prediction"]
     assert len(numbers["qualities"]) == 5
     assert numbers["caveat"] in words
 
 
-def test_the_command_refuses_what_cannot_be_predicted():
-    result = capedjica(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
+def test_the_command_refuses_what_cannot_be_predicted(cli):
+    result = cli(*PLAN, "--epsilon", "2", "--predict", "--method", "paper")
     assert result.returncode == 2
     assert result.stdout == ""
     assert "can be predicted; the plan has 'paper'" in result.stderr
