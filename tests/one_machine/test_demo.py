@@ -9,13 +9,11 @@ import time
 
 import pytest
 
-from tests.cli.test_cli import run
-
 SMALL = ["demo", "--subjects", "48", "--components", "4", "--epsilon", "20"]
 
 
-def test_demo_writes_what_it_promises(tmp_path):
-    result = run(*SMALL, "--out", str(tmp_path / "out"))
+def test_demo_writes_what_it_promises(tmp_path, cli):
+    result = cli(*SMALL, "--out", str(tmp_path / "out"))
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "convergence.png",
