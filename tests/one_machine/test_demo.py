@@ -90,7 +90,7 @@ def test_interrupt_leaves_nothing_half_written(tmp_path):
         time.sleep(0.05)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert list((tmp_path / "out").iterdir()) == []
