@@ -3,8 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes, which would each compile all modules anew.
+test test-full: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo test test-full lint bench paper fuzz clean
+.PHONY: help demo test test-full lint types imports bench paper fuzz clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -31,7 +33,12 @@ demo: $(VENV)/installed  ## four hospitals find brain networks together; figures
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	+$(MAKE) --no-print-directory --jobs 2 --output-sync types imports
+
+types: $(VENV)/installed-test
 	$(BIN)/mypy
+
+imports: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 test: lint  ## style, types, import contracts and the tests (10 to 13 minutes on 2 cores)

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: real processes, output, errors, exit codes."""
+"""The command line as a person meets it: output, errors, exit codes; some of it as real processes."""
 
 import json
 import re
@@ -32,9 +32,9 @@ def cells(text, start):
 
 
 @pytest.mark.parametrize("method", ["subject", "paper"])
-def test_plan_table_and_json_have_the_same_numbers(method):
+def test_plan_table_and_json_have_the_same_numbers(method, cli):
     arguments = [*PLAN, "--method", method]
-    table, numbers = run(*arguments).stdout, json.loads(run(*arguments, "--json").stdout)
+    table, numbers = cli(*arguments).stdout, json.loads(cli(*arguments, "--json").stdout)
     assert numbers["setting"]["n_features"] == 900
     for stage in numbers["stages"]:
         assert cells(table, stage["name"]) == [
@@ -77,17 +77,17 @@ def test_plan_fits_an_eighty_column_terminal(method):
 
 
 @pytest.mark.parametrize("method", ["subject", "paper"])
-def test_a_narrow_terminal_never_shortens_a_number(method):
+def test_a_narrow_terminal_never_shortens_a_number(method, cli):
     large = ["plan", "--epsilon", "1e5", "--features", "5000", "--iterations", "1000000", "--method", method]
-    table, numbers = narrow(*large).splitlines(), json.loads(run(*large, "--json").stdout)
+    table, numbers = narrow(*large).splitlines(), json.loads(cli(*large, "--json").stdout)
     for stage in numbers["stages"]:
         below = table[table.index(f"  {stage['name']}") + 1].split()
         assert below[:2] == [f"{stage['n_values']:,}", f"{stage['n_releases']:,}"]
         assert below[-2:] == [round_up(stage["mu"]), round_up(stage["epsilon"])]
 
 
-def test_plan_takes_one_number_of_subjects_per_site():
-    numbers = json.loads(run("plan", "--subjects", "26,175,60", "--epsilon", "1", "--json").stdout)
+def test_plan_takes_one_number_of_subjects_per_site(cli):
+    numbers = json.loads(cli("plan", "--subjects", "26,175,60", "--epsilon", "1", "--json").stdout)
     assert numbers["setting"]["subjects"] == [26, 175, 60]
     assert numbers["setting"]["n_sites"] == 3
 
@@ -153,8 +153,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, cli):
     assert message in result.stderr
 
 
-def test_unknown_options_exit_with_2_and_no_traceback():
-    result = run("plan", "--epsilom", "1")
+def test_unknown_options_exit_with_2_and_no_traceback(cli):
+    result = cli("plan", "--epsilom", "1")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 

@@ -42,25 +42,38 @@ def correlations(run, truth):
     return match_components(np.load(run / "maps.npy"), np.load(truth / "mixing.npy").T).correlations
 
 
+# People and epsilon: of the guide, and a third of the people with three times the mu, so no more noise.
+AS_WRITTEN, SMALLER = (72, 20), (24, 100)
+
+
+@pytest.fixture(scope="module", params=[SMALLER, pytest.param(AS_WRITTEN, marks=pytest.mark.full)], ids=str)
+def size(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def walked(tmp_path_factory):
+def walked(tmp_path_factory, size):
     """Where the guide leads to from an empty folder, and what was said on the way."""
+    commands = script("bash")
+    for option, written, value in zip(("--subjects", "--epsilon"), AS_WRITTEN, size, strict=True):
+        assert commands.count(f" {option} {written} ") == 1
+        commands = commands.replace(f" {option} {written} ", f" {option} {value} ")
     folder = tmp_path_factory.mktemp("guide")
-    return folder, run_script(script("bash"), folder)
+    return folder, run_script(commands, folder)
 
 
-def test_group_maps_match_the_truth(walked):
+def test_group_maps_match_the_truth(walked, size):
     folder, said = walked
     truth = folder / "brains" / "truth"
     assert correlations(folder / "pilot" / "run-none", truth).min() > 0.9
-    assert "Each participant (all of their data) is protected with epsilon 20" in said
+    assert f"Each participant (all of their data) is protected with epsilon {size[1]}" in said
 
 
-def test_the_maps_are_worth_looking_at(walked):
+def test_the_maps_are_worth_looking_at(walked, size):
     """Of 72 people at epsilon 20 a stability of 0.95 is usual: none is poor, which is below 0.7."""
     folder, said = walked
     assert "poor" not in json.loads((folder / "pilot" / "run" / "reliability.json").read_text())["grade"]
-    assert "3 networks from 72 people" in said
+    assert f"3 networks from {size[0]} people" in said
 
 
 def test_maps_are_images_where_the_truth_is(walked):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,10 +101,7 @@ def test_a_kind_is_planned_explained_run_and_reported(tmp_path, kind):
             assert html.escape(step.table.article(step.setting)).replace("&#x27;", "&#39;") in page
     # What is handed on is enough for the same page, but for the means.
     unpacked = tmp_path / "unpacked"
-    subprocess.run(
-        [sys.executable, "-m", "zipfile", "-e", str(tmp_path / "run" / "results.zip"), str(unpacked)],
-        check=True,
-    )
+    shutil.unpack_archive(tmp_path / "run" / "results.zip", unpacked)
     assert [f'id="analysis-{step.name}"' in run_report(unpacked).html for step in study.steps] == [
         f'id="analysis-{step.name}"' in page for step in study.steps
     ]

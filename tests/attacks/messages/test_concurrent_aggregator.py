@@ -115,7 +115,7 @@ def words_of(watch):
     return [reply(data).words for data in watch.answers.values()]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_threads_get_one_message_for_one_mask_and_nothing_uncharged(seed, caplog):
     caplog.set_level(logging.ERROR, logger="capedjica-site")
     aggregators = Aggregators(seed)

@@ -70,9 +70,15 @@ def test_measured_shift_is_the_exact_mu_and_above_theorem_1(n_sites, n_colluding
     assert not consistent(shift, 1.1 * mu, count)
 
 
-def test_theorem_1_is_broken_at_epsilon_below_one():
-    """S=30, S_C=9: P[L > eps | with] - e^eps P[L > eps | without] exceeds Theorem 1's delta (4.9 errors)."""
-    n_sites, n_colluding, tau, epsilon, count = 30, 9, 0.115, 0.95, 4_000_000
+@pytest.mark.parametrize(
+    ("count", "n_errors"), [(1_000_000, 3.0), pytest.param(4_000_000, 4.9, marks=pytest.mark.full)]
+)
+def test_theorem_1_is_broken_at_epsilon_below_one(count, n_errors):
+    """S=30, S_C=9: P[L > eps | with] - e^eps P[L > eps | without] exceeds Theorem 1's delta by some errors.
+
+    The sample is always the same one, so there are no false alarms.
+    """
+    n_sites, n_colluding, tau, epsilon = 30, 9, 0.115, 0.95
     scores, shift = attack(n_sites, n_colluding, tau, count, seed=95)
     threshold = epsilon / shift + shift / 2
     with_person = np.mean(scores + shift > threshold)
@@ -80,4 +86,4 @@ def test_theorem_1_is_broken_at_epsilon_below_one():
     measured = with_person - math.exp(epsilon) * without
     error = math.sqrt(with_person / count) + math.exp(epsilon) * math.sqrt(without / count)
     promised = paper.cape_delta(epsilon, tau, N_SAMPLES, n_sites, n_colluding)
-    assert measured - 4.9 * error > promised
+    assert measured - n_errors * error > promised
