@@ -32,17 +32,21 @@ NEIGHBOURS: Final = 1 / 8
 LEAST_KEPT: Final = 0.05
 
 
+def prior_words(template: str) -> str:
+    """Return what denoised maps are shrunk towards, in words."""
+    return "smooth maps and the template" if template else "smooth maps"
+
+
 def denoised_words(template: str) -> str:
-    """Return what is to be said of maps beside which there are denoised ones."""
-    prior = (
-        "towards what is smooth and towards the template, and look like it for that reason too: no evidence "
-        "for its networks"
+    """Return how raw and denoised maps are to be used, in sentences."""
+    caution = (
+        " They resemble the template for that reason too: the resemblance is no evidence for its networks."
         if template
-        else "towards what is smooth"
+        else ""
     )
     return (
-        "The maps shown are raw: use these for inference. The denoised ones in the files (maps_denoised) are "
-        f"for looking at: they are drawn {prior}."
+        "Raw maps are for inference. Denoised maps (maps_denoised in the results) are for viewing only: they "
+        f"are shrunk towards {prior_words(template)}.{caution}"
     )
 
 
