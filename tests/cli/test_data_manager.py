@@ -3,11 +3,13 @@
 import json
 import shutil
 
+import nibabel
 import numpy as np
 import pytest
 
 from capedjica.securesum.identity import Card
 from capedjica.site.home import SiteHome
+from tests.support.small_scans import make_scans
 from tests.support.small_study import SIZES, changed, make_study
 from tests.support.terminal import Terminal
 
@@ -152,6 +154,29 @@ def test_the_odd_one_out_is_the_one_unlike_the_others(site, cli, odd):
     assert "sub-03.npy: 20 time points; expected about 60" in wrong
     assert wrong.count(".npy") == 2
     assert checked.stdout.splitlines()[-1].startswith("5 of 6 usable")
+
+
+def test_without_a_study_missing_confounds_short_scans_and_odd_shapes_of_images_are_noted(tmp_path, cli):
+    """What most scans of the site have is what is expected; a scan unlike them is noted, not refused."""
+    make_scans(tmp_path / "trial", subjects=(5, 2, 2))
+    home = tmp_path / "trial" / "sites" / "site-1"
+    scans = [sorted(person.rglob("*_bold.nii.gz"))[0] for person in sorted((home / "data").glob("sub-*"))]
+    next(scans[0].parent.glob("*_desc-confounds_timeseries.tsv")).unlink()
+    for scan, part in ((scans[1], np.s_[..., :20]), (scans[2], np.s_[1:])):
+        image = nibabel.load(scan)
+        volumes = np.asarray(image.dataobj)[part]
+        nibabel.save(nibabel.Nifti1Image(volumes, image.affine, image.header), scan)
+    checked = cli("site", "check", str(home))
+    wrong = checked.stdout.split("What is wrong with the data")[1].split("What it costs")[0]
+    notes = [" ".join(note.split()) for note in wrong.split("note: ")[1:]]
+    for scan, words in zip(
+        scans,
+        ("no table of confounds; expected one, as beside", "20 time points", "15 x 19 x 16"),
+        strict=False,
+    ):
+        assert any(words in note for note in notes if scan.name in "".join(note.split())), (words, notes)
+    last = checked.stdout.splitlines()[-1]
+    assert last.startswith("5 of 5 usable; next: capedjica site enrol ")
 
 
 # Withdrawal is asked about

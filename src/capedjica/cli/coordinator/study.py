@@ -195,11 +195,16 @@ def new(
     )
     draft = len(sites) < 2
     made = {} if known is None else {TEMPLATE: as_file(known.template.maps)}
-    with beside(file.parent, images | {"names": region_names(regions or atlas)}, made):
+    names = region_names(regions or atlas)
+    with beside(file.parent, images | {"names": names}, made):
         write_study(file, content, draft=draft)
     typer.echo(f"Wrote {file}. Read it, and change what you want to be different.")
     for name in [*(path.name for path in images.values() if path), *made]:
         typer.echo(f"It needs {file.parent / name}: hand both on together.")
+    if names is not None:
+        typer.echo(f"Regions are named by {file.parent / names.name}.")
+    elif regions is not None:
+        typer.echo(f"Regions have numbers, no names: there is no table of names next to {regions}.")
     if draft:
         typer.echo(f"It is a draft: it has {len(sites)} sites and needs at least 2.")
         typer.echo(f"Next: capedjica study add-site CARD... --study {file}")
