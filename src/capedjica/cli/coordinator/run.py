@@ -220,7 +220,7 @@ def _show(study: Study, state: RunState, folder: Path, console: Console) -> None
             console.print(f"{summary}.", style="bold")
         what = [f"{len(what)} analyses"]
     console.print(
-        f"{what[0]} from {sum(people.values())} people at {counted(len(people), 'site')} in "
+        f"{what[0]} from {sum(people.values()):,} people at {counted(len(people), 'site')} in "
         f"{state.seconds:.0f} s{again}; {where}.",
         style="bold",
     )
