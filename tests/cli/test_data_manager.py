@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -213,6 +214,10 @@ def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypat
     assert added.returncode == 0, added.stderr
     assert added.stdout.count("compare it by voice") == 4
     assert "The study's hash is now" in added.stdout
+    assert (
+        added.stdout.splitlines()[-1]
+        == "Next: capedjica study show joint/study.toml; capedjica plan joint/study.toml"
+    )
     file = (tmp_path / "joint" / "study.toml").read_text()
     assert [f"subjects = {size}" in file for size in SIZES] == [True] * 4
     # What a study holds is the card of before, so that its hash is what it was.
@@ -245,6 +250,21 @@ def test_what_keeps_sites_from_a_run_is_in_one_table(study, cli):
     }
     assert cli("sites", "approve", str(study.folder), "--yes").returncode == 2
     assert SiteHome.load(study.folder / "sites" / "s4").totals() is None
+
+
+def test_what_is_next_is_a_command_that_works(tmp_path, monkeypatch, cli):
+    """Where sites are not next to the study, the next command names their folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    make_study(tmp_path, iterations=1)
+    monkeypatch.chdir(tmp_path)
+    Path("sites").rename("elsewhere")
+    enrolled = cli("sites", "enrol", "elsewhere").stdout
+    assert "Next: capedjica study new STUDY.toml --sites elsewhere\n" in enrolled
+    assert "capedjica study add-site elsewhere/*/*.card --study STUDY.toml" in enrolled
+    approved = cli("sites", "approve", "study.toml", "elsewhere", "--yes")
+    last = approved.stdout.splitlines()[-1]
+    assert last == "Next: capedjica run study.toml --sites elsewhere"
+    assert cli(*last.removeprefix("Next: capedjica ").split()).returncode == 0
 
 
 def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):

@@ -252,6 +252,7 @@ def add_site(
         typer.echo(listed("Not ready yet", found))
     else:
         typer.echo(f"The study's hash is now:\n  {grown.hash.hex()}")
+        typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
 
 
 def _check_template_options(

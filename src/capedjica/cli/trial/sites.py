@@ -72,7 +72,9 @@ def enrol(
             for reason in one.reasons:
                 typer.echo(f"{home.settings.name}, left out: {reason}")
     typer.echo(f"Enrolled {enrolled:,} people at {counted(len(homes), 'site')}.")
-    typer.echo(f"Next: capedjica study new STUDY.toml --sites {shlex.quote(str(sites))}")
+    where = shlex.quote(str(sites))
+    typer.echo(f"Next: capedjica study new STUDY.toml --sites {where}")
+    typer.echo(f"For a study.toml that exists: capedjica study add-site {where}/*/*.card --study STUDY.toml")
 
 
 @app.command()
@@ -102,4 +104,5 @@ def approve(
         raise InputError("not approved; nothing changed")
     approve_all(homes, given)
     typer.echo(f"{counted(len(homes), 'site')} approved '{given.content.title}'.")
-    typer.echo(f"Next: capedjica run {shlex.quote(str(study))}")
+    where = "" if sites is None else f" --sites {shlex.quote(str(sites))}"
+    typer.echo(f"Next: capedjica run {shlex.quote(str(study))}{where}")
