@@ -81,6 +81,18 @@ def test_poor_maps_are_warned_of_and_no_networks(stability, banner, headline):
     assert [found.poor(index) for index in range(len(stability))] == [one < RELIABLE for one in stability]
 
 
+def test_of_maps_that_are_not_recoverable_nothing_is_predicted():
+    """Their stability of 0 is a mark: another run may well correlate with them."""
+    none = Reliability(2, np.zeros(2))
+    assert none.prediction == ("Reliability: 2 poor. Nothing is predicted of maps that are not recoverable.")
+    assert none.mark(0) == "not recoverable, poor"
+    assert "none of the 2 maps is to be presented as a network" in none.banner
+    some = Reliability(3, np.array([0.9, 0.0, 0.8]))
+    assert "predicted to correlate with the recoverable maps by 0.85. Nothing is predicted" in some.prediction
+    assert "0.00" not in some.prediction
+    assert some.mark(2) == "stability 0.80, fair"
+
+
 def test_without_noise_nothing_is_said_of_noise():
     found = Reliability(2, np.array([1.0, 1.0]), noisy=False)
     assert (found.banner, found.prediction, found.mark(0)) == ("", "", "")

@@ -234,7 +234,7 @@ def test_check_without_a_study_says_what_is_there(trial, cli):
     words = " ".join(checked.stdout.split())
     for fact in (
         "tables of region time series, one per person. 6 people, 6 recordings.",
-        "Time points of a recording: 60 to 60, typically 60.",
+        "Time points of a recording: 60.",
         f"A time point has {SIDE * SIDE} columns (6 recordings).",
         "Nobody was chosen yet: all 6 who are found take part.",
         "This site allows epsilon 20 to any one study and 50 to all together, at delta 1e-5. Spent so far: "

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 
 from capedjica.securesum.identity import Card
 from capedjica.site.home import SiteHome
+from tests.support.small_scans import make_scans
 from tests.support.small_study import SIZES, changed, make_study
 from tests.support.terminal import Terminal
 
@@ -154,6 +157,29 @@ def test_the_odd_one_out_is_the_one_unlike_the_others(site, cli, odd):
     assert checked.stdout.splitlines()[-1].startswith("5 of 6 usable")
 
 
+def test_without_a_study_missing_confounds_short_scans_and_odd_shapes_of_images_are_noted(tmp_path, cli):
+    """What most scans of the site have is what is expected; a scan unlike them is noted, not refused."""
+    make_scans(tmp_path / "trial", subjects=(5, 2, 2))
+    home = tmp_path / "trial" / "sites" / "site-1"
+    scans = [sorted(person.rglob("*_bold.nii.gz"))[0] for person in sorted((home / "data").glob("sub-*"))]
+    next(scans[0].parent.glob("*_desc-confounds_timeseries.tsv")).unlink()
+    for scan, part in ((scans[1], np.s_[..., :20]), (scans[2], np.s_[1:])):
+        image = nibabel.load(scan)
+        volumes = np.asarray(image.dataobj)[part]
+        nibabel.save(nibabel.Nifti1Image(volumes, image.affine, image.header), scan)
+    checked = cli("site", "check", str(home))
+    wrong = checked.stdout.split("What is wrong with the data")[1].split("What it costs")[0]
+    notes = [" ".join(note.split()) for note in wrong.split("note: ")[1:]]
+    for scan, words in zip(
+        scans,
+        ("no table of confounds; expected one, as beside", "20 time points", "15 x 19 x 16"),
+        strict=False,
+    ):
+        assert any(words in note for note in notes if scan.name in "".join(note.split())), (words, notes)
+    last = checked.stdout.splitlines()[-1]
+    assert last.startswith("5 of 5 usable; next: capedjica site enrol ")
+
+
 # Withdrawal is asked about
 
 
@@ -188,6 +214,10 @@ def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypat
     assert added.returncode == 0, added.stderr
     assert added.stdout.count("compare it by voice") == 4
     assert "The study's hash is now" in added.stdout
+    assert (
+        added.stdout.splitlines()[-1]
+        == "Next: capedjica study show joint/study.toml; capedjica plan joint/study.toml"
+    )
     file = (tmp_path / "joint" / "study.toml").read_text()
     assert [f"subjects = {size}" in file for size in SIZES] == [True] * 4
     # What a study holds is the card of before, so that its hash is what it was.
@@ -220,6 +250,21 @@ def test_what_keeps_sites_from_a_run_is_in_one_table(study, cli):
     }
     assert cli("sites", "approve", str(study.folder), "--yes").returncode == 2
     assert SiteHome.load(study.folder / "sites" / "s4").totals() is None
+
+
+def test_what_is_next_is_a_command_that_works(tmp_path, monkeypatch, cli):
+    """Where sites are not next to the study, the next command names their folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    make_study(tmp_path, iterations=1)
+    monkeypatch.chdir(tmp_path)
+    Path("sites").rename("elsewhere")
+    enrolled = cli("sites", "enrol", "elsewhere").stdout
+    assert "Next: capedjica study new STUDY.toml --sites elsewhere\n" in enrolled
+    assert "capedjica study add-site elsewhere/*/*.card --study STUDY.toml" in enrolled
+    approved = cli("sites", "approve", "study.toml", "elsewhere", "--yes")
+    last = approved.stdout.splitlines()[-1]
+    assert last == "Next: capedjica run study.toml --sites elsewhere"
+    assert cli(*last.removeprefix("Next: capedjica ").split()).returncode == 0
 
 
 def test_status_of_a_run_on_one_machine(tmp_path, monkeypatch, cli):

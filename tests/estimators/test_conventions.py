@@ -12,7 +12,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from capedjica import CapeDJICA, CapePCA, private_mean
+from capedjica import CapeDJICA, CapePCA, PrivacyBudget, private_mean
 from capedjica.applications import PrivateKMeans
 from capedjica.data import make_synthetic
 from capedjica.errors import InputError
@@ -43,6 +43,19 @@ def test_a_fitted_estimator_is_kept_and_read_again(fitted, tmp_path):
         scan = STUDY.sites[0][0]
         np.testing.assert_array_equal(restored.transform(scan), fitted.transform(scan))
         assert restored.generate_report().html == fitted.generate_report().html
+
+
+def test_an_estimator_with_a_budget_is_kept_without_it(tmp_path):
+    """Two processes with one budget would spend it twice: a fit after loading asks for another."""
+    budget = PrivacyBudget(epsilon=10.0, delta=1e-5)
+    paid = ica(epsilon=5.0, mechanism="cape", budget=budget).fit(STUDY.sites)
+    joblib.dump(paid, tmp_path / "ica.joblib")
+    for restored in (pickle.loads(pickle.dumps(paid)), joblib.load(tmp_path / "ica.joblib")):
+        np.testing.assert_array_equal(restored.components_, paid.components_)
+        spent = budget.spent_epsilon
+        with pytest.raises(InputError, match="budget"):
+            restored.fit(STUDY.sites)
+        assert budget.spent_epsilon == spent
 
 
 def test_other_processes_use_it(fitted):

@@ -505,6 +505,33 @@ def test_a_site_does_not_start_with_scans_that_changed_since_approval(site, monk
     assert "to use them as they are now, approve it again" in ended.stderr
 
 
+def test_join_checks_approves_and_starts(site, monkeypatch, capsys, tmp_path):
+    """One command for the three, by relative paths; the first that cannot be done ends it."""
+    home, file = site
+    shutil.copy(file, tmp_path / "s1.zip")
+    monkeypatch.chdir(tmp_path)
+    name = os.path.relpath(home.folder, tmp_path)
+    study = run_main(["site", "join", "study.toml", name, "--yes"], monkeypatch, capsys)
+    assert study.returncode == 2
+    assert "is not a kit, NAME.zip" in study.stderr
+    first = sorted(home.data_path.iterdir())[0]
+    away = first.rename(tmp_path / first.name)
+    try:
+        refused = run_main(["site", "join", "s1.zip", name, "--yes"], monkeypatch, capsys)
+    finally:
+        away.rename(first)
+    assert refused.returncode == 2, refused.stdout
+    assert kits.installed(home) == []
+    joined = run_main(["site", "join", "s1.zip", name, "--yes"], monkeypatch, capsys)
+    try:
+        assert joined.returncode == 0, joined.stderr
+        said = " ".join(joined.stdout.split())
+        assert said.index("usable") < said.index("Site s1 approved") < said.index("Site s1 takes part in")
+        assert processes.running(kits.find_kit(home).path.resolve()) is not None
+    finally:
+        assert run_main(["site", "stop", name], monkeypatch, capsys).returncode == 0
+
+
 def status_of(home, monkeypatch, capsys):
     ended = run_main(["site", "status", str(home.folder), "--json"], monkeypatch, capsys)
     return ended.returncode, json.loads(ended.stdout)
@@ -530,6 +557,12 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
         assert facts["carrier"].startswith("confined by ")
         said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
         assert "goes on trying: the server does not answer" in said
+        # By any name of the same folder.
+        monkeypatch.chdir(home.folder.parent)
+        for name in (home.folder.name, f"./{home.folder.name}/", f"../{home.folder.parent.name}/s1"):
+            ended = run_main(["site", "status", name, "--json"], monkeypatch, capsys)
+            (facts,) = json.loads(ended.stdout)
+            assert (ended.returncode, facts["state"]) == (11, "connecting"), name
         assert "epsilon 0 of 10 by 0 releases" in said
     finally:
         assert run_main(["site", "stop", str(home.folder)], monkeypatch, capsys).returncode == 0

@@ -231,7 +231,8 @@ def test_the_papers_method_is_shown_with_what_the_paper_says_of_it(tables, tmp_p
 
 def test_each_kind_is_shown_in_its_own_way(pages):
     pixels, regions, brains = (Page(pages[kind]) for kind in KINDS)
-    assert len(pixels.all("img")) == len(brains.all("img")) == 3
+    # Each map raw and denoised.
+    assert len(pixels.all("img")) == len(brains.all("img")) == 2 * 3
     assert not regions.all("img")
     assert "Highest: feature" in regions.text
     assert not pixels.all("canvas")

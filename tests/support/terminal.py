@@ -22,7 +22,7 @@ class Terminal:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def expect(self, words):
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while words not in self.text:
             assert time.monotonic() < deadline, self.text
             if select.select([self._own], [], [], 1)[0]:

@@ -134,21 +134,36 @@ class Reliability:
         grades, worst = [grade(float(value)) for value in self.stability], int(np.argmin(self.stability))
         counts = [f"{grades.count(name)} {name}" for name in (*GRADES, "poor") if name in grades]
         what = "their differences from the template" if self.of_difference else "these maps"
+        known = [value for index, value in enumerate(self.stability) if not self._not_recoverable(index)]
+        if not known:
+            return f"Reliability: {', '.join(counts)}. {_NOT_PREDICTED}"
+        if len(known) < self.n_maps:
+            # A stability of 0 marks these maps: it is no prediction.
+            return (
+                f"Reliability: {', '.join(counts)}. Another run with fresh noise is predicted to correlate "
+                f"with the recoverable maps by {rounded(float(np.mean(known)))}. {_NOT_PREDICTED}"
+            )
         return (
             f"Reliability: {', '.join(counts)}. Another run with fresh noise is predicted to correlate with "
             f"{what} by {rounded(float(self.stability.mean()))} (worst: map {worst + 1}, "
             f"{rounded(float(self.stability[worst]))})."
         )
 
+    def _not_recoverable(self, index: int) -> bool:
+        return self.stability is not None and not self.of_difference and not self.stability[index]
+
     def mark(self, index: int) -> str:
         """Return a short label for one map; empty if nothing is known."""
         if self.stability is None or not (self.noisy or self.poor(index)):
             return ""
         value = float(self.stability[index])
+        if self._not_recoverable(index):
+            return f"not recoverable, {grade(value)}"
         what = "difference from the template: " if self.of_difference else ""
         return f"{what}stability {rounded(value)}, {grade(value)}"
 
 
+_NOT_PREDICTED: Final = "Nothing is predicted of maps that are not recoverable."
 _UNKNOWN: Final = (
     "The reliability of these maps is unknown: this method cannot determine how the noise has changed them."
 )

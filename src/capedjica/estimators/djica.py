@@ -586,11 +586,27 @@ class CapeDJICA(Transformer):
     @property
     def components_img_(self) -> Nifti1Image:
         """The maps as a 4-D image."""
-        if self._extractor is None:
+        image = self.image_of(self.components_)
+        if image is None:
             raise AttributeError(
                 "components_img_ is not available: none of mask_img, atlas and masker was given"
             )
-        return scaled_to_peak(self._extractor.image(self.components_))
+        return image
+
+    def image_of(self, maps: FloatArray) -> Nifti1Image | None:
+        """Return maps (n, n_features) as a 4-D image, each with 1 as its largest absolute value.
+
+        Parameters
+        ----------
+        maps : array of shape (n, n_features)
+            ``components_`` or ``components_denoised_``, for example.
+
+        Returns
+        -------
+        Nifti1Image or None
+            None where features have no places: neither mask_img nor atlas nor masker was given.
+        """
+        return None if self._extractor is None else scaled_to_peak(self._extractor.image(maps))
 
     def label(
         self, labels: Any = None, names: Any = None, *, csf: Any = None, white_matter: Any = None

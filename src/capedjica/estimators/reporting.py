@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from capedjica.algorithms.analysis import ReleasedMean, ResultTable
-from capedjica.algorithms.ica.maps.denoising import denoised_words
+from capedjica.algorithms.ica.maps.denoising import denoised_words, prior_words
 from capedjica.algorithms.ica.maps.template_shift import movement_table
 from capedjica.mechanisms.contract import Contract
 from capedjica.report.data_location import IN_ONE_PROCESS
@@ -95,4 +95,11 @@ def _maps(estimator: CapeDJICA) -> MapSet:
         estimator.mechanism != "none",
         labels,
         estimator.template is not None,
+        _denoised(estimator),
+        prior_words(estimator.template_words[1]),
     )
+
+
+def _denoised(estimator: CapeDJICA) -> MapSet | None:
+    values = estimator.components_denoised_
+    return None if values is None else MapSet(values, image=estimator.image_of(values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -50,6 +50,10 @@ class MapSet:
         Labels from comparing the maps with an atlas.
     of_difference : bool
         Whether the stability is that of the differences from a template.
+    denoised : MapSet, optional
+        The same maps denoised, for viewing, in the same order.
+    denoised_towards : str
+        The prior of the denoised maps in words, such as "smooth maps".
     """
 
     values: FloatArray
@@ -61,6 +65,8 @@ class MapSet:
     noisy: bool = True
     labels: MapLabels | None = None
     of_difference: bool = False
+    denoised: MapSet | None = None
+    denoised_towards: str = ""
 
     @property
     def reliability(self) -> Reliability:
@@ -104,22 +110,44 @@ class Component:
     peaks: tuple[Peak, ...]
     features: tuple[tuple[int, float], ...]
     label: MapLabel | None = None
+    denoised: Figure | None = None
 
 
 def components(maps: MapSet) -> list[Component]:
-    """Return all maps in the form shown in a report."""
+    """Return all maps in the form shown in a report, with their denoised versions if there are any."""
+    raw, denoised = map_figures(maps), _denoised_figures(maps)
     return [
         Component(
             number=number,
             title=maps.title(number - 1),
             mark=maps.reliability.mark(number - 1),
             reliable=not maps.faded(number - 1),
-            figure=figure,
+            figure=figure if smooth is None else replace(figure, caption="raw (for inference)"),
             peaks=tuple(peak for peak in maps.peaks if peak.component == number)[:_PEAKS_LISTED],
             features=_highest(maps.values[number - 1]) if maps.look == "profile" else (),
             label=maps.label(number - 1),
+            denoised=smooth,
         )
-        for number, figure in enumerate(map_figures(maps), start=1)
+        for number, (figure, smooth) in enumerate(zip(raw, denoised, strict=True), start=1)
+    ]
+
+
+def _denoised_figures(maps: MapSet) -> Sequence[Figure | None]:
+    """Return a picture of every denoised map: the slices, colours and fading of the raw one."""
+    if maps.denoised is None:
+        return [None] * len(maps)
+    # Reliability, names and labels are those of the raw maps; peaks are reported for raw maps only.
+    shown = replace(maps, values=maps.denoised.values, image=maps.denoised.image, peaks=(), denoised=None)
+    return [
+        replace(
+            one,
+            alt=f"Denoised, for viewing: {one.alt}",
+            caption=f"denoised (for viewing): shrunk towards {maps.denoised_towards}",
+            numbers=None
+            if one.numbers is None
+            else replace(one.numbers, name=one.numbers.name.replace(".csv", "-denoised.csv")),
+        )
+        for one in map_figures(shown)
     ]
 
 

@@ -236,7 +236,10 @@ def _data_words(facts: dict[str, Any]) -> Iterator[str]:
         )
     if data["timepoints"]:
         shortest, middle, longest = data["timepoints"]
-        yield f"Time points of a recording: {shortest:,} to {longest:,}, typically {middle:,.0f}."
+        if shortest == longest:
+            yield f"Time points of a recording: {shortest:,}."
+        else:
+            yield f"Time points of a recording: {shortest:,} to {longest:,}, typically {middle:,.0f}."
     grids = "; ".join(f"{grid} ({count:,} recordings)" for grid, count in data["grids"].items())
     if grids:
         yield f"A time point has {grids}."

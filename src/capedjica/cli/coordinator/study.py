@@ -194,11 +194,16 @@ def new(
     )
     draft = len(sites) < 2
     made = {} if known is None else {TEMPLATE: as_file(known.template.maps)}
-    with beside(file.parent, images | {"names": region_names(regions or atlas)}, made):
+    names = region_names(regions or atlas)
+    with beside(file.parent, images | {"names": names}, made):
         write_study(file, content, draft=draft)
     typer.echo(f"Wrote {file}. Review it, and edit it if needed.")
     for name in [*(path.name for path in images.values() if path), *made]:
         typer.echo(f"It needs {file.parent / name}: share both files together.")
+    if names is not None:
+        typer.echo(f"Regions are named by {file.parent / names.name}.")
+    elif regions is not None:
+        typer.echo(f"Regions have numbers but no names: there is no table of names next to {regions}.")
     if draft:
         typer.echo(f"It is a draft with {counted(len(sites), 'site')}; a study needs at least 2.")
         typer.echo(f"Next: capedjica study add-site CARD... --study {file}")
@@ -244,6 +249,7 @@ def add_site(
         typer.echo(listed("Not ready yet", found))
     else:
         typer.echo(f"The study's hash is now:\n  {grown.hash.hex()}")
+        typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
 
 
 def _check_template_options(

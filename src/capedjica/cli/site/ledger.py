@@ -50,7 +50,8 @@ def show(site: SiteArgument, as_json: JsonOption = False) -> None:
             Text(f"{row['title']} (revoked)" if row["revoked"] else row["title"]),
             "subject" if row["neighbour"] == "subject" else "time point",
             str(row["epsilon_text"]),
-            f"{row['allowed']:g}",
+            # A study without privacy has no limit that its releases are held to.
+            "–" if row["study"] is not None and row["epsilon"] is None else f"{row['allowed']:g}",
             f"{row['delta']:.3g}",
             str(row["releases"]),
             str(row["aborted"]),

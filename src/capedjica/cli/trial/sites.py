@@ -72,7 +72,9 @@ def enrol(
             for reason in one.reasons:
                 typer.echo(f"{home.settings.name}, excluded: {reason}")
     typer.echo(f"Enrolled {enrolled:,} participants at {counted(len(homes), 'site')}.")
-    typer.echo(f"Next: capedjica study new STUDY.toml --sites {shlex.quote(str(sites))}")
+    where = shlex.quote(str(sites))
+    typer.echo(f"Next: capedjica study new STUDY.toml --sites {where}")
+    typer.echo(f"For an existing study.toml: capedjica study add-site {where}/*/*.card --study STUDY.toml")
 
 
 @app.command()
@@ -102,4 +104,5 @@ def approve(
         raise InputError("the study was not approved; nothing was changed")
     approve_all(homes, given)
     typer.echo(f"{counted(len(homes), 'site')} approved '{given.content.title}'.")
-    typer.echo(f"Next: capedjica run {shlex.quote(str(study))}")
+    where = "" if sites is None else f" --sites {shlex.quote(str(sites))}"
+    typer.echo(f"Next: capedjica run {shlex.quote(str(study))}{where}")

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from capedjica.algorithms.analysis import ReleasedMean, ResultTable
-from capedjica.algorithms.ica.maps.denoising import denoised_words
+from capedjica.algorithms.ica.maps.denoising import denoised_words, prior_words
 from capedjica.algorithms.ica.paper_method import PaperMethod
 from capedjica.coordinator.planning.paper_accounts import paper_says
 from capedjica.coordinator.planning.plan_text import PAPER
@@ -160,8 +160,8 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
         tables=[] if networks is None else _tables(folder, study, networks),
         template="" if table is None else table.template_words,
         template_source="" if table is None else table.template_source or table.template_origin or "",
-        maps=None if networks is None else _maps(folder, study, networks, regions),
-        denoised=_denoised(folder, study),
+        maps=None if networks is None else _with_denoised(folder, study, networks, regions),
+        denoised=_denoised_words(folder, study),
         sections=[_section(folder, study, step) for step in study.steps if step is not networks],
         contract=study.contract,
         privacy=cost.statement(study.contract),
@@ -177,12 +177,32 @@ def run_findings(run: Path, regions: Path | None = None) -> Findings:
     )
 
 
-def _denoised(folder: RunFolder, study: Study) -> str:
+def _denoised_words(folder: RunFolder, study: Study) -> str:
     step, table = study.networks, study.content.networks
     if step is None or table is None:
         return ""
-    there = folder.holds([str(Path(study.results_folder(step)) / "maps_denoised.npy")])
-    return denoised_words(table.template or "") if there else ""
+    return denoised_words(table.template or "") if folder.holds([_denoised_file(study, step)]) else ""
+
+
+def _denoised_file(study: Study, step: StudyStep) -> str:
+    return str(Path(study.results_folder(step)) / "maps_denoised.npy")
+
+
+def _with_denoised(folder: RunFolder, study: Study, step: StudyStep, regions: Path | None) -> MapSet:
+    """Return the networks, with their denoised maps where the run wrote these."""
+    maps, name = _maps(folder, study, step, regions), _denoised_file(study, step)
+    if not folder.holds([name]):
+        return maps
+    values = folder.read_array(name)
+    if values.shape != maps.values.shape:
+        raise InputError(
+            f"{folder.path / name} has shape {values.shape}, expected that of maps.npy, {maps.values.shape}; "
+            "use the files of one run"
+        )
+    image = None if maps.image is None else picture(placed_features(study, regions), values)
+    table = study.content.networks
+    towards = prior_words("" if table is None else table.template or "")
+    return replace(maps, denoised=MapSet(values, image=image), denoised_towards=towards)
 
 
 def _first_file(study: Study, step: StudyStep) -> str:

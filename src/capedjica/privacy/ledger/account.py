@@ -15,7 +15,7 @@ from capedjica.privacy.ledger.books import Books, Slot, Study
 from capedjica.privacy.ledger.entry import COLUMNS, Entry, ReleaseDetail
 from capedjica.privacy.ledger.policy import Policy
 from capedjica.privacy.neighbour import Neighbour
-from capedjica.privacy.wording import round_up
+from capedjica.privacy.wording import NOT_PRIVATE, round_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,15 @@ class Sent:
     def __str__(self) -> str:
         return (
             f"{self.when:%Y-%m-%d %H:%M:%S} UTC, to study '{self.title}': {self.what}; {self.numbers} "
-            f"values in {len(self.message)} bytes, cost {_cost(self)} "
-            f"at delta {self.delta:.3g}" + ("; later aborted" if self.aborted else "")
+            f"values in {len(self.message)} bytes, {self._cost_words}"
+            + ("; later aborted" if self.aborted else "")
         )
+
+    @property
+    def _cost_words(self) -> str:
+        if math.isinf(self.epsilon):
+            return NOT_PRIVATE
+        return f"cost {_cost(self)} at delta {self.delta:.3g}"
 
 
 def _cost(spent: Spent | Sent) -> str:

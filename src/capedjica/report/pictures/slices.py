@@ -34,6 +34,8 @@ SIGNED: Final = colormaps["RdBu_r"]
 # Opacity of unreliable maps.
 FADED: Final = 0.35
 _PIXEL: Final = 1.5
+# Grey levels of the template: with the colours of a map they fit the palette of a picture.
+_GREY_LEVELS: Final = 48
 
 
 def along(axis: int, step: float) -> FloatArray:
@@ -72,7 +74,7 @@ def template() -> Nifti1Image:
 @cache
 def _brain() -> FloatArray:
     grey = axial(template())[0]
-    shown: FloatArray = grey / grey.max()
+    shown: FloatArray = np.round(np.clip(grey / grey.max(), 0, 1) * _GREY_LEVELS) / _GREY_LEVELS
     return shown
 
 

@@ -1,4 +1,4 @@
-// Copy buttons, and printing: folded details are opened for print.
+// Copy buttons, unfolding many parts at once, and printing: folded details are opened for print.
 document.documentElement.classList.add("scripted");
 document.querySelectorAll("[data-copy]").forEach((button) => {
   const source = document.getElementById(button.dataset.copy);
@@ -11,6 +11,15 @@ document.querySelectorAll("[data-copy]").forEach((button) => {
     } catch {
       said.textContent = "Selected: copy it with Ctrl+C.";
     }
+  });
+});
+document.querySelectorAll("[data-unfold]").forEach((button) => {
+  const words = button.textContent;
+  button.addEventListener("click", () => {
+    const open = button.getAttribute("aria-expanded") !== "true";
+    document.querySelectorAll(`details.${button.dataset.unfold}`).forEach((part) => (part.open = open));
+    button.setAttribute("aria-expanded", String(open));
+    button.textContent = open ? words.replace("Show", "Hide") : words;
   });
 });
 const folded = new Set();

@@ -60,7 +60,7 @@ def test_the_estimator_has_both():
     truth = data.mixing.T
     raw = matched_map_correlation(fitted.components_, truth)
     assert matched_map_correlation(smooth, truth) > raw - 0.005
-    assert "use these for inference" in fitted.generate_report().html
+    assert "Raw maps are for inference." in fitted.generate_report().html
     assert CapeDJICA(4, 30.0, **options).fit(data.sites).components_denoised_ is None
 
 

@@ -32,17 +32,21 @@ NEIGHBOURS: Final = 1 / 8
 LEAST_KEPT: Final = 0.05
 
 
+def prior_words(template: str) -> str:
+    """Return what denoised maps are shrunk towards, in words."""
+    return "smooth maps and the template" if template else "smooth maps"
+
+
 def denoised_words(template: str) -> str:
-    """Return a note on raw and denoised maps."""
-    prior = (
-        "towards smooth maps and towards the template, and resemble it for that reason too: they are no "
-        "evidence for its networks"
+    """Return a note on the use of raw and denoised maps."""
+    caution = (
+        " They resemble the template for that reason too: the resemblance is no evidence for its networks."
         if template
-        else "towards smooth maps"
+        else ""
     )
     return (
-        "The maps shown are raw: use these for inference. The denoised maps in the files (maps_denoised) are "
-        f"for visual inspection: they are shrunk {prior}."
+        "Raw maps are for inference. Denoised maps (maps_denoised in the results) are for viewing only: they "
+        f"are shrunk towards {prior_words(template)}.{caution}"
     )
 
 
