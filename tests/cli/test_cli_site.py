@@ -259,7 +259,7 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     assert checked.returncode == 0, checked.stderr
     words = " ".join(checked.stdout.split())
     for fact in (
-        "Nobody's data leave their site.",
+        "Participants' data do not leave their site.",
         "rotation 6 3",
         "This study may cost each person (all their data) here at most epsilon 10. All together would then",
         "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",

@@ -193,11 +193,11 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
     assert (tmp_path / "deep" / "regions.nii.gz").read_bytes() == atlas.read_bytes()
     shown = " ".join(run("study", "show", "deep").stdout.split())
     for fact in (
-        "the numbers are the 8 regions of the atlas 'regions.nii.gz'.",
+        "The features are the 8 regions of the atlas 'regions.nii.gz'.",
         "Scans must be in the template space MNI152NLin6Asym.",
-        "each scan is smoothed by 6 mm, freed of a straight line, freed of what fMRIPrep found to be noise "
-        "(motion, wm_csf), freed of what changes more slowly than 0.01 Hz, freed of what changes faster than "
-        "0.1 Hz, divided by its standard deviation, feature by feature: each by itself, never with others.",
+        "each scan is smoothed (FWHM 6 mm), detrended, cleaned of fMRIPrep confounds by regression "
+        "(motion, wm_csf), high-pass filtered (0.01 Hz), low-pass filtered ("
+        "0.1 Hz), divided by its standard deviation, feature by feature, independently of all other scans.",
         f"'regions.nii.gz' has the SHA-256 {table.atlas_sha256}",
         "The same person at several has the mu of each of them",
     ):
@@ -223,7 +223,10 @@ def test_new_with_voxels_of_the_template(tmp_path, run):
         (["--atlas", "{atlas}", "--features", "9"], "features.n_features is 9; the atlas has 8 regions"),
         (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be some of motion"),
         (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is for kind 'voxels'"),
-        (["--atlas", "{atlas}", "--image-shape", "2x4"], "features.image_shape is for tables"),
+        (
+            ["--atlas", "{atlas}", "--image-shape", "2x4"],
+            "features.image_shape is only allowed for kind 'columns'",
+        ),
     ],
 )
 def test_features_that_cannot_be_are_refused_and_nothing_is_left(tmp_path, run, atlas, flags, message):
@@ -278,7 +281,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
         ),
         ([*NUMBERS, "--site", card("north")], "--site: site north: how many people? Its card does not say"),
         ([*NUMBERS, "--site", "capedjica-site-1 x:4"], "--site: not a site card"),
-        ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 of them have the name 'north'"),
+        ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 sites have the name 'north'"),
         (
             [*NUMBERS, *SITES, "--site", f"{card('x')}:0"],
             "sites[4].subjects: expected a whole number of at least 1",
@@ -288,7 +291,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
             "analysis.n_components must be at most n_features, 12; got 13",
         ),
         ([*NUMBERS, *SITES, "--image-shape", "3"], "--image-shape must be the height and width"),
-        ([*NUMBERS, *SITES, "--title", " "], "title must say what the study is about"),
+        ([*NUMBERS, *SITES, "--title", " "], "title is empty; expected a short description"),
         ([*NUMBERS, *SITES, "--title", "\udcff"], "title must be text"),
         ([*NUMBERS, *SITES, "--site-file", "none.txt"], "none.txt cannot be read"),
         (
@@ -317,7 +320,10 @@ def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
     for command in (["study", "show"], ["plan"]):
         refused = run(*command, "study.toml")
         assert refused.returncode == 2
-        assert f"sites must be at least 2, got {given}; `capedjica study add-site` adds one" in refused.stderr
+        assert (
+            f"sites: expected at least 2 sites, got {given}; add one with `capedjica study add-site`"
+            in refused.stderr
+        )
         assert refused.stderr.count("\n") == 1
     names = ("north", "south", "west")[given:]
     for number, name in enumerate(names, start=given + 1):

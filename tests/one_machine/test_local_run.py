@@ -233,7 +233,7 @@ def test_a_study_is_run_as_it_was_approved_and_not_otherwise(tmp_path):
         approve(home, study)
     more = changed(study, tmp_path / "more.toml", epsilon=12.0)
     with pytest.raises(
-        InputError, match=r"changed after it was approved \(privacy.epsilon: 10.0 became 12.0\)"
+        InputError, match=r"changed after it was approved \(privacy.epsilon: 10.0 changed to 12.0\)"
     ):
         run(tmp_path, more, "run")
     assert run(tmp_path, study, "run").complete

@@ -83,7 +83,9 @@ def test_a_study_that_was_changed_in_between(interrupted):
     (interrupted / "study.toml").unlink()
     changed(study, interrupted / "study.toml", epsilon=11.0)
     refused(
-        interrupted, InputError, r"another study.*changed: privacy.epsilon: 10.0 became 11.0: give another"
+        interrupted,
+        InputError,
+        r"another study.*: privacy.epsilon: 10.0 changed to 11.0: give another",
     )
 
 

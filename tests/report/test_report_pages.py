@@ -225,7 +225,7 @@ def test_the_papers_method_is_shown_with_what_the_paper_says_of_it(tables, tmp_p
     run_report(tables / "paper").save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
     assert "paper's RDP as printed (gradient descent alone)" in shown
-    assert "This method cannot tell how stable its maps are." in shown
+    assert "This method does not estimate the stability of its maps." in shown
     assert "capePCA and unmixed by capeDJICA" in shown
 
 

@@ -107,7 +107,7 @@ def test_properties_of_the_data_are_notes_for_the_site_alone(home, study):
     problems = look(home, list(call_roll(home, study).people), study)
     said = " ".join(map(str, problems))
     assert not any(problem.fatal for problem in problems)
-    assert "dx is the same for everybody" in said
+    assert "dx is the same for all participants" in said
     assert "age 0 (sub-00)" in said
     assert "no row of sub-05" in said
     assert why_not(home, study, Scans(home, study)) == []

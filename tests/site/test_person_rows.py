@@ -172,10 +172,10 @@ def test_labels_and_rows_that_count_for_less_are_told_to_the_site_alone(home, st
     notes = [line for line in shown(facts) if line.startswith("  note: ")]
     table = home.data_path / "participants.tsv"
     assert notes == [
-        f"  note: {table}: label 2 (sub-01); expected 0 or 1 in column 'score'; others count as zero (and 2 "
-        "more like this)",
-        f"  note: {table}: numbers of length 2001 (sub-02); expected at most 1500 (feature_bound), to which "
-        "longer ones are shortened (and 3 more like this)",
+        f"  note: {table}: label 2 (sub-01); expected 0 or 1 in column 'score'; other rows count as the zero "
+        "vector (and 2 more like this)",
+        f"  note: {table}: row of norm 2001 (sub-02); expected at most 1500 (feature_bound); "
+        "longer rows are clipped (and 3 more like this)",
     ]
     assert enrol(home, home.settings.data, study).enrolled == tuple(PEOPLE)
 
