@@ -211,7 +211,7 @@ def test_new_with_voxels_of_the_template(tmp_path, run):
     study = Study.load(tmp_path)
     assert study.content.features.n_features == study.features.n_features > 100
     shown = " ".join(run("study", "show", ".").stdout.split())
-    assert "voxels of the brain of the MNI152 template, 20 mm wide" in shown
+    assert "voxels of the MNI152 brain mask (20 mm)" in shown
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
         ),
         ([*NUMBERS, *SITES, "--image-shape", "3"], "--image-shape must be the height and width"),
         ([*NUMBERS, *SITES, "--title", " "], "title is empty; expected a short description"),
-        ([*NUMBERS, *SITES, "--title", "\udcff"], "title must be text"),
+        ([*NUMBERS, *SITES, "--title", "\udcff"], "title must be one line"),
         ([*NUMBERS, *SITES, "--site-file", "none.txt"], "none.txt cannot be read"),
         (
             [*NUMBERS, *SITES, "--epsilon", "-1"],
@@ -331,7 +331,7 @@ def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
         assert added.returncode == 0, added.stderr
         assert f"Added site {name} with {20 + number} people to study.toml." in added.stdout
         assert PublicIdentity.from_card(card(name)).fingerprint in added.stdout
-        assert ("Not ready yet: sites must be at least 2" in added.stdout) == (number < 2)
+        assert ("Not ready yet: sites: expected at least 2 sites" in added.stdout) == (number < 2)
     study = Study.load(tmp_path)
     assert study.contract.roster.names == ("north", "south", "west")
     assert study.hash.hex() in added.stdout
@@ -494,7 +494,7 @@ def test_new_with_a_template_makes_its_file_and_counts_its_networks(tmp_path, ru
     assert maps.dtype == np.float64
     np.testing.assert_allclose(maps[2], [0, 0, 0, 0, 0, -1, -1, -1])
     shown = " ".join(run("study", "show", "deep").stdout.split())
-    for fact in ("those of a template", "Its networks: visual, motor, default.", "vouches that"):
+    for fact in ("taken from a template", "Its networks: visual, motor, default.", "vouches that"):
         assert fact in shown
     assert "difference from the template" in run("plan", "deep/study.toml").stdout
     predicted = " ".join(run("plan", "deep/study.toml", "--predict").stdout.split())

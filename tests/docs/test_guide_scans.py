@@ -127,8 +127,8 @@ def test_twenty_sites_of_abide(tmp_path):
     people = make_abide(tmp_path, per_site=3, length=60)
     said = run_script(script_of("ABIDE"), tmp_path)
     assert said.count("$ capedjica") <= 6
-    assert said.count("left out: ") == 1
-    assert people[0][0] in next(line for line in said.splitlines() if "left out: " in line)
+    assert said.count("excluded: ") == 1
+    assert people[0][0] in next(line for line in said.splitlines() if "excluded: " in line)
     # So few people of mere noise have no networks to be found, and the first thing said is that.
     words = " ".join(said.split())
     assert re.search(r"20 maps, \w+ of them reliable, from 59 people at 20 sites", words)

@@ -182,7 +182,7 @@ def test_a_kit_that_was_changed_on_its_way_is_refused(site, tmp_path, what):
     kit = altered(file, tmp_path / "kit.zip", CHANGES[what])
     assert unzip(kit) != before
     words = refused(home, kit)
-    assert words.endswith("is not signed by the coordinator whom it names: it was changed on its way")
+    assert words.endswith("is not signed by the coordinator it names, so it was modified; ask for it again")
 
 
 def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, tmp_path):
@@ -194,7 +194,7 @@ def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, t
     other = signed(file, tmp_path / "kit.zip", key=stranger, host="evil.example.org")
     with pytest.raises(InputError) as error:
         keep(home, other)
-    assert "is signed by another coordinator than that of the kit that site s1 approved" in str(error.value)
+    assert "is signed by a different coordinator than the kit that site s1 approved" in str(error.value)
     assert f"pinned is {pinned}" in str(error.value)
     assert stranger.public("x").fingerprint in str(error.value)
     assert kits.find_kit(home).server() == "localhost:8002"
@@ -237,14 +237,14 @@ def test_a_study_that_is_over_needs_no_new_kit(site, tmp_path):
 )
 def test_a_file_beside_its_place_is_refused(site, tmp_path, name):
     home, file = site
-    assert "is not a kit: it holds" in refused(home, with_member(file, tmp_path / "kit.zip", name))
+    assert "is not a kit: it contains" in refused(home, with_member(file, tmp_path / "kit.zip", name))
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
 def test_what_is_no_file_is_refused(site, tmp_path, kind):
     home, file = site
     kit = with_member(file, tmp_path / "kit.zip", "study/link", b"/etc/passwd", kind | 0o777)
-    assert refused(home, kit).endswith("is not a kit: it holds 'study/link'")
+    assert refused(home, kit).endswith("is not a kit: it contains 'study/link'")
 
 
 def test_a_kit_that_is_too_large_is_refused(site, tmp_path, monkeypatch):
@@ -283,7 +283,7 @@ def test_only_the_usual_packing_is_unpacked(site, tmp_path, method):
     shutil.copy(file, tmp_path / "kit.zip")
     with zipfile.ZipFile(tmp_path / "kit.zip", "a", method) as archive:
         archive.writestr("study/odd", b"x" * 1000)
-    assert "is not a kit: it holds 'study/odd'" in refused(home, tmp_path / "kit.zip")
+    assert "is not a kit: it contains 'study/odd'" in refused(home, tmp_path / "kit.zip")
 
 
 def test_what_is_no_zip_is_refused(site, tmp_path):
@@ -299,7 +299,7 @@ def test_what_is_no_zip_is_refused(site, tmp_path):
 def test_another_zip_is_refused(site, tmp_path):
     home, _ = site
     kit = rezip({"results.csv": b""}, tmp_path / "kit.zip")
-    assert refused(home, kit).endswith("is not a kit: there is no kit.json in it")
+    assert refused(home, kit).endswith("is not a kit: it lacks kit.json")
 
 
 def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
@@ -337,7 +337,7 @@ def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
 def test_a_kit_that_does_not_say_where_the_server_is_is_refused(site, tmp_path, label):
     home, file = site
     words = refused(home, signed(file, tmp_path / "kit.zip", **label))
-    assert "does not say where the server is: it cannot be used" in words
+    assert "has no valid server address" in words
     assert words.isprintable()
 
 
@@ -410,7 +410,7 @@ def test_a_kit_whose_study_was_changed_is_refused(site, tmp_path):
         assert files["study/study.toml"] != text
 
     kit = altered(file, tmp_path / "kit.zip", raise_epsilon)
-    assert "holds another study than it says" in refused(home, kit)
+    assert "but its label names" in refused(home, kit)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_a_site_does_not_start_with_scans_that_changed_since_approval(site, monk
     finally:
         first.write_bytes(kept)
     assert ended.returncode == 2
-    assert "to use them as they are now, approve it again" in ended.stderr
+    assert "to use the current data, approve the study again" in ended.stderr
 
 
 def status_of(home, monkeypatch, capsys):
@@ -521,7 +521,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
     assert (code, facts["state"], facts["spent"]["releases"]) == (10, "stopped", 0)
     started = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
     assert started.returncode == 0, started.stderr
-    assert "The program with the network is confined by" in started.stdout
+    assert "The carrier, the program with network access, is confined by" in started.stdout
     assert "Not connected yet: the server at localhost:8002 does not answer." in started.stdout
     try:
         code, (facts,) = status_of(home, monkeypatch, capsys)
@@ -529,7 +529,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
         assert facts["agent"].endswith("no question yet")
         assert facts["carrier"].startswith("confined by ")
         said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
-        assert "goes on trying: the server does not answer" in said
+        assert "not connected yet: the server does not answer" in said
         assert "epsilon 0 of 10 by 0 releases" in said
     finally:
         assert run_main(["site", "stop", str(home.folder)], monkeypatch, capsys).returncode == 0
@@ -537,7 +537,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
     label.write_text(label.read_text().replace('"localhost"', '"local host"'))
     code, (facts,) = status_of(home, monkeypatch, capsys)
     assert (code, facts["state"]) == (10, "unusable")
-    assert "does not say where the server is" in facts["words"]
+    assert "has no valid server address" in facts["words"]
 
 
 def test_the_command_refuses_the_kit_of_another_site(site, monkeypatch, capsys):

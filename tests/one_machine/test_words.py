@@ -60,7 +60,7 @@ def test_rows_are_not_called_scans_and_analyses_are_told_one_by_one(tmp_path, sa
     said("report", tmp_path / "run")
     page = page_of(tmp_path)
     assert (
-        "The data were recorded as they are: should they change before it begins, approve it again." in shown
+        "The state of the data was recorded: if the data change before it starts, approve it again." in shown
     )
     assert [line for line in shown if SCAN.search(line)] == []
     assert SCAN.search(page) is None

@@ -152,12 +152,12 @@ def begun(change):
 # The kind, what is done, the words, and whether it keeps from approving too; None: only a look tells.
 CASES = {
     "not a site": ("membership", without_it, "it is not a site of 'A small study'", True),
-    "another key": ("key", another_key, "the study names another key for it", True),
+    "another key": ("key", another_key, "the study lists a different key for this site", True),
     "a peer's key": ("key", revoked_peer, "site s3 of the study has a key that this site revoked", True),
     "its ledger": ("approval", exchanged_identity, "the storage key is not the one of the ledger", True),
     "unprotected": ("policy", another(mechanism="none", epsilon=None), "not allow mechanism 'none'", True),
     "no colluders": ("policy", another(n_colluding=0), "privacy.n_colluding is 0", True),
-    "enrolment": ("enrolment", fewer_enrolled, "enrols 6 subjects, its enrolment has 5", True),
+    "enrolment": ("enrolment", fewer_enrolled, "expects 6 subjects, but its enrolment has 5", True),
     "damaged enrolment": ("enrolment", damaged_enrolment, "enrolled.toml is not valid TOML", True),
     "cap": ("budget", setting("study_epsilon = 20.0", "study_epsilon = 5.0"), "at most epsilon 5", True),
     "revoked": ("approval", revoked_approval, "the site revoked its approval", True),
@@ -173,11 +173,11 @@ CASES = {
     "the same, begun": ("consent", begun(lost_list), "lacks 1 of the 1 withdrawals of consent", True),
     "no record": ("record", lost_record, "there is no record of the data", False),
     "no record, begun": ("record", begun(lost_record), "put it back from a backup", False),
-    "a scan changed": ("record", changed_scan, "the first is that of sub-03; to use them as they are", False),
-    "somebody came": ("scans", somebody_new, "the study enrols 6 subjects", True),
+    "a scan changed": ("record", changed_scan, "the first is sub-03; to use the current data", False),
+    "somebody came": ("scans", somebody_new, "the study expects 6 subjects", True),
     "no folder": ("scans", no_folder, "must be the folder of the scans; it is not a folder", True),
     "no folder, begun": ("scans", begun(no_folder), "must be the folder of the scans; it is not a", True),
-    "nobody left": ("scans", nobody_left, "none of its 6 enrolled people can be used", True),
+    "nobody left": ("scans", nobody_left, "none of its 6 enrolled participants is usable", True),
     "a scan that cannot be read": ("scans", unreadable_scan, "sub-03.npy: an empty file", None),
 }
 

@@ -25,7 +25,7 @@ from tests.site.test_settled import begin
 from tests.support.in_process import run_main
 
 COLUMNS = ("age", "volume", "score")
-AGAIN = "to use them as they are now, approve it again"
+AGAIN = "to use the current data, approve the study again"
 PEOPLE = [f"sub-{number:02d}" for number in range(6)]
 ROWS = FeatureTable(kind="table", columns=COLUMNS)
 
@@ -204,12 +204,12 @@ def test_only_those_whose_rows_changed_are_told(home, study):
     write(home, table)
     (words,) = changed_since_approval(home, study)
     assert words == (
-        f"1 of 6 people's data changed since the study was approved: the first is that of sub-04; {AGAIN}"
+        f"the data of 1 of 6 participants changed since the study was approved; the first is sub-04; {AGAIN}"
     )
     approve(home, study)
     assert problems(home, study) == []
     write(home, {name: cells for name, cells in table.items() if name != "sub-02"})
-    assert "1 of 6 people's data changed" in changed_since_approval(home, study)[0]
+    assert "the data of 1 of 6 participants changed" in changed_since_approval(home, study)[0]
 
 
 def test_somebody_who_came_later_is_not_read(home, study):
@@ -241,7 +241,7 @@ def test_scans_in_place_of_rows_are_another_site(home, study):
     (home.data_path / "participants.tsv").rename(home.folder / "participants.tsv")
     for name in PEOPLE:
         (home.data_path / f"{name}.tsv").write_text("1\t2\t3\n4\t5\t7\n" + f"{name[4:]}\t0\t0\n")
-    assert "6 of 6 people's data changed" in changed_since_approval(home, study)[0]
+    assert "the data of 6 of 6 participants changed" in changed_since_approval(home, study)[0]
     assert not any(len(row) for row in open_people(home, study))
     assert "a scan; expected a row of a table of people" in problems(home, study)[-1]
 
@@ -268,7 +268,7 @@ def test_nobody_reads_the_row_of_who_withdrew(home, study, approved):
 
 
 def test_a_row_has_no_brain_networks(home, study, tmp_path):
-    with pytest.raises(InputError, match="rows of a table: single people have no brain networks in it"):
+    with pytest.raises(InputError, match="rows of a table, which give no individual brain networks"):
         write_local_results(tmp_path, home)
 
 
@@ -276,7 +276,9 @@ def test_a_mean_between_three_tables(homes, study, tmp_path):
     for home in homes:
         approve(home, study)
     write(homes[1], rows() | {"sub-04": [1, 2, 3, "control"]})
-    with pytest.raises(InputError, match=r"nothing was spent: site s2: 1 of 6 people's data changed"):
+    with pytest.raises(
+        InputError, match=r"nothing was spent: site s2: the data of 1 of 6 participants changed"
+    ):
         run_study(study, homes, tmp_path / "run")
     approve(homes[1], study)
     assert run_study(study, homes, tmp_path / "run").complete

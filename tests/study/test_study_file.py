@@ -342,7 +342,7 @@ def problems(**changes):
             {"analysis": {"image_shape": (1000, 1000), "n_features": 10**6}},
             "features.image_shape must have at most",
         ),
-        ({"analysis": {"n_features": 10**6}}, f"more than the {MAX_BLOCK_WORDS:,} of a release"),
+        ({"analysis": {"n_features": 10**6}}, f"at most {MAX_BLOCK_WORDS:,} are possible"),
         ({"privacy": {"epsilon": None}}, "privacy.epsilon is missing, and site site-1 has no epsilon either"),
         ({"privacy": {"epsilon": -1}}, "privacy.epsilon: expected a number of at least 1e-09, got -1"),
         ({"site_2": float("inf")}, "sites[2].epsilon: expected a number of at most 1,000,000,000, got inf"),

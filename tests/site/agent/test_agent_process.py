@@ -51,7 +51,7 @@ def test_an_agent_disconnects_when_the_study_is_over(ready, study):
         assert standing(agent.kit).connected
         assert agent.process.poll() is None
         assert agent.wait() == FINAL_CODE
-    assert agent.said == "the coordinator has ended the study: this site disconnects\n"
+    assert agent.said == "the coordinator has ended the study; this site disconnects\n"
     assert ready.is_over(study.hash.hex())
 
 
@@ -136,7 +136,7 @@ def test_an_agent_that_is_told_to_end_ends_cleanly(ready, number):
         assert agent.end(number) == 0
         assert not socket_path(agent.kit.path, "carrier").exists()
         assert not socket_path(agent.kit.path, "owner").exists()
-    assert "the agent has ended" in (ready.folder / "site.log").read_text()
+    assert "agent ended" in (ready.folder / "site.log").read_text()
     assert "Traceback" not in (ready.folder / "site.log").read_text()
 
 
