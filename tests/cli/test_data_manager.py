@@ -68,7 +68,10 @@ def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, sit
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--total-epsilon", "2", "--study-epsilon", "3"], "study_epsilon 3 is above total_epsilon 2"),
+        (
+            ["--total-epsilon", "2", "--study-epsilon", "3"],
+            "study_epsilon must be at most total_epsilon, 2; got 3",
+        ),
         (["--study-epsilon", "nan"], "epsilon must be a number, got nan"),
         (["--data", "nowhere"], "nowhere must be the folder of the scans; it is not a folder"),
         (["--data", "empty"], "empty holds no .npy, .csv"),
@@ -247,6 +250,6 @@ def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):
     seal = ["study", "provision", str(study.folder), "--host", "localhost", "--sites"]
     result = cli(*seal, str(study.folder / "sites"))
     assert result.returncode == 2
-    assert "was not sealed: site s3: the study expects 7 subjects, but its enrolment has 1" in result.stderr
+    assert "was not sealed: site s3: the study expects 7 subjects, but this site enrolled 1" in result.stderr
     assert result.stderr.splitlines()[-2].split()[:3] == ["s3", "7", "1"]
     assert not (study.folder / "federation").exists()

@@ -110,7 +110,7 @@ def test_a_kit_made_anew_for_the_same_study_replaces_the_first(site, tmp_path, m
         port=9000,
     )
     monkeypatch.setattr(processes, "running", lambda kit: 1)
-    with pytest.raises(InputError, match="connected by its kit of this study; first: capedjica site stop"):
+    with pytest.raises(InputError, match="connected to the server of this study; first: capedjica site stop"):
         keep(home, newer)
     monkeypatch.undo()
     keep(home, newer)

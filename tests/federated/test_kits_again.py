@@ -142,7 +142,7 @@ def test_a_kit_that_is_forgotten(home, study, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(processes, "running", lambda _: 1)
         with pytest.raises(
-            InputError, match="connected by its kit of this study; first: capedjica site stop"
+            InputError, match="connected to the server of this study; first: capedjica site stop"
         ):
             kits.forget(home, prefix)
         with pytest.raises(InputError, match="connected to the server of 'A small study'; first: capedj"):

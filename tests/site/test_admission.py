@@ -157,7 +157,7 @@ CASES = {
     "its ledger": ("approval", exchanged_identity, "the storage key is not the one of the ledger", True),
     "unprotected": ("policy", another(mechanism="none", epsilon=None), "not allow mechanism 'none'", True),
     "no colluders": ("policy", another(n_colluding=0), "privacy.n_colluding is 0", True),
-    "enrolment": ("enrolment", fewer_enrolled, "expects 6 subjects, but its enrolment has 5", True),
+    "enrolment": ("enrolment", fewer_enrolled, "expects 6 subjects, but this site enrolled 5", True),
     "damaged enrolment": ("enrolment", damaged_enrolment, "enrolled.toml is not valid TOML", True),
     "cap": ("budget", setting("study_epsilon = 20.0", "study_epsilon = 5.0"), "at most epsilon 5", True),
     "revoked": ("approval", revoked_approval, "the site revoked its approval", True),

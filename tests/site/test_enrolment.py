@@ -73,7 +73,7 @@ def test_exactly_those_enrolled_take_part(home, study, tmp_path):
     assert people.names == ["sub-00", "sub-02", "sub-03", "sub-05"]
     assert site_of_folder(str(home.folder), None).subjects == 4
     (found,) = problems(home, study)
-    assert found.startswith("site s1: the study expects 6 subjects, but its enrolment has 4")
+    assert found.startswith("site s1: the study expects 6 subjects, but this site enrolled 4")
     with pytest.raises(InputError, match="cannot approve 'A small study': the study expects 6 subjects"):
         approve(home, study)
     fewer = for_fewer(study, tmp_path / "fewer.toml", 4)

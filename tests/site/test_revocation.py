@@ -96,7 +96,7 @@ def test_the_command_says_what_was_spent_and_what_it_means(study, homes, tmp_pat
     for words in (
         "past releases stay released and charged",
         "the same study cannot be approved again",
-        "Site s1 revoked its approval of 'A small study'. Nothing more leaves for it.",
+        "Site s1 revoked its approval of 'A small study'. Nothing more leaves this site for it.",
         "A run in progress loses this site from its next message on",
     ):
         assert words in done.stdout

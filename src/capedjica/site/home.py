@@ -171,8 +171,7 @@ class SiteHome:
         identity.public(name)  # refuses an invalid name before anything is written
         if Cap(study_epsilon, delta).mu2 > Cap(total_epsilon, delta).mu2:
             raise InputError(
-                f"study_epsilon {study_epsilon:g} is above total_epsilon {total_epsilon:g}; expected at most "
-                "total_epsilon"
+                f"study_epsilon must be at most total_epsilon, {total_epsilon:g}; got {study_epsilon:g}"
             )
         if (home / "site.toml").exists():
             raise InputError(

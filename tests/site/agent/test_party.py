@@ -212,7 +212,7 @@ def test_a_kept_answer_is_not_handed_out_after_a_revocation(ready, study):
         revoke(other, find_approval(other, study.content.title))
         for again in (False, True):
             reply = read(study, hello(study), asked(desk.receive, study, hello(study), again=again))
-            assert reply.reason == "it gives no answers any more"
+            assert reply.reason == "it no longer answers"
         another = hello(study, 1)
         assert isinstance(read(study, another, asked(desk.receive, study, another)), Refusal)
 

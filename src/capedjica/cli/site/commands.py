@@ -161,9 +161,9 @@ def revoke(
 ) -> None:
     """Revoke the approval of a study permanently.
 
-    Nothing more leaves for the study, not even a stored answer. During a run, this applies from the site's
-    next message on. Past releases stay released and charged. The same study cannot be approved again. Exit
-    code 1 if the answer was no; nothing was changed.
+    Nothing more leaves this site for the study, not even a stored answer. During a run, this applies from the
+    site's next message on. Past releases stay released and charged. The same study cannot be approved again.
+    Exit code 1 if the answer was no; nothing was changed.
     """
     from capedjica.site.approval import revocation
     from capedjica.site.home import SiteHome

@@ -16,7 +16,7 @@ _WORKERS: Final = 2
 # Number of answers kept in case they were lost in transit.
 _KEPT: Final = 4
 _CLOSED: Final = "its part in this run has ended"
-_REVOKED: Final = "it gives no answers any more"
+_REVOKED: Final = "it no longer answers"
 
 
 class Desk:
@@ -72,7 +72,7 @@ class Desk:
             if parcel.data is None or (known is not None and not _was_refused(known)):
                 return known
             if question_hash(parcel.data) != parcel.hash:
-                raise ProtocolError("a question that is not the one that its parcel names")
+                raise ProtocolError("the question does not match the hash in its parcel")
             if self._closed:
                 raise ProtocolError(_CLOSED)
             self._answers.pop(parcel.hash, None)
@@ -85,7 +85,7 @@ class Desk:
         ready = [hash_ for hash_, answer in self._answers.items() if answer.done()]
         surplus = len(self._answers) - _KEPT + 1
         if surplus > len(ready):
-            raise ProtocolError(f"{len(self._answers)} questions are being worked on: no more at once")
+            raise ProtocolError(f"{len(self._answers)} questions are in progress; no more are accepted")
         for hash_ in ready[: max(0, surplus)]:
             del self._answers[hash_]
 

@@ -233,7 +233,7 @@ def _enrolment(home: SiteHome, study: Study) -> Iterator[str]:
     enrolment, expected = read_enrolment(home), study.contract.enrolled[home.settings.name]
     if enrolment is not None and len(enrolment.enrolled) != expected and not is_settled(home, study):
         yield (
-            f"the study expects {expected} subjects, but its enrolment has {len(enrolment.enrolled)}. Ask "
+            f"the study expects {expected} subjects, but this site enrolled {len(enrolment.enrolled)}. Ask "
             "the coordinator to use that number"
         )
 
@@ -241,7 +241,7 @@ def _enrolment(home: SiteHome, study: Study) -> Iterator[str]:
 def _cap(home: SiteHome, study: Study) -> Iterator[str]:
     cap, most = study.contract.cap(home.settings.name), home.policy.per_study
     if study.contract.protects and cap.mu2 > most.mu2:
-        yield f"the study may spend {cap}, but its policy allows at most {most} per study"
+        yield f"the study may spend {cap}, but this site's policy allows at most {most} per study"
 
 
 def _revocation(home: SiteHome, study: Study) -> list[str]:
@@ -254,7 +254,7 @@ def _revocation(home: SiteHome, study: Study) -> list[str]:
 
 
 def _approval(home: SiteHome, study: Study) -> Iterator[str]:
-    """Yield a reason if the study was not approved, with the changes since a version that was."""
+    """Yield a reason if the study was not approved, with its changes since the approved version, if any."""
     if home.settings.policy.auto_approve or spent_on(home, study) is not None:
         return
     advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"

@@ -70,14 +70,17 @@ def warn(approval: Approval) -> Iterator[str]:
     """Yield sentences on what was spent under an approval and the consequences of revoking it."""
     yield str(approval.spent)
     yield (
-        "If you revoke the approval, nothing more leaves for this study; past releases stay released and "
-        "charged. This is permanent: the same study cannot be approved again."
+        "If you revoke the approval, nothing more leaves this site for the study; past releases stay "
+        "released and charged. This is permanent: the same study cannot be approved again."
     )
 
 
 def explain(home: SiteHome, approval: Approval) -> Iterator[str]:
     """Yield sentences on the effects of a revocation."""
-    yield f"Site {home.settings.name} revoked its approval of {approval.title}. Nothing more leaves for it."
+    yield (
+        f"Site {home.settings.name} revoked its approval of {approval.title}. Nothing more leaves this site "
+        "for it."
+    )
     yield (
         "A run in progress loses this site from its next message on, and continues if enough sites are left. "
         f"Inform the coordinator; then: capedjica site stop {home.folder}"

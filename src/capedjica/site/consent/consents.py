@@ -72,7 +72,7 @@ def read_list(home: SiteHome) -> tuple[Withdrawal, ...]:
 
 
 def read_withdrawn(home: SiteHome) -> dict[str, str]:
-    """Return the withdrawn participants and when they withdrew; refuse an incomplete list."""
+    """Return all withdrawn participants and when they withdrew; refuse an incomplete list."""
     if not home.has_ledger:
         return standing(home)
     with home.open_ledger() as ledger:
@@ -80,7 +80,7 @@ def read_withdrawn(home: SiteHome) -> dict[str, str]:
 
 
 def standing(home: SiteHome) -> dict[str, str]:
-    """Return the withdrawn participants and the first time, without checking that the list is complete."""
+    """Return all withdrawn participants and the first time, without checking that the list is complete."""
     return _standing(read_list(home))
 
 
@@ -93,7 +93,7 @@ def _standing(listed: Sequence[Withdrawal]) -> dict[str, str]:
 
 
 def _read_whole(home: SiteHome, ledger: Ledger) -> dict[str, str]:
-    """Return the withdrawn participants; refuse a list that lacks an entry noted in the ledger."""
+    """Return all withdrawn participants; refuse a list that lacks an entry noted in the ledger."""
     listed, noted = read_list(home), _noted(ledger)
     # defence: marks-that-are-lacking
     lacking = noted - _marks(listed)

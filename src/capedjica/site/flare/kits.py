@@ -286,6 +286,6 @@ def _check_unused(home: SiteHome, kit: Path) -> None:
 
     if processes.running(kit) is not None or standing(Kit.load(kit)) is not None:
         raise InputError(
-            f"site {home.settings.name} is connected with its kit of this study; first: capedjica site stop "
+            f"site {home.settings.name} is connected to the server of this study; first: capedjica site stop "
             f"{home.folder}"
         )

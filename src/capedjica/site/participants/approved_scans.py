@@ -155,7 +155,7 @@ def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person])
 def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Recording]]:
     """Yield every file that affects a participant's series, by its path in the folder of the scans.
 
-    Each is yielded as a recording of its own; only the file, or the participant's row in it, counts.
+    Each is yielded as a separate recording; only the file, or the participant's row in it, counts.
     """
     # defence: covariates-of-the-approval
     rows = () if person.covariates is None else (person.covariates,)
