@@ -90,14 +90,14 @@ def test_ledger_show_and_outbox(home, cli):
     assert "2 messages in total." in sent
     words = " ".join(sent.split())
     assert "It omits messages that do not depend on any data: to agree on masks, public keys" in words
-    assert "(up to 0.1 kB in all)" in words
+    assert "(up to 0.1 kB in total)" in words
     assert "refusals, in words that do not depend on any participant's data" in words
     assert len(json.loads(cli("site", "outbox", "--site", str(home.folder), "--json").stdout)) == 2
 
 
 def test_ledger_verify_and_export(home, tmp_path, cli):
     spend(home)
-    assert "The ledger is sound" in cli("ledger", "verify", "--site", str(home.folder)).stdout
+    assert "The ledger is valid" in cli("ledger", "verify", "--site", str(home.folder)).stdout
     out = tmp_path / "ledger.json"
     assert cli("ledger", "export", str(out), "--site", str(home.folder)).returncode == 0
     assert json.loads(out.read_text())["totals"]["n_releases"] == 2
@@ -231,8 +231,8 @@ def test_check_without_a_study_says_what_is_there(trial, cli):
     words = " ".join(checked.stdout.split())
     for fact in (
         "tables of region time series, one per person. 6 people, 6 recordings.",
-        "Time points of a recording: 60 to 60, typically 60.",
-        f"A time point has {SIDE * SIDE} columns (6 recordings).",
+        "Time points per run: 60 to 60, median 60.",
+        f"Each time point has {SIDE * SIDE} columns (6 runs).",
         "No enrolment yet: all 6 participants found would take part.",
         "This site allows epsilon 20 per study and 50 for all studies in total, at delta 1e-5. Spent so far: "
         "epsilon 0.",
@@ -260,7 +260,7 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
         "rotation 6 3",
         "This study may cost each person (all their data) here at most epsilon 10. The total of all studies",
         "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
-        "Nothing was spent by looking.",
+        "This check spent nothing.",
         "with the data of that time. The data have not changed since.",
         "Site s2 is ready for 'A small study'.",
     ):
@@ -317,7 +317,7 @@ def test_on_a_terminal_approval_is_asked_for(trial, answer):
     terminal = Terminal("site", "approve", str(trial), "--site", str(site), cwd=trial)
     terminal.expect("Compare it by voice")
     terminal.answer("Approve? [y/N]", answer)
-    terminal.expect("Not approved; nothing changed.")
+    terminal.expect("Not approved; nothing was changed.")
     assert terminal.close() == 1
     assert sorted(site.rglob("*")) == before
 
@@ -354,7 +354,7 @@ def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
     assert "Site s3 enrolled 4 people" in enrolled.stdout
     after = cli("site", "check", str(site))
     assert after.returncode == 0
-    assert "4 people, enrolled" in after.stdout
+    assert "4 participants enrolled on" in after.stdout
     refused = cli("site", "enrol", str(site))
     assert refused.returncode == 2
     assert "replace it with --again" in refused.stderr

@@ -131,7 +131,7 @@ def test_check_follows_a_study_to_its_end(tmp_path, monkeypatch, cli):
     home = SiteHome.load(site)
     assert home.is_over(study.hash.hex())
     withdrawn = cli("site", "withdraw", "sub-01", str(site)).stdout
-    assert "has begun" not in withdrawn
+    assert "has started" not in withdrawn
     assert "names the current key" not in cli("site", "rotate-key", str(site)).stdout
     # And the run is not done again.
     again = cli("run", str(tmp_path))
@@ -162,7 +162,7 @@ def test_the_odd_one_out_is_the_one_unlike_the_others(site, cli, odd):
 
 def test_on_a_terminal_a_withdrawal_is_asked_for(site):
     terminal = Terminal("site", "withdraw", "sub-01", str(site), cwd=site)
-    terminal.answer("Withdraw sub-01, for good?", "n")
+    terminal.answer("Withdraw the consent of sub-01 permanently?", "n")
     terminal.expect("nothing changed")
     assert terminal.close() == 1
     assert not list(site.glob("withdrawn*"))

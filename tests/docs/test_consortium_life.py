@@ -44,7 +44,7 @@ def test_what_the_commands_say(walked):
         "cannot be recalled, and results are not recomputed",
         "1 withdrew their consent: their data are not read",
         "Site site-1 has a new key.",
-        "The ledger is sound",
+        "The ledger is valid",
         "All earlier kits are useless now",
         "Removed the kit of study",
     ):

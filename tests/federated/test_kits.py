@@ -195,7 +195,7 @@ def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, t
     with pytest.raises(InputError) as error:
         keep(home, other)
     assert "is signed by a different coordinator than the kit that site s1 approved" in str(error.value)
-    assert f"pinned is {pinned}" in str(error.value)
+    assert f"expected {pinned}" in str(error.value)
     assert stranger.public("x").fingerprint in str(error.value)
     assert kits.find_kit(home).server() == "localhost:8002"
     keep(home, signed(file, tmp_path / "kit.zip", host="other.example.org"))
@@ -207,7 +207,7 @@ def test_a_study_that_is_over_needs_no_new_kit(site, tmp_path):
     keep(home, file)
     (kits.find_kit(home).path / "over.txt").write_text("2026-01-01\n")
     keep(home, file)
-    with pytest.raises(InputError, match=r"the coordinator has ended this study .*: it needs no new kit"):
+    with pytest.raises(InputError, match=r"the coordinator has ended this study .*; it needs no new kit"):
         keep(home, signed(file, tmp_path / "kit.zip", port=9000))
 
 
@@ -251,13 +251,15 @@ def test_a_kit_that_is_too_large_is_refused(site, tmp_path, monkeypatch):
     home, file = site
     monkeypatch.setattr(kits, "_MOST_BYTES", 1 << 20)
     bomb = with_member(file, tmp_path / "kit.zip", "study/bomb", bytes(1 << 20))
-    assert refused(home, bomb).endswith("is not a kit: it is too large")
+    assert refused(home, bomb).endswith("is not a kit: expected at most 200 files and 512 MiB")
 
 
 def test_a_kit_of_too_many_files_is_refused(site, tmp_path):
     home, file = site
     files = unzip(file) | {f"study/{n}": b"" for n in range(200)}
-    assert refused(home, rezip(files, tmp_path / "kit.zip")).endswith("is not a kit: it is too large")
+    assert refused(home, rezip(files, tmp_path / "kit.zip")).endswith(
+        "is not a kit: expected at most 200 files and 512 MiB"
+    )
 
 
 def test_a_file_larger_than_it_says_is_not_unpacked(site, tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ def test_a_kit_that_is_forgotten(home, study, monkeypatch, capsys):
         with pytest.raises(InputError, match="connected to the server of 'A small study'; first: capedj"):
             rotate_key(home)
     for strange in ("", "ffff"):
-        with pytest.raises(InputError, match="one is to be named"):
+        with pytest.raises(InputError, match="expected exactly one"):
             kits.forget(home, strange)
     done = run_main(["site", "forget", prefix, str(home.folder)], monkeypatch, capsys)
     assert done.returncode == 0

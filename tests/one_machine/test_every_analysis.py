@@ -264,7 +264,7 @@ def test_a_run_killed_between_two_analyses_pays_once(tmp_path):
             "requires labels: features.kind must be 'table'",
         ),
         ({"kind": "histogram", "edges": [[0, 1]]}, "analysis.edges must have 6 lists, one per number"),
-        ({"kind": "histogram", "edges": [[1, 0]] * 6}, "analysis.edges[1] must rise"),
+        ({"kind": "histogram", "edges": [[1, 0]] * 6}, "analysis.edges[1] must be strictly increasing"),
         ({"kind": "pca", "n_components": 7}, "analysis.n_components must be at most n_features, 6; got 7"),
         ({"kind": "ica", "n_components": 7}, "analysis.n_components must be at most n_features, 6; got 7"),
         ({"kind": "mean", "clip": 1.0, "name": "../up"}, "analysis.name"),
@@ -293,8 +293,8 @@ def test_an_analysis_that_cannot_be_run_is_refused_in_words(tmp_path, change, me
     [
         (10**9, MeanTable(clip=1.0), "a participant would have 1,000,000,000 numbers"),
         (20_000, MeanTable(clip=1.0, values="connectivity"), "a participant would have 199,990,000 numbers"),
-        (1, MeanTable(clip=1.0, values="connectivity"), "needs at least 2 features"),
-        (1, MeanTable(clip=1.0, values="amplitudes"), "needs at least 2 features"),
+        (1, MeanTable(clip=1.0, values="connectivity"), "requires at least 2 features"),
+        (1, MeanTable(clip=1.0, values="amplitudes"), "requires at least 2 features"),
     ],
 )
 def test_sizes_are_refused_before_anything_of_that_size_is_made(n_features, table, message):

@@ -280,7 +280,7 @@ def test_a_site_with_another_key_is_refused(folder, tmp_path):
     study = Study.load(folder)
     for name in study.contract.roster.names:
         SiteHome.create(tmp_path / name, name, 50.0, 20.0, 1e-5, simulated=True)
-    with pytest.raises(InputError, match="names another key"):
+    with pytest.raises(InputError, match="lists a different key"):
         run_study(study, find_sites(study, tmp_path), tmp_path / "run")
 
 

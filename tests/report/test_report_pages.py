@@ -455,7 +455,7 @@ def test_results_that_were_changed_are_refused(brains, tmp_path):
     broken = next(path.parent.glob("sub-*/*relmat.tsv"))
     for size in (broken.stat().st_size - 15, 10, 0):
         os.truncate(broken, size)
-        with pytest.raises(InputError, match="is not as it was written"):
+        with pytest.raises(InputError, match="is malformed; remove it"):
             write_local_report(tmp_path / "copy" / "brains", home)
 
 

@@ -111,7 +111,7 @@ def test_a_site_that_never_spent_begins_no_ledger(home):
 
 def test_not_while_it_takes_part(home, study):
     approve(home, study)
-    with taking_part(home, study), pytest.raises(InputError, match="takes part in a run at this moment"):
+    with taking_part(home, study), pytest.raises(InputError, match="is taking part in a run"):
         rotate_key(home)
     rotate_key(home)
 

@@ -108,7 +108,7 @@ def test_a_no_changes_nothing(study, homes, capedjica, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     done = capedjica("site", "revoke", TITLE, str(homes[0].folder))
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Not revoked; nothing changed.")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Not revoked; nothing was changed.")
     assert problems(homes[0], study) == []
 
 

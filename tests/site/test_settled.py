@@ -150,7 +150,7 @@ def test_a_study_that_has_begun_does_not_go_on_without_its_record(home, study):
     begin(home, study)
     record_path(home, study).unlink()
     (words,) = problems(home, study)
-    assert words.endswith("put it back from a backup")
+    assert words.endswith("restore it from a backup")
 
 
 class Stopping(Watcher):

@@ -275,8 +275,8 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     ):
         assert words in done.stdout
     # It has finished, so there is nothing to be said of what it releases from now on.
-    assert "has begun" not in done.stdout
-    assert "A study runs here" not in done.stdout
+    assert "has started" not in done.stdout
+    assert "A study is running here" not in done.stdout
     assert not (folder / PERSON).exists()
     assert not (folder / "report.html").exists()
     assert (folder / "sub-02").is_dir()
@@ -357,7 +357,7 @@ def test_a_withdrawal_that_was_killed_is_noted_by_the_next_run(home, study):
         consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         assert [text for text, _ in ledger.notes()] == [NOTE]
     withdrawn_path(home).unlink()
-    with pytest.raises(InputError, match="nobody is read"):
+    with pytest.raises(InputError, match="no data are read"):
         open_people(home, study)
 
 

@@ -47,7 +47,7 @@ def test_all_that_matters_is_there():
         "4 brain networks",
         "12 features (voxels or regions) at each of about 60 time points",
         "an image, 1 by 12",
-        f"({numbers:,} in all, as planned)",
+        f"({numbers:,} in total, as planned)",
         "epsilon 0.7 at delta 1e-5",
         "a factor of more than 2.02",
         "1 in 100,000 (delta)",
@@ -141,7 +141,7 @@ def test_a_limit_is_promised_only_where_a_site_enforces_one(privacy):
     ):
         assert (promise in text) == protects, promise
     assert ("No limit applies" in text) == (not protects)
-    assert "is the plan." in text
+    assert "is only planned." in text
 
 
 def test_nobody_reads_of_scans_where_there_are_none():

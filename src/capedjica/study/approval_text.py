@@ -34,9 +34,9 @@ _HIDDEN: Final = {
     "none": ". The sums are sent AS THEY ARE, and no noise is ever added",
 }
 _MASK_WORDS: Final = (
-    "Before the releases, to agree on the masks: public keys, encrypted shares of keys, and random numbers, "
-    "as many as are released later ({numbers:,} in total, as planned); 5 messages for about every {block:,} "
-    "numbers. They are generated without reading any participant's data."
+    "Before the releases, each site also sends messages to agree on the masks: public keys, encrypted shares "
+    "of keys, and random numbers, as many as are released later ({numbers:,} in total, as planned); 5 "
+    "messages for about every {block:,} numbers. They are generated without reading any participant's data."
 )
 _CLAIM: Final = (
     "{what}: {provider} claims that each participant's numbers are computed from that participant's data "
@@ -45,18 +45,18 @@ _CLAIM: Final = (
     "either is false, so is the cost stated below."
 )
 _ENFORCED: Final = (
-    "How often each is released, and with what share of the budget, is the plan. A site enforces that "
+    "How often each is released, and with what share of the budget, is only planned. A site enforces that "
     "nothing else is released, and it enforces the total: it refuses a release that would exceed the limit "
     "below."
 )
 _NOT_ENFORCED: Final = (
-    "How often each is released is the plan. A site enforces that nothing else is released, but not how "
+    "How often each is released is only planned. A site enforces that nothing else is released, but not how "
     "often."
 )
 _GREETINGS: Final = (
-    "On request, at any time: that the site is online, how much of this study's budget it has spent, and a "
-    "signed checksum of its ledger (its record of everything that ever left the site); or why it refuses, "
-    "in words that do not depend on any participant's data."
+    "At any time, the aggregator may ask a site for its status. The site then sends that it is online, how "
+    "much of this study's budget it has spent, and a signed checksum of its ledger (its record of everything "
+    "that ever left the site); or why it refuses, in words that do not depend on any participant's data."
 )
 
 

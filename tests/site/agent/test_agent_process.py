@@ -38,7 +38,7 @@ def test_an_agent_answers_a_greeting_with_a_signed_status(ready, study):
             reply.version, reply.contract, "s1"
         )
         assert agent.receive(b"no parcel") == b""
-    assert "the agent has begun" in (ready.folder / "site.log").read_text()
+    assert "agent started" in (ready.folder / "site.log").read_text()
 
 
 def test_an_agent_disconnects_when_the_study_is_over(ready, study):
