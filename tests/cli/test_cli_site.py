@@ -54,7 +54,7 @@ def test_init_makes_a_site_once(tmp_path, cli):
     key = (tmp_path / "n" / "identity.pem").read_bytes()
     again = cli("site", "init", "north", "--folder", str(tmp_path / "n"))
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert (tmp_path / "n" / "identity.pem").read_bytes() == key
 
 
@@ -230,7 +230,7 @@ def test_check_without_a_study_says_what_is_there(trial, cli):
     assert checked.returncode == 0, checked.stderr
     words = " ".join(checked.stdout.split())
     for fact in (
-        "tables of region time series, one per person. 6 people, 6 recordings.",
+        "tables of region time series, one per participant. 6 participants, 6 runs.",
         "Time points per run: 60 to 60, median 60.",
         f"Each time point has {SIDE * SIDE} columns (6 runs).",
         "No enrolment yet: all 6 participants found would take part.",
@@ -295,7 +295,7 @@ def test_approving_shows_what_is_approved(trial, cli):
     for peer in study.contract.roster.sites:
         assert peer.fingerprint in words
     for fact in (
-        "s1 (this site): 6 people",
+        "s1 (this site): 6 participants",
         "3 brain networks",
         "rotation 6 3",
         "Each person (all their data) is protected with epsilon 10 at delta 1e-5, for everything together.",
@@ -351,7 +351,7 @@ def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
     enrolled = cli("site", "enrol", str(site), "--study", str(study))
     assert enrolled.returncode == 0
     assert enrolled.stdout.count("excluded: ") >= 3
-    assert "Site s3 enrolled 4 people" in enrolled.stdout
+    assert "Site s3 enrolled 4 participants" in enrolled.stdout
     after = cli("site", "check", str(site))
     assert after.returncode == 0
     assert "4 participants enrolled on" in after.stdout
@@ -361,7 +361,7 @@ def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
     again = cli(
         "site", "enrol", str(site), "--again", "--participant-label", "04", "--participant-label", "05"
     )
-    assert "Site s3 enrolled 2 people" in again.stdout
+    assert "Site s3 enrolled 2 participants" in again.stdout
     assert not (site / "ledger.sqlite").exists()
 
 
@@ -380,7 +380,7 @@ def test_a_site_of_no_study_and_a_folder_without_scans(trial, home, cli):
     assert empty.returncode == 2
     assert "holds no .npy" in empty.stderr
     foreign = cli("site", "check", str(home.folder), "--study", str(trial))
-    assert "it is not a site of 'A small study', whose sites are s1, s2, s3, s4" in foreign.stderr
+    assert "it is not a site of 'A small study'; the sites are s1, s2, s3, s4" in foreign.stderr
     assert "Traceback" not in foreign.stderr
 
 
@@ -390,7 +390,7 @@ def test_results_and_purge(tmp_path, cli):
     site = tmp_path / "sites" / "s1"
     made = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
     assert made.returncode == 0, made.stderr
-    assert f"Results of 6 people: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
+    assert f"Results of 6 participants: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
     assert "must not leave this site" in made.stdout
     again = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
     assert "6 participants (6 of them existed already)" in again.stdout

@@ -90,7 +90,7 @@ def test_a_site_is_made_only_of_what_can_be_used(arguments, message, tmp_path, c
 def test_a_new_site_says_how_many_people_it_found(site, tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = cli("site", "init", "north", "--data", str(site / "data"))
-    assert "Found 6 people" in made.stdout
+    assert "Found 6 participants" in made.stdout
     assert "Next: capedjica site check north" in made.stdout
 
 

@@ -166,7 +166,7 @@ CASES = {
     "total": (
         "budget",
         setting("total_epsilon = 50.0", "total_epsilon = 9.0"),
-        "all studies together",
+        "all studies in total",
         True,
     ),
     "list of the withdrawn": ("consent", lost_list, "lacks 1 of the 1 withdrawals of consent", True),

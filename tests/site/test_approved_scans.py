@@ -190,7 +190,7 @@ def test_a_run_begins_only_with_the_scans_that_were_approved(study, tmp_path):
     for home in homes:
         approve(home, study)
     np.save(homes[1].data_path / "sub-03.npy", scan(4))
-    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: 1 of 9 people's data"):
+    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: the data of 1 of 9"):
         run_study(study, homes, tmp_path / "run")
     assert all(home.totals().overall.n_releases == 0 for home in homes)
 

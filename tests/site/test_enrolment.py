@@ -60,7 +60,7 @@ def test_bad_scans_are_left_out_with_reasons_that_stay_here(home, study):
     assert read_enrolment(home) == enrolment
     assert enrolment.study == study.content.title
     text = file.read_text()
-    assert "# 4 people." in text
+    assert "# 4 participants." in text
     assert re.search(r'\[\[left_out\]\]\nname = "sub-01"', text)
     assert not [name for name in os.listdir(home.folder) if name.endswith(".part")]
 

@@ -116,11 +116,11 @@ def test_a_site_with_a_table_from_its_first_day(tmp_path, monkeypatch, capsys):
     assert SiteHome.load(folder).settings.data.kind == "table"
     checked = run("check", folder)
     assert checked.returncode == 2
-    assert "one table with a row per person. 2 people, 2 columns in each row." in checked.stdout
+    assert "one table with a row per participant. 2 participants, 2 columns in each row." in checked.stdout
     assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per person") == 1
     enrolled = run("enrol", folder)
     assert enrolled.returncode == 0
-    assert "Site new enrolled 1 people" in enrolled.stdout
+    assert "Site new enrolled 1 participant:" in enrolled.stdout
     assert run("check", folder).returncode == 0
 
 

@@ -287,6 +287,7 @@ def enrol(
     from capedjica.site.approval.participation import affected
     from capedjica.site.participants.cohort import enrol
     from capedjica.site.participants.enrolment import read_enrolment
+    from capedjica.tools.text import counted
 
     home, given = _load(site, study)
     chosen: dict[str, Any] = {"participants": tuple(participant_label or ()), "task": task, "space": space}
@@ -299,7 +300,8 @@ def enrol(
     for one in enrolment.left_out:
         for reason in one.reasons:
             typer.echo(f"excluded: {reason}")
-    typer.echo(f"Site {home.settings.name} enrolled {len(enrolment.enrolled)} participants: enrolled.toml.")
+    n_enrolled = counted(len(enrolment.enrolled), "participant")
+    typer.echo(f"Site {home.settings.name} enrolled {n_enrolled}: enrolled.toml.")
     typer.echo(f"Next: send the card, which states this number, to the coordinator: {home.card_path}")
     for words in affected(home, before, enrolment):
         typer.echo(words)
