@@ -101,10 +101,10 @@ def test_a_change_of_the_same_size_and_a_touch_are_told_apart(home, study, read)
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert "that of sub-02" in changed_since_approval(home, study)[0]
+    assert "the first is sub-02" in changed_since_approval(home, study)[0]
     assert read == {"sub-02.npy": 2}
     file.write_bytes(content + b"more")
-    assert "that of sub-02" in changed_since_approval(home, study)[0]
+    assert "the first is sub-02" in changed_since_approval(home, study)[0]
     assert read == {"sub-02.npy": 2}
 
 
@@ -138,7 +138,7 @@ def test_whatever_has_a_say_in_a_series_counts(home, study):
     """BIDS keeps the repetition time in a file of its own."""
     (home.data_path / "sub-02.json").write_text('{"RepetitionTime": 2.0}')
     (found,) = changed_since_approval(home, study)
-    assert "that of sub-02" in found
+    assert "the first is sub-02" in found
     approve(home, study)
     assert set(read_record(home, study).people["sub-02"]) == {"sub-02.npy", "sub-02.json"}
 
@@ -177,7 +177,7 @@ def test_a_study_is_not_approved_for_scans_that_are_not_there(study, tmp_path):
 def test_names_of_files_that_are_no_text(home, study):
     odd = os.fsdecode(b"sub-05_\xff.npy")
     (home.data_path / "sub-05.npy").rename(home.data_path / odd)
-    assert "that of sub-05" in changed_since_approval(home, study)[0]
+    assert "the first is sub-05" in changed_since_approval(home, study)[0]
     approve(home, study)
     assert changed_since_approval(home, study) == []
     (last,) = open_people(home, study).people[-1].recordings

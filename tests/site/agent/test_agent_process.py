@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_scan_is_in_the_sites_own_log_alone(ready, study):
         carried = [path for path in agent.kit.workspace.rglob("*") if path.is_file()]
         assert carried
         assert not [path for path in carried if b"sub-03" in path.read_bytes()]
-    assert "that of sub-03" in (ready.folder / "site.log").read_text()
+    assert "the first is sub-03" in (ready.folder / "site.log").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

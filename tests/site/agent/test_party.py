@@ -85,7 +85,7 @@ def test_the_reason_of_a_refusal_is_in_the_sites_own_log_alone(ready, study, cap
     np.save(ready.data_path / "sub-03.npy", np.ones((60, 100)))
     assert "sub-03" not in refused(ready, study, caplog)
     assert "does not take part: site s1: the data of 1 of 6 participants changed" in log_of(ready)
-    assert "that of sub-03" in log_of(ready)
+    assert "the first is sub-03" in log_of(ready)
     assert (ready.folder / "site.log").stat().st_mode & 0o777 == 0o600
     check_untouched(ready, study)
 
