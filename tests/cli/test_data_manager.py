@@ -163,7 +163,7 @@ def test_the_odd_one_out_is_the_one_unlike_the_others(site, cli, odd):
 def test_on_a_terminal_a_withdrawal_is_asked_for(site):
     terminal = Terminal("site", "withdraw", "sub-01", str(site), cwd=site)
     terminal.answer("Withdraw the consent of sub-01 permanently?", "n")
-    terminal.expect("nothing changed")
+    terminal.expect("nothing was changed")
     assert terminal.close() == 1
     assert not list(site.glob("withdrawn*"))
 

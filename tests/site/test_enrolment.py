@@ -175,7 +175,10 @@ def test_without_a_study_tables_must_agree_with_each_other(home):
     [
         (lambda text: text.replace("schema = 1", "schema = 9"), "schema must be 1, got 9"),
         (lambda text: text.replace('    "sub-03",\n', '    "sub-02",\n'), "and each only once"),
-        (lambda text: re.sub(r"enrolled = \[.*?\]", "enrolled = []", text, flags=re.DOTALL), "and somebody"),
+        (
+            lambda text: re.sub(r"enrolled = \[.*?\]", "enrolled = []", text, flags=re.DOTALL),
+            "at least one participant",
+        ),
         (lambda text: "[", "is not valid TOML"),
         (lambda text: text.replace("when", "wen"), "did you mean when"),
     ],
