@@ -142,7 +142,7 @@ def test_a_study_without_a_kit_is_taken_too(sealed, site):
 
 def test_the_kit_of_another_site_is_refused(sealed, site):
     home, file = site
-    assert refused(home, file.with_name("s2.zip")).endswith("is the kit of site s2; this is site s1")
+    assert refused(home, file.with_name("s2.zip")).endswith("is the kit of site s2, but this is site s1")
 
 
 def test_a_kit_of_another_protocol_names_both(site, tmp_path):
@@ -547,7 +547,7 @@ def test_the_command_refuses_the_kit_of_another_site(site, monkeypatch, capsys):
     other = str(file.with_name("s3.zip"))
     ended = run_main(["site", "approve", other, "--site", str(home.folder)], monkeypatch, capsys)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "is the kit of site s3; this is site s1" in ended.stderr
+    assert "is the kit of site s3, but this is site s1" in ended.stderr
 
 
 def test_a_kit_is_found_by_the_beginning_of_its_study(sealed, site):

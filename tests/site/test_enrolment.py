@@ -157,7 +157,7 @@ def test_nobody_left(home, study):
     for file in home.data_path.iterdir():
         file.write_bytes(b"")
     with pytest.raises(
-        InputError, match=r"nobody of site s1 can be enrolled; the first reason: .*empty file"
+        InputError, match=r"no participant of site s1 can be enrolled; the first reason: .*empty file"
     ):
         enrol(home, home.settings.data, study)
     assert not enrolment_path(home).exists()

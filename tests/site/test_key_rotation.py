@@ -138,7 +138,9 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(home, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(SiteHome, "write_card", full)
-        with pytest.raises(InputError, match="No space left on device; the same command goes on"):
+        with pytest.raises(
+            InputError, match="No space left on device; run the same command again to continue"
+        ):
             rotate_key(home)
     rotate_key(home)
     with home.open_ledger() as ledger:

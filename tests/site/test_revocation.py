@@ -115,7 +115,7 @@ def test_a_no_changes_nothing(study, homes, capedjica, monkeypatch):
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("Another study", "site s1 never approved 'Another study'; it approved 'A small study'"),
+        ("Another study", "site s1 has not approved 'Another study'; approved studies: 'A small study'"),
         ("other.toml", "never approved"),
         (TITLE, "site s1 has already revoked its approval of 'A small study'"),
     ],
@@ -132,7 +132,7 @@ def test_what_cannot_be_revoked(study, homes, tmp_path, capedjica, monkeypatch, 
 def test_two_studies_of_one_title_are_told_apart_by_their_files(study, homes, tmp_path):
     other = changed(study, tmp_path / "other.toml", reserve=0.1)
     approve(homes[0], other)
-    with pytest.raises(InputError, match="approved 2 studies called 'A small study': name one by its file"):
+    with pytest.raises(InputError, match="approved 2 studies with the title 'A small study'; give the"):
         find_approval(homes[0], TITLE)
     assert find_approval(homes[0], str(tmp_path / "other.toml")).hash == other.contract.hash
 

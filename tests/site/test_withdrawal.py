@@ -286,7 +286,7 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     for noted in home.approved_path.glob("*.over"):
         noted.unlink()
     done = run_main(["site", "withdraw", "sub-04", str(home.folder)], monkeypatch, capsys)
-    assert "'A small study' has begun" in done.stdout
+    assert "'A small study' has started" in done.stdout
     assert "counts as zero among the 6" in done.stdout
     # Results that are made again are made without.
     run_main(["site", "results", str(tmp_path / "run"), "--site", str(home.folder)], monkeypatch, capsys)
