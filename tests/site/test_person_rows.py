@@ -215,7 +215,7 @@ def test_only_those_whose_rows_changed_are_told(home, study):
 def test_somebody_who_came_later_is_not_read(home, study):
     approve(home, study)
     write(home, {"sub-000": [1, 2, 3, "new"]} | rows())
-    assert "1 came, 0 went" in changed_since_approval(home, study)[0]
+    assert "1 new, 0 missing" in changed_since_approval(home, study)[0]
     people = open_people(home, study)
     assert people.names == PEOPLE
     assert_array_equal(people[0], [[30.0, 0.0, 0.0]])
