@@ -116,7 +116,7 @@ def test_a_no_changes_nothing(study, homes, capedjica, monkeypatch):
     ("named", "words"),
     [
         ("Another study", "site s1 has not approved 'Another study'; approved studies: 'A small study'"),
-        ("other.toml", "never approved"),
+        ("other.toml", "has not approved"),
         (TITLE, "site s1 has already revoked its approval of 'A small study'"),
     ],
 )
