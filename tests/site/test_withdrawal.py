@@ -96,7 +96,7 @@ def test_the_scan_is_not_opened_by_anything(home, study, tmp_path, monkeypatch):
     enrolment_path(home).unlink()
     call_roll(home, study)
     careful_home = careful(home)
-    with pytest.raises(InputError, match="enrols 6 subjects"):
+    with pytest.raises(InputError, match="expects 6 subjects"):
         approve(careful_home, study)
     assert opened.of(home, "sub-02")
     assert opened.of(home, PERSON) == []
