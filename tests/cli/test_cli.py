@@ -140,9 +140,9 @@ def test_plan_takes_one_number_of_subjects_per_site(cli):
         ),
         (
             ["--epsilon", "1", "--image-shape", "30x20", "--features", "900"],
-            "features.image_shape [30, 20] has 600 pixels, n_features is 900",
+            "features.image_shape [30, 20] has 600 pixels, but features.n_features is 900",
         ),
-        (["--epsilon", "1", "--features", "100000"], "more than the 16,777,216 of a release"),
+        (["--epsilon", "1", "--features", "100000"], "at most 16,777,216 are possible"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, cli):

@@ -54,7 +54,7 @@ def test_init_makes_a_site_once(tmp_path, cli):
     key = (tmp_path / "n" / "identity.pem").read_bytes()
     again = cli("site", "init", "north", "--folder", str(tmp_path / "n"))
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert (tmp_path / "n" / "identity.pem").read_bytes() == key
 
 
@@ -87,20 +87,17 @@ def test_ledger_show_and_outbox(home, cli):
     sent = cli("site", "outbox", "--site", str(home.folder)).stdout
     assert sent.count("to study 'Resting state': a mean; 7 numbers") == 2
     assert "later aborted" in sent
-    assert "2 messages in all." in sent
+    assert "2 messages in total." in sent
     words = " ".join(sent.split())
-    assert (
-        "Not listed are messages that are made without looking at any: to agree on masks, public keys"
-        in words
-    )
-    assert "(up to 0.1 kB in all)" in words
-    assert "refusals, in words that depend on nobody's data" in words
+    assert "It omits messages that do not depend on any data: to agree on masks, public keys" in words
+    assert "(up to 0.1 kB in total)" in words
+    assert "refusals, in words that do not depend on any participant's data" in words
     assert len(json.loads(cli("site", "outbox", "--site", str(home.folder), "--json").stdout)) == 2
 
 
 def test_ledger_verify_and_export(home, tmp_path, cli):
     spend(home)
-    assert "The ledger is sound" in cli("ledger", "verify", "--site", str(home.folder)).stdout
+    assert "The ledger is valid" in cli("ledger", "verify", "--site", str(home.folder)).stdout
     out = tmp_path / "ledger.json"
     assert cli("ledger", "export", str(out), "--site", str(home.folder)).returncode == 0
     assert json.loads(out.read_text())["totals"]["n_releases"] == 2
@@ -133,7 +130,7 @@ def test_a_lost_head_is_made_again_only_when_asked_for(home, cli):
     assert "capedjica ledger rebuild-head" in refused.stderr
     asked = cli("ledger", "rebuild-head", *site)
     assert asked.returncode == 2
-    assert "say so with --yes" in asked.stderr
+    assert "confirm it with --yes" in asked.stderr
     assert not home.head_path.exists()
     made = cli("ledger", "rebuild-head", *site, "--yes")
     assert (made.returncode, made.stderr) == (0, "")
@@ -159,7 +156,7 @@ def test_a_person_is_asked_before_a_head_is_made_again(home):
     spend(home)
     home.head_path.unlink()
     terminal = Terminal("ledger", "rebuild-head", "--site", str(home.folder), cwd=home.folder)
-    terminal.answer("latest ledger, restored from no backup? [y/N]", "n")
+    terminal.answer("latest ledger, not restored from a backup? [y/N]", "n")
     terminal.expect("Nothing was done.")
     assert terminal.close() == 1
     assert not home.head_path.exists()
@@ -185,14 +182,14 @@ def test_a_broken_site_file_is_named(tmp_path, content, message, cli):
 def test_no_site_and_no_ledger(tmp_path, home, cli):
     missing = cli("ledger", "show", "--site", str(tmp_path / "nowhere")).stderr
     assert "cannot be read" in missing
-    assert "expected a site's folder or its site.toml; to make a site: capedjica site init NAME" in missing
+    assert "expected a site's folder or its site.toml; to create a site: capedjica site init NAME" in missing
     for command in (("site", "outbox"), ("ledger", "show")):
         said = cli(*command, str(home.folder))
         assert (said.returncode, said.stderr) == (0, "")
-        assert "othing made from anybody's data ever left" in said.stdout
+        assert "othing computed from participants' data has ever" in said.stdout
         assert json.loads(cli(*command, str(home.folder), "--json").stdout) == []
     for command in (("ledger", "verify"), ("ledger", "export", str(tmp_path / "all.json"))):
-        assert "nothing ever left" in cli(*command, str(home.folder)).stderr
+        assert "nothing has ever left it" in cli(*command, str(home.folder)).stderr
     assert not home.has_ledger
 
 
@@ -233,11 +230,11 @@ def test_check_without_a_study_says_what_is_there(trial, cli):
     assert checked.returncode == 0, checked.stderr
     words = " ".join(checked.stdout.split())
     for fact in (
-        "tables of region time series, one per person. 6 people, 6 recordings.",
-        "Time points of a recording: 60.",
-        f"A time point has {SIDE * SIDE} columns (6 recordings).",
-        "Nobody was chosen yet: all 6 who are found take part.",
-        "This site allows epsilon 20 to any one study and 50 to all together, at delta 1e-5. Spent so far: "
+        "tables of region time series, one per participant. 6 participants, 6 runs.",
+        "Time points per run: 60 to 60, median 60.",
+        f"Each time point has {SIDE * SIDE} columns (6 runs).",
+        "No enrolment yet: all 6 participants found would take part.",
+        "This site allows epsilon 20 per study and 50 for all studies in total, at delta 1e-5. Spent so far: "
         "epsilon 0.",
         "Site s1 is ready for any study.",
     ):
@@ -259,12 +256,12 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     assert checked.returncode == 0, checked.stderr
     words = " ".join(checked.stdout.split())
     for fact in (
-        "Nobody's data leave their site.",
+        "Participants' data do not leave their site.",
         "rotation 6 3",
-        "This study may cost each participant (all of their data) here at most epsilon 10.",
-        "the mu of these sites add up: at two sites, epsilon is 24.39 and not 10.",
-        "Nothing was spent by looking.",
-        "with the data of that time. They have not changed since.",
+        "This study may cost each person (all their data) here at most epsilon 10. The total of all studies",
+        "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
+        "This check spent nothing.",
+        "with the data of that time. The data have not changed since.",
         "Site s2 is ready for 'A small study'.",
     ):
         assert fact in words, fact
@@ -283,7 +280,7 @@ def test_check_says_what_changed_since_the_approval(trial, cli):
     scan.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     checked = cli("site", "check", str(site), "--study", str(study))
     assert checked.returncode == 2
-    words = "1 of 9 people's data changed since the study was approved: the first is that of sub-01"
+    words = "the data of 1 of 9 participants changed since the study was approved; the first is sub-01"
     assert words in checked.stderr
     assert f"But {words}" in " ".join(checked.stdout.split())
     scan.write_bytes(content)
@@ -298,14 +295,14 @@ def test_approving_shows_what_is_approved(trial, cli):
     for peer in study.contract.roster.sites:
         assert peer.fingerprint in words
     for fact in (
-        "s1 (this site): 6 people",
+        "s1 (this site): 6 participants",
         "3 brain networks",
         "rotation 6 3",
         "Each participant (all of their data) is protected with epsilon 10 at delta 1e-5, for all releases",
         "It does NOT hold against an aggregator that colludes with more than 1 other site,",
         "a factor of more than 22,027",
-        "This site allows epsilon 20 to any one study and 50 to all together",
-        "All together would then be epsilon 10 at most. Later studies could then cost epsilon",
+        "This site allows epsilon 20 per study and 50 for all studies in total",
+        "The total of all studies would then be epsilon 10 at most. Later studies could then spend epsilon",
         "3 of the 4 sites must stay to the end",
         study.hash.hex(),
         "Site s1 approved 'A small study' for epsilon 10 at delta 1e-5 for each",
@@ -320,7 +317,7 @@ def test_on_a_terminal_approval_is_asked_for(trial, answer):
     terminal = Terminal("site", "approve", str(trial), "--site", str(site), cwd=trial)
     terminal.expect("Compare it by voice")
     terminal.answer("Approve? [y/N]", answer)
-    terminal.expect("Not approved; nothing changed.")
+    terminal.expect("Not approved; nothing was changed.")
     assert terminal.close() == 1
     assert sorted(site.rglob("*")) == before
 
@@ -353,18 +350,18 @@ def test_check_lists_all_that_is_wrong_and_enrol_leaves_it_out(trial, cli):
         assert any(name in line and why in line for line in checked.stdout.splitlines()), name
     enrolled = cli("site", "enrol", str(site), "--study", str(study))
     assert enrolled.returncode == 0
-    assert enrolled.stdout.count("left out: ") >= 3
-    assert "Site s3 enrolled 4 people" in enrolled.stdout
+    assert enrolled.stdout.count("excluded: ") >= 3
+    assert "Site s3 enrolled 4 participants" in enrolled.stdout
     after = cli("site", "check", str(site))
     assert after.returncode == 0
-    assert "4 people, enrolled" in after.stdout
+    assert "4 participants enrolled on" in after.stdout
     refused = cli("site", "enrol", str(site))
     assert refused.returncode == 2
-    assert "--again replaces the list" in refused.stderr
+    assert "replace it with --again" in refused.stderr
     again = cli(
         "site", "enrol", str(site), "--again", "--participant-label", "04", "--participant-label", "05"
     )
-    assert "Site s3 enrolled 2 people" in again.stdout
+    assert "Site s3 enrolled 2 participants" in again.stdout
     assert not (site / "ledger.sqlite").exists()
 
 
@@ -374,7 +371,7 @@ def test_a_study_is_told_when_its_people_change(trial, cli):
     assert "was approved" not in cli("site", "enrol", str(site)).stdout
     (site / "data" / "sub-00.npy").unlink()
     again = cli("site", "enrol", str(site), "--again")
-    assert "'A small study' was approved for 8 people here, not 7: it cannot go on" in again.stdout
+    assert "'A small study' was approved for 8 participants here, not 7: it cannot run" in again.stdout
 
 
 def test_a_site_of_no_study_and_a_folder_without_scans(trial, home, cli):
@@ -383,7 +380,7 @@ def test_a_site_of_no_study_and_a_folder_without_scans(trial, home, cli):
     assert empty.returncode == 2
     assert "holds no .npy" in empty.stderr
     foreign = cli("site", "check", str(home.folder), "--study", str(trial))
-    assert "it is not a site of 'A small study', whose sites are s1, s2, s3, s4" in foreign.stderr
+    assert "it is not a site of 'A small study'; the sites are s1, s2, s3, s4" in foreign.stderr
     assert "Traceback" not in foreign.stderr
 
 
@@ -393,10 +390,10 @@ def test_results_and_purge(tmp_path, cli):
     site = tmp_path / "sites" / "s1"
     made = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
     assert made.returncode == 0, made.stderr
-    assert f"Results of 6 people: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
+    assert f"Results of 6 participants: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
     assert "must not leave this site" in made.stdout
     again = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
-    assert "6 people (6 were there already)" in again.stdout
+    assert "6 participants (6 of them existed already)" in again.stdout
     cli("site", "enrol", str(site))
     before = state_of(site)
     (site / "cache").mkdir()

@@ -193,11 +193,11 @@ def test_new_with_an_atlas_counts_its_regions_and_takes_a_copy(tmp_path, run, at
     assert (tmp_path / "deep" / "regions.nii.gz").read_bytes() == atlas.read_bytes()
     shown = " ".join(run("study", "show", "deep").stdout.split())
     for fact in (
-        "the numbers are the 8 regions of the atlas 'regions.nii.gz'.",
+        "The features are the 8 regions of the atlas 'regions.nii.gz'.",
         "Scans must be in the template space MNI152NLin6Asym.",
-        "each scan is smoothed by 6 mm, freed of a straight line, freed of what fMRIPrep found to be noise "
-        "(motion, wm_csf), freed of what changes more slowly than 0.01 Hz, freed of what changes faster than "
-        "0.1 Hz, divided by its standard deviation, feature by feature: each by itself, never with others.",
+        "each scan is smoothed (FWHM 6 mm), detrended, cleaned of fMRIPrep confounds by regression "
+        "(motion, wm_csf), high-pass filtered (0.01 Hz), low-pass filtered ("
+        "0.1 Hz), divided by its standard deviation, feature by feature, independently of all other scans.",
         f"'regions.nii.gz' has the SHA-256 {table.atlas_sha256}",
         "the mu of these sites add up: at two sites",
     ):
@@ -211,7 +211,7 @@ def test_new_with_voxels_of_the_template(tmp_path, run):
     study = Study.load(tmp_path)
     assert study.content.features.n_features == study.features.n_features > 100
     shown = " ".join(run("study", "show", ".").stdout.split())
-    assert "voxels of the brain of the MNI152 template, 20 mm wide" in shown
+    assert "voxels of the MNI152 brain mask (20 mm)" in shown
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,13 @@ def test_new_with_voxels_of_the_template(tmp_path, run):
         (["--atlas", "none.nii.gz"], "none.nii.gz cannot be read: No such file or directory"),
         (["--features", "12", "--low-pass", "0.1"], "features.low_pass is only for images"),
         (["--voxel-size", "-1"], "features.voxel_size"),
-        (["--atlas", "{atlas}", "--features", "9"], "features.n_features is 9, but the atlas has 8 regions"),
-        (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be among motion"),
-        (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is only for kind 'voxels'"),
-        (["--atlas", "{atlas}", "--image-shape", "2x4"], "features.image_shape is for tables"),
+        (["--atlas", "{atlas}", "--features", "9"], "features.n_features is 9; the atlas has 8 regions"),
+        (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be some of motion"),
+        (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is for kind 'voxels'"),
+        (
+            ["--atlas", "{atlas}", "--image-shape", "2x4"],
+            "features.image_shape is only allowed for kind 'columns'",
+        ),
     ],
 )
 def test_features_that_cannot_be_are_refused_and_nothing_is_left(tmp_path, run, atlas, flags, message):
@@ -281,7 +284,7 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
         ),
         ([*NUMBERS, "--site", card("north")], "--site: site north: its card does not state the number"),
         ([*NUMBERS, "--site", "capedjica-site-1 x:4"], "--site: not a site card"),
-        ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 of them have the name 'north'"),
+        ([*NUMBERS, *SITES, "--site", f"{card('north')}:1"], "2 sites have the name 'north'"),
         (
             [*NUMBERS, *SITES, "--site", f"{card('x')}:0"],
             "sites[4].subjects: expected a whole number of at least 1",
@@ -291,8 +294,8 @@ def test_new_reads_a_file_of_sites(tmp_path, run):
             "analysis.n_components must be at most n_features, 12; got 13",
         ),
         ([*NUMBERS, *SITES, "--image-shape", "3"], "--image-shape must be the height and width"),
-        ([*NUMBERS, *SITES, "--title", " "], "title must say what the study is about"),
-        ([*NUMBERS, *SITES, "--title", "\udcff"], "title must be text"),
+        ([*NUMBERS, *SITES, "--title", " "], "title is empty; expected a short description"),
+        ([*NUMBERS, *SITES, "--title", "\udcff"], "title must be one line"),
         ([*NUMBERS, *SITES, "--site-file", "none.txt"], "none.txt cannot be read"),
         (
             [*NUMBERS, *SITES, "--epsilon", "-1"],
@@ -320,7 +323,10 @@ def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
     for command in (["study", "show"], ["plan"]):
         refused = run(*command, "study.toml")
         assert refused.returncode == 2
-        assert f"sites must be at least 2, got {given}; `capedjica study add-site` adds one" in refused.stderr
+        assert (
+            f"sites: expected at least 2 sites, got {given}; add one with `capedjica study add-site`"
+            in refused.stderr
+        )
         assert refused.stderr.count("\n") == 1
     names = ("north", "south", "west")[given:]
     for number, name in enumerate(names, start=given + 1):
@@ -328,7 +334,7 @@ def test_without_two_sites_a_study_is_a_draft(tmp_path, run, given):
         assert added.returncode == 0, added.stderr
         assert f"Added site {name} with {20 + number} participants to study.toml." in added.stdout
         assert PublicIdentity.from_card(card(name)).fingerprint in added.stdout
-        assert ("Not ready yet: sites must be at least 2" in added.stdout) == (number < 2)
+        assert ("Not ready yet: sites: expected at least 2 sites" in added.stdout) == (number < 2)
     study = Study.load(tmp_path)
     assert study.contract.roster.names == ("north", "south", "west")
     assert study.hash.hex() in added.stdout
@@ -491,7 +497,7 @@ def test_new_with_a_template_makes_its_file_and_counts_its_networks(tmp_path, ru
     assert maps.dtype == np.float64
     np.testing.assert_allclose(maps[2], [0, 0, 0, 0, 0, -1, -1, -1])
     shown = " ".join(run("study", "show", "deep").stdout.split())
-    for fact in ("those of a template", "Its networks: visual, motor, default.", "vouches that"):
+    for fact in ("taken from a template", "Its networks: visual, motor, default.", "vouches that"):
         assert fact in shown
     assert "difference from the template" in run("plan", "deep/study.toml").stdout
     predicted = " ".join(run("plan", "deep/study.toml", "--predict").stdout.split())

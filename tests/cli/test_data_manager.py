@@ -40,7 +40,7 @@ def test_a_site_is_named_by_position_or_by_option(command, site, cli):
     assert (placed.returncode, placed.stdout) == (named.returncode, named.stdout) != (2, "")
     both = cli(*command.split(), str(site), "--site", str(site))
     assert both.returncode == 2
-    assert "the site is named twice" in both.stderr
+    assert "got two sites" in both.stderr
 
 
 def test_without_a_name_the_site_is_here(site, cli, monkeypatch):
@@ -63,7 +63,7 @@ def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, sit
     result = cli("site", "approve", str(study.folder), str(site), "--yes")
     assert result.returncode == 2
     assert "the study may cost epsilon 10" in result.stderr
-    assert "all studies together are allowed epsilon 9" in result.stderr
+    assert "all studies in total are allowed epsilon 9" in result.stderr
     assert not list((site / "approved").glob("*.toml"))
     assert SiteHome.load(site).totals() is None
 
@@ -71,7 +71,10 @@ def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, sit
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--total-epsilon", "2", "--study-epsilon", "3"], "epsilon 3, is above that of all together, 2"),
+        (
+            ["--total-epsilon", "2", "--study-epsilon", "3"],
+            "study_epsilon must be at most total_epsilon, 2; got 3",
+        ),
         (["--study-epsilon", "nan"], "epsilon must be a number, got nan"),
         (["--data", "nowhere"], "nowhere is not a folder; expected a folder with scans"),
         (["--data", "empty"], "empty holds no .npy, .csv"),
@@ -90,7 +93,7 @@ def test_a_site_is_made_only_of_what_can_be_used(arguments, message, tmp_path, c
 def test_a_new_site_says_how_many_people_it_found(site, tmp_path, cli, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = cli("site", "init", "north", "--data", str(site / "data"))
-    assert "Found 6 people" in made.stdout
+    assert "Found 6 participants" in made.stdout
     assert "Next: capedjica site check north" in made.stdout
 
 
@@ -126,13 +129,13 @@ def test_check_follows_a_study_to_its_end(tmp_path, monkeypatch, cli):
         cli("site", "enrol", str(tmp_path / "sites" / name))
     assert "next: capedjica site approve STUDY" in last()
     assert cli("run", str(tmp_path)).returncode == 0
-    assert "next: nothing, the study has finished" in last()
+    assert "next: nothing to do, the study has finished" in last()
     # Finished, it is no study that has begun.
     home = SiteHome.load(site)
     assert home.is_over(study.hash.hex())
     withdrawn = cli("site", "withdraw", "sub-01", str(site)).stdout
-    assert "has begun" not in withdrawn
-    assert "names the present key" not in cli("site", "rotate-key", str(site)).stdout
+    assert "has started" not in withdrawn
+    assert "names the current key" not in cli("site", "rotate-key", str(site)).stdout
     # And the run is not done again.
     again = cli("run", str(tmp_path))
     assert again.returncode == 0
@@ -149,7 +152,7 @@ def test_the_odd_one_out_is_the_one_unlike_the_others(site, cli, odd):
     short = np.random.default_rng(1).normal(size=(20, 100))
     np.save(site / "data" / "sub-03.npy", short)
     checked = cli("site", "check", str(site))
-    wrong = checked.stdout.split("What is wrong with the data")[1].split("What it costs")[0]
+    wrong = checked.stdout.split("Problems with the data")[1].split("Privacy cost")[0]
     assert f"{name}.npy: 70 features" in wrong
     assert "note: " in wrong
     assert "sub-03.npy: 20 time points; expected about 60" in wrong
@@ -185,8 +188,8 @@ def test_without_a_study_missing_confounds_short_scans_and_odd_shapes_of_images_
 
 def test_on_a_terminal_a_withdrawal_is_asked_for(site):
     terminal = Terminal("site", "withdraw", "sub-01", str(site), cwd=site)
-    terminal.answer("Withdraw sub-01, for good?", "n")
-    terminal.expect("nothing changed")
+    terminal.answer("Withdraw the consent of sub-01 permanently?", "n")
+    terminal.expect("nothing was changed")
     assert terminal.close() == 1
     assert not list(site.glob("withdrawn*"))
 
@@ -292,6 +295,6 @@ def test_sites_that_can_be_asked_are_asked_before_sealing(study, cli):
     seal = ["study", "provision", str(study.folder), "--host", "localhost", "--sites"]
     result = cli(*seal, str(study.folder / "sites"))
     assert result.returncode == 2
-    assert "was not sealed: site s3: the study enrols 7 subjects, its enrolment has 1" in result.stderr
+    assert "was not sealed: site s3: the study expects 7 subjects, but this site enrolled 1" in result.stderr
     assert result.stderr.splitlines()[-2].split()[:3] == ["s3", "7", "1"]
     assert not (study.folder / "federation").exists()

@@ -37,7 +37,7 @@ def test_commands_are_grouped_by_who_needs_them(monkeypatch, capsys):
     text = shown("", monkeypatch, capsys)
     headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
     assert headings[1:] == [
-        "To look around",
+        "Trials and demonstrations",
         "Coordinator",
         "Data manager of a hospital",
         "All sites on one machine",
@@ -45,4 +45,4 @@ def test_commands_are_grouped_by_who_needs_them(monkeypatch, capsys):
     manager = text.split("Data manager of a hospital:")[1]
     assert manager.split()[0] == "site"
     own = re.findall(r"^(\S.*):$", shown("site", monkeypatch, capsys), re.MULTILINE)
-    assert "The site and its people" in own
+    assert "Site and participants" in own

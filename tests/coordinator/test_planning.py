@@ -412,7 +412,7 @@ def test_rounding_never_understates(value, digits):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: sketched((5,)), "the plan: sites must be at least 2, got 1"),
+        (lambda: sketched((5,)), "the plan: sites: expected at least 2 sites, got 1"),
         (lambda: sketched((5, 0)), r"sites\[2\].subjects: expected a whole number of at least 1, got 0"),
         (
             lambda: sketched(analysis={"n_features": 10}),

@@ -41,12 +41,12 @@ def test_what_the_commands_say(walked):
     _, said = walked
     for words in (
         "sub-0003 withdrew on 20",
-        "cannot be taken back, and results are not computed anew",
+        "cannot be recalled, and results are not recomputed",
         "1 withdrew their consent: their data are not read",
         "Site site-1 has a new key.",
-        "The ledger is sound",
-        "All earlier kits have stopped working",
-        "removed its kit of study",
+        "The ledger is valid",
+        "All earlier kits are useless now",
+        "Removed the kit of study",
     ):
         assert words in said
 

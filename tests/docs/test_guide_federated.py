@@ -96,5 +96,5 @@ def test_both_guides_lead_to_a_report(tmp_path):
     headline = read_reliability(tmp_path / "joint" / "run", study, study.networks).headline
     assert f"{headline} from 64 participants at 4 sites in " in said
     assert said.count(" 16 yes yes - ") == 4
-    assert "Site north was not running." in walked.stdout or "Stopped site north" in walked.stdout
+    assert "Site north was not running." in walked.stdout or "Disconnected site north" in walked.stdout
     assert "Joint networks" in (tmp_path / "joint" / "run" / "report.html").read_text("utf-8")

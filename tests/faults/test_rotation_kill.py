@@ -43,7 +43,7 @@ def outcome(copy, before, old):
     state = "old" if home.identity().public_key == old else "new"
     if state == "old" and not opens(home):
         state = "between"
-        with pytest.raises(WrongKeyError, match="to finish it: capedjica site rotate-key"):
+        with pytest.raises(WrongKeyError, match="to complete it: capedjica site rotate-key"):
             said(home)
     else:
         assert said(home) == before

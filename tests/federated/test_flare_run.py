@@ -158,7 +158,10 @@ def test_the_roll_is_called_once_and_tells_of_every_site_whether_it_has_approved
 
 @pytest.mark.parametrize(
     ("site", "words"),
-    [("s1", "it has not approved 'A small study'"), ("s2", "to use them as they are now, approve it again")],
+    [
+        ("s1", "it has not approved 'A small study'"),
+        ("s2", "to use the current data, approve the study again"),
+    ],
 )
 def test_a_sites_own_log_says_why_it_does_not_take_part(story, site, words):
     """Neither what its programs print nor FLARE's logs have a word of it, and none names anybody."""

@@ -110,7 +110,7 @@ def test_a_kit_made_anew_for_the_same_study_replaces_the_first(site, tmp_path, m
         port=9000,
     )
     monkeypatch.setattr(processes, "running", lambda kit: 1)
-    with pytest.raises(InputError, match="connected by its kit of this study; first: capedjica site stop"):
+    with pytest.raises(InputError, match="connected to the server of this study; first: capedjica site stop"):
         keep(home, newer)
     monkeypatch.undo()
     keep(home, newer)
@@ -142,7 +142,7 @@ def test_a_study_without_a_kit_is_taken_too(sealed, site):
 
 def test_the_kit_of_another_site_is_refused(sealed, site):
     home, file = site
-    assert refused(home, file.with_name("s2.zip")).endswith("is the kit of site s2; this is site s1")
+    assert refused(home, file.with_name("s2.zip")).endswith("is the kit of site s2, but this is site s1")
 
 
 def test_a_kit_of_another_protocol_names_both(site, tmp_path):
@@ -182,7 +182,7 @@ def test_a_kit_that_was_changed_on_its_way_is_refused(site, tmp_path, what):
     kit = altered(file, tmp_path / "kit.zip", CHANGES[what])
     assert unzip(kit) != before
     words = refused(home, kit)
-    assert words.endswith("is not signed by the coordinator whom it names: it was changed on its way")
+    assert words.endswith("is not signed by the coordinator it names, so it was modified; ask for it again")
 
 
 def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, tmp_path):
@@ -194,8 +194,8 @@ def test_the_kit_of_another_coordinator_is_refused_once_one_was_approved(site, t
     other = signed(file, tmp_path / "kit.zip", key=stranger, host="evil.example.org")
     with pytest.raises(InputError) as error:
         keep(home, other)
-    assert "is signed by another coordinator than that of the kit that site s1 approved" in str(error.value)
-    assert f"pinned is {pinned}" in str(error.value)
+    assert "is signed by a different coordinator than the kit that site s1 approved" in str(error.value)
+    assert f"expected {pinned}" in str(error.value)
     assert stranger.public("x").fingerprint in str(error.value)
     assert kits.find_kit(home).server() == "localhost:8002"
     keep(home, signed(file, tmp_path / "kit.zip", host="other.example.org"))
@@ -207,7 +207,7 @@ def test_a_study_that_is_over_needs_no_new_kit(site, tmp_path):
     keep(home, file)
     (kits.find_kit(home).path / "over.txt").write_text("2026-01-01\n")
     keep(home, file)
-    with pytest.raises(InputError, match=r"the coordinator has ended this study .*: it needs no new kit"):
+    with pytest.raises(InputError, match=r"the coordinator has ended this study .*; it needs no new kit"):
         keep(home, signed(file, tmp_path / "kit.zip", port=9000))
 
 
@@ -237,27 +237,29 @@ def test_a_study_that_is_over_needs_no_new_kit(site, tmp_path):
 )
 def test_a_file_beside_its_place_is_refused(site, tmp_path, name):
     home, file = site
-    assert "is not a kit: it holds" in refused(home, with_member(file, tmp_path / "kit.zip", name))
+    assert "is not a kit: it contains" in refused(home, with_member(file, tmp_path / "kit.zip", name))
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFSOCK])
 def test_what_is_no_file_is_refused(site, tmp_path, kind):
     home, file = site
     kit = with_member(file, tmp_path / "kit.zip", "study/link", b"/etc/passwd", kind | 0o777)
-    assert refused(home, kit).endswith("is not a kit: it holds 'study/link'")
+    assert refused(home, kit).endswith("is not a kit: it contains 'study/link'")
 
 
 def test_a_kit_that_is_too_large_is_refused(site, tmp_path, monkeypatch):
     home, file = site
     monkeypatch.setattr(kits, "_MOST_BYTES", 1 << 20)
     bomb = with_member(file, tmp_path / "kit.zip", "study/bomb", bytes(1 << 20))
-    assert refused(home, bomb).endswith("is not a kit: it is too large")
+    assert refused(home, bomb).endswith("is not a kit: expected at most 200 files and 512 MiB")
 
 
 def test_a_kit_of_too_many_files_is_refused(site, tmp_path):
     home, file = site
     files = unzip(file) | {f"study/{n}": b"" for n in range(200)}
-    assert refused(home, rezip(files, tmp_path / "kit.zip")).endswith("is not a kit: it is too large")
+    assert refused(home, rezip(files, tmp_path / "kit.zip")).endswith(
+        "is not a kit: expected at most 200 files and 512 MiB"
+    )
 
 
 def test_a_file_larger_than_it_says_is_not_unpacked(site, tmp_path, monkeypatch):
@@ -283,7 +285,7 @@ def test_only_the_usual_packing_is_unpacked(site, tmp_path, method):
     shutil.copy(file, tmp_path / "kit.zip")
     with zipfile.ZipFile(tmp_path / "kit.zip", "a", method) as archive:
         archive.writestr("study/odd", b"x" * 1000)
-    assert "is not a kit: it holds 'study/odd'" in refused(home, tmp_path / "kit.zip")
+    assert "is not a kit: it contains 'study/odd'" in refused(home, tmp_path / "kit.zip")
 
 
 def test_what_is_no_zip_is_refused(site, tmp_path):
@@ -299,7 +301,7 @@ def test_what_is_no_zip_is_refused(site, tmp_path):
 def test_another_zip_is_refused(site, tmp_path):
     home, _ = site
     kit = rezip({"results.csv": b""}, tmp_path / "kit.zip")
-    assert refused(home, kit).endswith("is not a kit: there is no kit.json in it")
+    assert refused(home, kit).endswith("is not a kit: it lacks kit.json")
 
 
 def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
@@ -337,7 +339,7 @@ def test_what_flare_may_do_at_a_site_is_decided_by_the_site(site):
 def test_a_kit_that_does_not_say_where_the_server_is_is_refused(site, tmp_path, label):
     home, file = site
     words = refused(home, signed(file, tmp_path / "kit.zip", **label))
-    assert "does not say where the server is: it cannot be used" in words
+    assert "has no valid server address" in words
     assert words.isprintable()
 
 
@@ -410,7 +412,7 @@ def test_a_kit_whose_study_was_changed_is_refused(site, tmp_path):
         assert files["study/study.toml"] != text
 
     kit = altered(file, tmp_path / "kit.zip", raise_epsilon)
-    assert "holds another study than it says" in refused(home, kit)
+    assert "but its label names" in refused(home, kit)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +504,7 @@ def test_a_site_does_not_start_with_scans_that_changed_since_approval(site, monk
     finally:
         first.write_bytes(kept)
     assert ended.returncode == 2
-    assert "to use them as they are now, approve it again" in ended.stderr
+    assert "to use the current data, approve the study again" in ended.stderr
 
 
 def test_join_checks_approves_and_starts(site, monkeypatch, capsys, tmp_path):
@@ -548,7 +550,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
     assert (code, facts["state"], facts["spent"]["releases"]) == (10, "stopped", 0)
     started = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
     assert started.returncode == 0, started.stderr
-    assert "The program with the network is confined by" in started.stdout
+    assert "The carrier, the program with network access, is confined by" in started.stdout
     assert "Not connected yet: the server at localhost:8002 does not answer." in started.stdout
     try:
         code, (facts,) = status_of(home, monkeypatch, capsys)
@@ -556,7 +558,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
         assert facts["agent"].endswith("no question yet")
         assert facts["carrier"].startswith("confined by ")
         said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
-        assert "goes on trying: the server does not answer" in said
+        assert "not connected yet: the server does not answer" in said
         # By any name of the same folder.
         monkeypatch.chdir(home.folder.parent)
         for name in (home.folder.name, f"./{home.folder.name}/", f"../{home.folder.parent.name}/s1"):
@@ -570,7 +572,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
     label.write_text(label.read_text().replace('"localhost"', '"local host"'))
     code, (facts,) = status_of(home, monkeypatch, capsys)
     assert (code, facts["state"]) == (10, "unusable")
-    assert "does not say where the server is" in facts["words"]
+    assert "has no valid server address" in facts["words"]
 
 
 def test_the_command_refuses_the_kit_of_another_site(site, monkeypatch, capsys):
@@ -578,7 +580,7 @@ def test_the_command_refuses_the_kit_of_another_site(site, monkeypatch, capsys):
     other = str(file.with_name("s3.zip"))
     ended = run_main(["site", "approve", other, "--site", str(home.folder)], monkeypatch, capsys)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "is the kit of site s3; this is site s1" in ended.stderr
+    assert "is the kit of site s3, but this is site s1" in ended.stderr
 
 
 def test_a_kit_is_found_by_the_beginning_of_its_study(sealed, site):

@@ -127,7 +127,7 @@ def test_a_new_kit_replaces_the_old_and_the_approval_stays(home, study, monkeypa
     provision_again(study)
     done = approve(home, study, monkeypatch, capsys)
     assert done.returncode == 0, done.stderr
-    assert "It has begun: it goes on as it was approved, with this kit." in done.stdout
+    assert "It has already started and continues as approved, with this kit." in done.stdout
     kit = kits.find_kit(home).workspace / "startup"
     new = unzip(study.folder / "federation" / "kits" / "s1.zip")
     assert (kit / "client.key").read_bytes() == new["startup/client.key"] != before["startup/client.key"]
@@ -142,17 +142,17 @@ def test_a_kit_that_is_forgotten(home, study, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(processes, "running", lambda _: 1)
         with pytest.raises(
-            InputError, match="connected by its kit of this study; first: capedjica site stop"
+            InputError, match="connected to the server of this study; first: capedjica site stop"
         ):
             kits.forget(home, prefix)
         with pytest.raises(InputError, match="connected to the server of 'A small study'; first: capedj"):
             rotate_key(home)
     for strange in ("", "ffff"):
-        with pytest.raises(InputError, match="one is to be named"):
+        with pytest.raises(InputError, match="expected exactly one"):
             kits.forget(home, strange)
     done = run_main(["site", "forget", prefix, str(home.folder)], monkeypatch, capsys)
     assert done.returncode == 0
-    assert "What was approved and spent stays in the ledger" in done.stdout
+    assert "The approval and the spending stay in the ledger" in done.stdout
     assert kits.installed(home) == []
     assert not (home.carrier_path / study.hash.hex()[:16]).exists()
     assert problems(home, study) == []
@@ -211,17 +211,18 @@ def test_a_kit_from_before_is_put_aside_without_its_keys(home, study, monkeypatc
     old = make_old(home, study)
     done = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
     assert done.returncode == 2
-    assert "has no kit (kits from before: capedjica site migrate)" in done.stderr
+    assert "has no kit (to move old kits: capedjica site migrate)" in done.stderr
     done = run_main(["site", "migrate", str(home.folder)], monkeypatch, capsys)
     assert done.returncode == 0
     assert (
-        "has not begun: let the coordinator make a new kit (capedjica study provision --again)" in done.stdout
+        "has not started: ask the coordinator for a new kit (capedjica study provision --again)"
+        in done.stdout
     )
     aside = home.folder / "kits-before" / old.name
     assert not old.exists()
     assert {path.name for path in aside.iterdir()} == {"kit.json", "study"}
     assert not list(home.folder.rglob("client.key"))
-    assert list(migrate(home)) == ["Site s1 has no kits from before: there is nothing to do."]
+    assert list(migrate(home)) == ["Site s1 has no old kits: nothing to do."]
 
 
 def test_a_study_from_before_that_has_not_begun_is_sealed_and_approved_anew(home, study, monkeypatch, capsys):
@@ -254,12 +255,12 @@ def test_a_study_begun_before_is_refused_and_its_ledger_still_counts(
     assert spent.overall.n_releases > 0
     if migrated:
         (words,) = migrate(home)
-        assert "was begun by an earlier version and cannot go on: it needs a new study" in words
+        assert "was started by an earlier version and cannot continue" in words
         assert "stays in the ledger" in words
     provision_again(study)
     done = approve(home, study, monkeypatch, capsys)
     assert done.returncode == 2
-    words = "site s1 began 'A small study' by an earlier version, and it cannot go on: it needs a new study"
+    words = "site s1 started 'A small study' with an earlier version, and it cannot continue"
     assert words in done.stderr
     assert kits.installed(home) == []
     assert home.totals() == spent

@@ -457,7 +457,7 @@ def test_a_question_that_is_not_what_its_parcel_names_is_refused():
     """Otherwise the answer to one could be had in the name of another."""
     party = Signer()
     reply = answered(Desk(party), b"one", hash_=question_hash(b"two"))
-    assert reply.reason == "a question that is not the one that its parcel names"
+    assert reply.reason == "the question does not match the hash in its parcel"
     assert not party.ran
 
 
@@ -475,7 +475,7 @@ def test_a_flood_of_questions_is_refused_until_there_is_room(gate):
     kept = desk_module._KEPT
     replies = [answered(desk, bytes([n])) for n in range(20)]
     assert kinds(*replies) == [Busy] * kept + [Refusal] * (20 - kept)
-    assert replies[-1].reason == "4 questions are being worked on: no more at once"
+    assert replies[-1].reason == "4 questions are in progress; no more are accepted"
     assert len(party.ran) <= desk_module._WORKERS
     opened.set()
     for n in range(kept):
@@ -519,7 +519,7 @@ def test_a_desk_hands_out_no_answer_once_it_is_revoked():
     assert kinds(answered(desk, b"one"), answered(desk, b"one", asked=False)) == [Status, Status]
     party.standing = False
     for question, asked in ((b"one", True), (b"one", False), (b"two", True)):
-        assert answered(desk, question, asked=asked).reason == "it gives no answers any more"
+        assert answered(desk, question, asked=asked).reason == "it no longer answers"
     desk.close()
 
 

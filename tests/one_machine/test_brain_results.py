@@ -194,10 +194,10 @@ def test_results_of_other_maps_are_not_mixed(studies, home, tmp_path):
     for name in ("study.toml", "mask.nii.gz", "reliability.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     np.save(tmp_path / "unmixing.npy", 2 * np.load(run / "unmixing.npy"))
-    with pytest.raises(InputError, match="holds results from other maps of this study"):
+    with pytest.raises(InputError, match="contains results computed from different maps of this study"):
         write_local_results(tmp_path, home)
     np.save(tmp_path / "unmixing.npy", np.ones((2, 3)))
-    with pytest.raises(InputError, match=r"has shape \(2, 3\), expected"):
+    with pytest.raises(InputError, match=r"has shape \(2, 3\), but its study requires"):
         write_local_results(tmp_path, home)
     assert purge_results(home) == 1
     assert not home.results_path.exists()

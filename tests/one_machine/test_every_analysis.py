@@ -183,7 +183,7 @@ def test_what_is_wrong_with_one_of_several_analyses_says_with_which():
     other = msgspec.structs.replace(mean, networks="nothing")
     content = msgspec.structs.replace(draft(), features=features, analyses=(ica, other))
     (problem,) = Study(content).draft_problems()
-    assert problem.startswith("analysis[2].networks must name an analysis of kind 'ica'")
+    assert problem.startswith("analysis[2].networks must name an earlier analysis of kind 'ica'")
 
 
 def test_shares_divide_one_budget():
@@ -254,21 +254,24 @@ def test_a_run_killed_between_two_analyses_pays_once(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "median"}, "analysis.kind: 'median' is not known here; known are ica, pca, mean"),
+        ({"kind": "median"}, "analysis.kind 'median' is unknown; expected one of ica, pca, mean"),
         ({"kind": "mean"}, "analysis.clip is missing"),
-        ({"kind": "mean", "clip": 1.0, "networks": "ica"}, "analysis.networks must name an analysis of kind"),
+        ({"kind": "mean", "clip": 1.0, "networks": "ica"}, "analysis.networks must name an earlier analysis"),
         (
             {"kind": "regression", "label": "dx", "feature_bound": 1.0},
-            "needs labels: features.kind must be 'table'",
+            "requires labels: features.kind must be 'table'",
         ),
-        ({"kind": "histogram", "edges": [[0, 1]]}, "analysis.edges must be one list for each of 6 numbers"),
-        ({"kind": "histogram", "edges": [[1, 0]] * 6}, "analysis.edges[1] must rise"),
+        ({"kind": "histogram", "edges": [[0, 1]]}, "analysis.edges must have 6 lists, one per number"),
+        ({"kind": "histogram", "edges": [[1, 0]] * 6}, "analysis.edges[1] must be strictly increasing"),
         ({"kind": "pca", "n_components": 7}, "analysis.n_components must be at most n_features, 6; got 7"),
         ({"kind": "ica", "n_components": 7}, "analysis.n_components must be at most n_features, 6; got 7"),
         ({"kind": "mean", "clip": 1.0, "name": "../up"}, "analysis.name"),
         ({"kind": "mean", "clip": 1.0, "share": 0.5}, "shares must add up to 1"),
         ({"kind": "mean", "clip": 1.0, "name": "a\n"}, "analysis.name"),
-        ({"kind": "mean", "clip": 1.0, "center": [1.0]}, "analysis.center must hold a number for each of 6"),
+        (
+            {"kind": "mean", "clip": 1.0, "center": [1.0]},
+            "analysis.center must have 6 values, one per number",
+        ),
         ({"kind": "kmeans", "n_clusters": 2, "radius": 1.0, "scale": [0.0] * 6}, "analysis.scale"),
     ],
 )
@@ -286,10 +289,10 @@ def test_an_analysis_that_cannot_be_run_is_refused_in_words(tmp_path, change, me
 @pytest.mark.parametrize(
     ("n_features", "table", "message"),
     [
-        (10**9, MeanTable(clip=1.0), "a person would have 1,000,000,000 numbers"),
-        (20_000, MeanTable(clip=1.0, values="connectivity"), "a person would have 199,990,000 numbers"),
-        (1, MeanTable(clip=1.0, values="connectivity"), "needs at least 2 features"),
-        (1, MeanTable(clip=1.0, values="amplitudes"), "needs at least 2 features"),
+        (10**9, MeanTable(clip=1.0), "a participant would have 1,000,000,000 numbers"),
+        (20_000, MeanTable(clip=1.0, values="connectivity"), "a participant would have 199,990,000 numbers"),
+        (1, MeanTable(clip=1.0, values="connectivity"), "requires at least 2 features"),
+        (1, MeanTable(clip=1.0, values="amplitudes"), "requires at least 2 features"),
     ],
 )
 def test_sizes_are_refused_before_anything_of_that_size_is_made(n_features, table, message):
@@ -333,7 +336,7 @@ def test_principal_components_of_columns_are_a_table(tmp_path):
 def test_two_analyses_of_one_name_are_refused(tmp_path):
     table = ANALYSES["mean"][1][0]
     content = msgspec.structs.replace(draft(), features=ANALYSES["mean"][0], analyses=(table, table))
-    assert "2 of them have the name 'mean'" in Study(content).problems()[0]
+    assert "2 analyses have the name 'mean'" in Study(content).problems()[0]
 
 
 def test_labels_of_stages_are_frozen():

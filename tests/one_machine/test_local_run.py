@@ -207,7 +207,7 @@ def test_all_problems_are_listed_and_nothing_is_spent(tmp_path):
     text = str(caught.value)
     assert "nothing was spent" in text
     for part in (
-        f"site s1: the study enrols {SIZES[0]} subjects",
+        f"site s1: the study expects {SIZES[0]} subjects",
         "sub-03.npy",
         "sub-01.npy",
         "sub-02.csv",
@@ -219,7 +219,7 @@ def test_all_problems_are_listed_and_nothing_is_spent(tmp_path):
         with home.open_ledger() as ledger:
             assert ledger.totals().overall.n_releases == 0
     (sites / "s4" / "site.toml").write_text(settings.replace("study_epsilon = 20.0", "study_epsilon = 5.0"))
-    with pytest.raises(InputError, match=r"site s4: the study asks for epsilon 10.*at most epsilon 5"):
+    with pytest.raises(InputError, match=r"site s4: the study may spend epsilon 10.*at most epsilon 5"):
         run(tmp_path, study, "run")
 
 
@@ -233,7 +233,7 @@ def test_a_study_is_run_as_it_was_approved_and_not_otherwise(tmp_path):
         approve(home, study)
     more = changed(study, tmp_path / "more.toml", epsilon=12.0)
     with pytest.raises(
-        InputError, match=r"changed after it was approved \(privacy.epsilon: 10.0 became 12.0\)"
+        InputError, match=r"changed after it was approved \(privacy.epsilon: 10.0 changed to 12.0\)"
     ):
         run(tmp_path, more, "run")
     assert run(tmp_path, study, "run").complete
@@ -246,7 +246,7 @@ def test_all_studies_together_stay_within_the_total(tmp_path):
         file.write_text(file.read_text().replace("total_epsilon = 50.0", "total_epsilon = 12.0"))
     assert run(tmp_path, study, "run").complete
     second = changed(study, tmp_path / "second.toml", title="Second")
-    with pytest.raises(InputError, match="all studies together are allowed epsilon 12"):
+    with pytest.raises(InputError, match="all studies in total are allowed epsilon 12"):
         run(tmp_path, second, "second")
 
 
@@ -280,7 +280,7 @@ def test_a_site_with_another_key_is_refused(folder, tmp_path):
     study = Study.load(folder)
     for name in study.contract.roster.names:
         SiteHome.create(tmp_path / name, name, 50.0, 20.0, 1e-5, simulated=True)
-    with pytest.raises(InputError, match="names another key"):
+    with pytest.raises(InputError, match="lists a different key"):
         run_study(study, find_sites(study, tmp_path), tmp_path / "run")
 
 

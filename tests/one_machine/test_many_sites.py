@@ -92,5 +92,5 @@ def test_one_site_that_cannot_be_made_leaves_none(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"south holds no \.npy"):
         make_sites(tmp_path / "sites", tmp_path / "data", LIMITS)
     assert not (tmp_path / "sites").exists()
-    with pytest.raises(InputError, match="is above that of all together"):
+    with pytest.raises(InputError, match="study_epsilon must be at most total_epsilon"):
         make_sites(tmp_path / "sites", tmp_path / "data", Limits(1.0, 2.0, 1e-5))

@@ -65,7 +65,7 @@ def test_scans_that_were_lost_in_between(interrupted):
     study, scan = Study.load(interrupted), interrupted / "sites" / "s1" / "data" / "sub-00.npy"
     before, content = ledger_sums(study, interrupted), scan.read_bytes()
     scan.unlink()
-    refused(interrupted, InputError, "cannot be resumed; nothing more was spent: site s1: the study enrols 6")
+    refused(interrupted, InputError, "cannot go on; nothing more was spent: site s1: the study expects 6")
     assert ledger_sums(study, interrupted) == before
     scan.write_bytes(content)
     assert run(interrupted, study, "run").complete
@@ -83,7 +83,9 @@ def test_a_study_that_was_changed_in_between(interrupted):
     (interrupted / "study.toml").unlink()
     changed(study, interrupted / "study.toml", epsilon=11.0)
     refused(
-        interrupted, InputError, r"another study.*changed: privacy.epsilon: 10.0 became 11.0; give another"
+        interrupted,
+        InputError,
+        r"another study.*: privacy.epsilon: 10.0 changed to 11.0: give another",
     )
 
 
@@ -201,7 +203,7 @@ def test_every_problem_of_every_site_is_named(tmp_path):
         run_study(study, find_sites(study, sites), tmp_path / "run")
     text = str(caught.value)
     for part in (
-        "site s1: the study asks for epsilon 10",
+        "site s1: the study may spend epsilon 10",
         "site s1: it has not approved",
         f"site s1: {sites / 's1' / 'nowhere'} is not a folder; expected a folder with scans",
         "identity.pem",
@@ -256,7 +258,7 @@ def test_a_scan_that_is_lost_during_a_run_shows_at_its_site_alone(complete, tmp_
         path.name for path in (complete / "run").iterdir()
     }
     logs = {name: (sites / name / "site.log").read_text() for name in study.contract.roster.names}
-    assert "1 of 6 people's scans could not be read" in logs["s1"]
+    assert "the scans of 1 of 6 participants could not be read" in logs["s1"]
     assert not any("could not be read" in logs[name] for name in ("s2", "s3", "s4"))
     for name in logs:
         assert (sites / name / "site.log").stat().st_mode & 0o777 == 0o600

@@ -60,13 +60,13 @@ def test_rows_are_not_called_scans_and_analyses_are_told_one_by_one(tmp_path, sa
     said("report", tmp_path / "run")
     page = page_of(tmp_path)
     assert (
-        "The data were recorded as they are: should they change before it begins, approve it again." in shown
+        "The state of the data was recorded: if the data change before it starts, approve it again." in shown
     )
     assert [line for line in shown if SCAN.search(line)] == []
     assert SCAN.search(page) is None
     assert ran[:3] == [
-        "The mean of 3 numbers per person, shortened to length 100.",
-        "2 clusters of people by k-means in 3 steps.",
+        "The mean of 3 numbers per participant, clipped to norm 100.",
+        "2 clusters of participants by k-means in 3 steps.",
         "1 principal component of 3 features (capePCA).",
     ]
     assert ran[3].startswith(f"3 analyses from {sum(SIZES)} participants at 4 sites in ")
@@ -81,7 +81,7 @@ def test_the_iterations_of_one_analysis_are_told(tmp_path, said):
     make_kind(tmp_path, "kmeans")
     (ran, *_) = said("run", tmp_path)
     assert ran.startswith(
-        f"2 clusters of people by k-means in 3 steps from {sum(SIZES)} participants at 4 sites in"
+        f"2 clusters of participants by k-means in 3 steps from {sum(SIZES)} people at 4 sites in"
     )
     said("report", tmp_path / "run")
     assert "The analysis ran for 3 iterations." in page_of(tmp_path)

@@ -147,7 +147,7 @@ def test_the_outbox_calls_noise_what_is_noise_and_the_ledger_names_the_study(tab
 def test_a_run_of_another_number_of_maps_is_refused(doubtful):
     told = json.loads((doubtful / "reliability.json").read_text())
     (doubtful / "reliability.json").write_text(json.dumps(told | {"stability": [0.5]}))
-    with pytest.raises(Exception, match="tells of 1 maps, its study has"):
+    with pytest.raises(Exception, match="lists 1 maps, but its study has"):
         run_report(doubtful)
 
 

@@ -225,7 +225,7 @@ def test_the_papers_method_is_shown_with_what_the_paper_says_of_it(tables, tmp_p
     run_report(tables / "paper").save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
     assert "paper's RDP as printed (gradient descent alone)" in shown
-    assert "This method cannot estimate how stable its maps are." in shown
+    assert "This method does not estimate the stability of its maps." in shown
     assert "capePCA and unmixed by capeDJICA" in shown
 
 
@@ -456,7 +456,7 @@ def test_results_that_were_changed_are_refused(brains, tmp_path):
     broken = next(path.parent.glob("sub-*/*relmat.tsv"))
     for size in (broken.stat().st_size - 15, 10, 0):
         os.truncate(broken, size)
-        with pytest.raises(InputError, match="is not as it was written"):
+        with pytest.raises(InputError, match="is malformed; remove it"):
             write_local_report(tmp_path / "copy" / "brains", home)
 
 

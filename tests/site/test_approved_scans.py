@@ -24,7 +24,7 @@ from capedjica.site.participants.approved_scans import read_record, record_path
 from capedjica.site.participants.cohort import enrol, open_people
 from tests.support.small_study import SIDE, changed, make_study
 
-AGAIN = "to use them as they are now, approve it again"
+AGAIN = "to use the current data, approve the study again"
 
 
 @pytest.fixture
@@ -81,7 +81,9 @@ def test_scans_that_changed_are_told_until_they_are_approved(home, study, enroll
         approve(home, study)
     np.save(home.data_path / "sub-01.npy", scan(1))
     np.save(home.data_path / "sub-04.npy", scan(2))
-    words = f"2 of 6 people's data changed since the study was approved: the first is that of sub-01; {AGAIN}"
+    words = (
+        f"the data of 2 of 6 participants changed since the study was approved; the first is sub-01; {AGAIN}"
+    )
     assert changed_since_approval(home, study) == [words]
     assert problems(home, study) == [f"site s1: {words}"]
     assert site_report(home, study)["obstacles"] == [words]
@@ -99,10 +101,10 @@ def test_a_change_of_the_same_size_and_a_touch_are_told_apart(home, study, read)
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert "that of sub-02" in changed_since_approval(home, study)[0]
+    assert "the first is sub-02" in changed_since_approval(home, study)[0]
     assert read == {"sub-02.npy": 2}
     file.write_bytes(content + b"more")
-    assert "that of sub-02" in changed_since_approval(home, study)[0]
+    assert "the first is sub-02" in changed_since_approval(home, study)[0]
     assert read == {"sub-02.npy": 2}
 
 
@@ -118,7 +120,7 @@ def test_people_who_come_and_go(home, study):
     np.save(home.data_path / "sub-99.npy", scan(3))
     (home.data_path / "sub-00.npy").unlink()
     (found,) = changed_since_approval(home, study)
-    assert "not the same people take part as when the study was approved (1 came, 1 went)" in found
+    assert "the participants changed since the study was approved (1 new, 1 missing)" in found
     assert found.endswith(AGAIN)
 
 
@@ -126,7 +128,7 @@ def test_somebody_enrolled_who_vanished_is_approved_as_missing(home, study):
     enrol(home, home.settings.data, study)
     approve(home, study)
     (home.data_path / "sub-02.npy").unlink()
-    assert "1 of 6 people's data changed" in changed_since_approval(home, study)[0]
+    assert "the data of 1 of 6 participants changed" in changed_since_approval(home, study)[0]
     approve(home, study)
     assert changed_since_approval(home, study) == []
     assert read_record(home, study).people["sub-02"] == {}
@@ -136,7 +138,7 @@ def test_whatever_has_a_say_in_a_series_counts(home, study):
     """BIDS keeps the repetition time in a file of its own."""
     (home.data_path / "sub-02.json").write_text('{"RepetitionTime": 2.0}')
     (found,) = changed_since_approval(home, study)
-    assert "that of sub-02" in found
+    assert "the first is sub-02" in found
     approve(home, study)
     assert set(read_record(home, study).people["sub-02"]) == {"sub-02.npy", "sub-02.json"}
 
@@ -155,7 +157,7 @@ def test_without_a_record_a_study_is_to_be_approved_again(home, study, damage):
     file = record_path(home, study)
     file.unlink() if damage is None else file.write_bytes(damage)
     (found,) = changed_since_approval(home, study)
-    assert found.startswith("there is no record of the data for which 'A small study' was approved")
+    assert found.startswith("the record of the data approved for 'A small study' is missing or malformed")
     approve(home, study)
     assert changed_since_approval(home, study) == []
 
@@ -163,7 +165,7 @@ def test_without_a_record_a_study_is_to_be_approved_again(home, study, damage):
 def test_a_study_is_not_approved_for_scans_that_are_not_there(study, tmp_path):
     home = SiteHome.load(tmp_path / "sites" / "s2")
     (home.data_path / "sub-00.npy").unlink()
-    with pytest.raises(InputError, match=r"cannot approve 'A small study': the study enrols 9 subjects"):
+    with pytest.raises(InputError, match=r"cannot approve 'A small study': the study expects 9 subjects"):
         approve(home, study)
     shutil.rmtree(home.data_path)
     with pytest.raises(InputError, match="expected a folder with scans"):
@@ -175,7 +177,7 @@ def test_a_study_is_not_approved_for_scans_that_are_not_there(study, tmp_path):
 def test_names_of_files_that_are_no_text(home, study):
     odd = os.fsdecode(b"sub-05_\xff.npy")
     (home.data_path / "sub-05.npy").rename(home.data_path / odd)
-    assert "that of sub-05" in changed_since_approval(home, study)[0]
+    assert "the first is sub-05" in changed_since_approval(home, study)[0]
     approve(home, study)
     assert changed_since_approval(home, study) == []
     (last,) = open_people(home, study).people[-1].recordings
@@ -188,7 +190,7 @@ def test_a_run_begins_only_with_the_scans_that_were_approved(study, tmp_path):
     for home in homes:
         approve(home, study)
     np.save(homes[1].data_path / "sub-03.npy", scan(4))
-    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: 1 of 9 people's data"):
+    with pytest.raises(InputError, match=r"cannot be run; nothing was spent: site s2: the data of 1 of 9"):
         run_study(study, homes, tmp_path / "run")
     assert all(home.totals().overall.n_releases == 0 for home in homes)
 
@@ -204,7 +206,8 @@ def test_once_begun_nothing_depends_on_what_becomes_of_a_scan(study, tmp_path):
     assert changed_since_approval(homes[0], study) == []
     assert problems(homes[0], study) == []
     with pytest.raises(
-        InputError, match=r"cannot approve 'A small study' again, as it has begun: 1 of 6 people's data"
+        InputError,
+        match=r"cannot approve 'A small study' again, as it has started: the data of 1 of 6 participants",
     ):
         approve(homes[0], study)
     assert [read_record(home, study) for home in homes] == before
@@ -223,7 +226,7 @@ def test_a_site_that_approves_by_itself_takes_scans_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("allowed", "words"), [(12.0, "could then cost epsilon"), (10.0, "Next to nothing would be left")]
+    ("allowed", "words"), [(12.0, "could then spend epsilon"), (10.0, "Almost nothing would be left")]
 )
 def test_what_is_left_afterwards_is_never_overstated(study, tmp_path, allowed, words):
     """A later study of that epsilon fits into the total, to the ledger's own arithmetic."""
@@ -235,7 +238,7 @@ def test_what_is_left_afterwards_is_never_overstated(study, tmp_path, allowed, w
     show_terms(home, study, Console(file=out, width=80))
     text = " ".join(out.getvalue().split())
     assert words in text
-    left = re.search(r"could then cost epsilon ([\d.]+)", text)
+    left = re.search(r"could then spend epsilon ([\d.]+)", text)
     if left:
         total, cap = home.policy.total, study.contract.cap("s1")
         assert cap.mu2 + Cap(float(left[1]), 1e-5).mu2 <= total.mu2

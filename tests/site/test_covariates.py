@@ -64,7 +64,7 @@ def test_a_row_that_changed_needs_another_approval(home, study):
     rewrite(home, line, line[:-1] + str(1 - int(line[-1])))
     found = differences(home, read_record(home, study), call_roll(home, study).people)
     assert len(found) == 1
-    assert found[0].startswith("1 of 6 people's data changed")
+    assert found[0].startswith("the data of 1 of 6 participants changed")
 
 
 def test_studies_that_compare_nobody_do_not_look_at_the_table(tmp_path):
@@ -107,7 +107,7 @@ def test_properties_of_the_data_are_notes_for_the_site_alone(home, study):
     problems = look(home, list(call_roll(home, study).people), study)
     said = " ".join(map(str, problems))
     assert not any(problem.fatal for problem in problems)
-    assert "dx is the same for everybody" in said
+    assert "dx is the same for all participants" in said
     assert "age 0 (sub-00)" in said
     assert "no row of sub-05" in said
     assert why_not(home, study, Scans(home, study)) == []

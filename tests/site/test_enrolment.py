@@ -60,7 +60,7 @@ def test_bad_scans_are_left_out_with_reasons_that_stay_here(home, study):
     assert read_enrolment(home) == enrolment
     assert enrolment.study == study.content.title
     text = file.read_text()
-    assert "# 4 people." in text
+    assert "# 4 participants." in text
     assert re.search(r'\[\[left_out\]\]\nname = "sub-01"', text)
     assert not [name for name in os.listdir(home.folder) if name.endswith(".part")]
 
@@ -73,8 +73,8 @@ def test_exactly_those_enrolled_take_part(home, study, tmp_path):
     assert people.names == ["sub-00", "sub-02", "sub-03", "sub-05"]
     assert site_of_folder(str(home.folder), None).subjects == 4
     (found,) = problems(home, study)
-    assert found.startswith("site s1: the study enrols 6 subjects, its enrolment has 4")
-    with pytest.raises(InputError, match="cannot approve 'A small study': the study enrols 6 subjects"):
+    assert found.startswith("site s1: the study expects 6 subjects, but this site enrolled 4")
+    with pytest.raises(InputError, match="cannot approve 'A small study': the study expects 6 subjects"):
         approve(home, study)
     fewer = for_fewer(study, tmp_path / "fewer.toml", 4)
     assert problems(home, fewer) == []
@@ -93,7 +93,7 @@ def test_somebody_who_vanishes_counts_as_zero_and_stays_enrolled(home, study, tm
     state = run_study(study, find_sites(study, tmp_path / "sites"), tmp_path / "run")
     assert state.complete
     log = (home.folder / "site.log").read_text()
-    assert "2 of 6 people's scans could not be read" in log
+    assert "the scans of 2 of 6 participants could not be read" in log
     assert "sub-02" not in log
     facts = site_report(home, study)
     assert facts["enrolment"]["missing"] == ["sub-02"]
@@ -112,7 +112,7 @@ def test_a_folder_that_is_gone_is_in_the_way_all_the_same(home, study):
     for file in home.data_path.iterdir():
         file.write_bytes(b"")
     (found,) = problems(home, study)
-    assert "none of its 6 enrolled people can be used; the first reason:" in found
+    assert "none of its 6 enrolled participants is usable; the first reason:" in found
     for file in home.data_path.iterdir():
         file.unlink()
     (found,) = problems(home, study)
@@ -123,7 +123,7 @@ def test_a_folder_that_is_gone_is_in_the_way_all_the_same(home, study):
 def test_people_are_enrolled_again_only_when_asked(home, study):
     first = enrol(home, home.settings.data, None)
     before = enrolment_path(home).read_bytes()
-    with pytest.raises(InputError, match=r"site s1 has enrolled its people .*--again replaces"):
+    with pytest.raises(InputError, match=r"site s1 already has an enrolment .*replace it with --again"):
         enrol(home, home.settings.data, study)
     assert enrolment_path(home).read_bytes() == before
     spoil(home)
@@ -140,10 +140,10 @@ def test_studies_that_were_approved_before_are_named(home, study):
     spoil(home)
     second = enrol(home, home.settings.data, study, again=True)
     (words,) = affected(home, first, second)
-    assert words.startswith("'A small study' was approved for 6 people here, not 4: it cannot go on")
+    assert words.startswith("'A small study' was approved for 6 participants here, not 4: it cannot run")
     swapped = msgspec.structs.replace(first, enrolled=(*first.enrolled[:5], "another"))
     (words,) = affected(home, first, swapped)
-    assert "was approved with others on the list" in words
+    assert "was approved with a different list of participants" in words
 
 
 def test_a_selection_by_name(home, study):
@@ -157,7 +157,7 @@ def test_nobody_left(home, study):
     for file in home.data_path.iterdir():
         file.write_bytes(b"")
     with pytest.raises(
-        InputError, match=r"nobody of site s1 can be enrolled; the first reason: .*empty file"
+        InputError, match=r"no participant of site s1 can be enrolled; the first reason: .*empty file"
     ):
         enrol(home, home.settings.data, study)
     assert not enrolment_path(home).exists()
@@ -174,8 +174,11 @@ def test_without_a_study_tables_must_agree_with_each_other(home):
     ("change", "message"),
     [
         (lambda text: text.replace("schema = 1", "schema = 9"), "schema must be 1, got 9"),
-        (lambda text: text.replace('    "sub-03",\n', '    "sub-02",\n'), "must name everybody once"),
-        (lambda text: re.sub(r"enrolled = \[.*?\]", "enrolled = []", text, flags=re.DOTALL), "and somebody"),
+        (lambda text: text.replace('    "sub-03",\n', '    "sub-02",\n'), "and each only once"),
+        (
+            lambda text: re.sub(r"enrolled = \[.*?\]", "enrolled = []", text, flags=re.DOTALL),
+            "at least one participant",
+        ),
         (lambda text: "[", "is not valid TOML"),
         (lambda text: text.replace("when", "wen"), "did you mean when"),
     ],
@@ -202,7 +205,7 @@ def test_any_name_is_read_back(home, study):
 def test_a_name_that_is_no_text_is_refused_in_words(home, study):
     odd = os.fsdecode(b"sub-\xff.npy")
     np.save(home.data_path / odd, np.random.default_rng(1).standard_normal((60, SIDE * SIDE)))
-    with pytest.raises(InputError, match=r"names of scans that are not text in UTF-8"):
+    with pytest.raises(InputError, match=r"names of scans are not valid UTF-8"):
         enrol(home, home.settings.data, study)
     assert not enrolment_path(home).exists()
 

@@ -64,7 +64,7 @@ def test_other_keys_may_be_revoked(home, study):
 
 @pytest.mark.parametrize("given", ["s3", "abcd efgh", "1" * 52])
 def test_what_is_no_fingerprint(home, given):
-    with pytest.raises(InputError, match=r"policy.revoked names fingerprints, 13 groups of four"):
+    with pytest.raises(InputError, match=r"policy.revoked must list fingerprints of 13 groups of four"):
         revoke(home, given)
 
 
@@ -111,7 +111,7 @@ def test_a_site_that_never_spent_begins_no_ledger(home):
 
 def test_not_while_it_takes_part(home, study):
     approve(home, study)
-    with taking_part(home, study), pytest.raises(InputError, match="takes part in a run at this moment"):
+    with taking_part(home, study), pytest.raises(InputError, match="is taking part in a run"):
         rotate_key(home)
     rotate_key(home)
 
@@ -122,12 +122,12 @@ def test_studies_of_the_old_key_are_named_and_refused(home, study, monkeypatch, 
     assert bound_studies(home) == ["A small study"]
     done = run_main(["site", "rotate-key", str(home.folder), "--yes"], monkeypatch, capsys)
     assert done.returncode == 0
-    assert "'A small study' names the present key: unless it is done, it cannot go on" in done.stdout
+    assert "'A small study' names the current key: unless it has finished, it cannot continue" in done.stdout
     assert old.fingerprint in done.stdout
     assert home.card().fingerprint in done.stdout
     assert bound_studies(home) == []
     (found,) = problems(home, study)
-    assert "the study names another key for it" in found
+    assert "the study lists a different key for this site" in found
 
 
 def test_a_full_disk_is_told_and_the_same_command_goes_on(home, monkeypatch):
@@ -138,7 +138,9 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(home, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(SiteHome, "write_card", full)
-        with pytest.raises(InputError, match="No space left on device; the same command goes on"):
+        with pytest.raises(
+            InputError, match="No space left on device; run the same command again to continue"
+        ):
             rotate_key(home)
     rotate_key(home)
     with home.open_ledger() as ledger:

@@ -25,7 +25,7 @@ from tests.site.test_settled import begin
 from tests.support.in_process import run_main
 
 COLUMNS = ("age", "volume", "score")
-AGAIN = "to use them as they are now, approve it again"
+AGAIN = "to use the current data, approve the study again"
 PEOPLE = [f"sub-{number:02d}" for number in range(6)]
 ROWS = FeatureTable(kind="table", columns=COLUMNS)
 
@@ -116,11 +116,11 @@ def test_a_site_with_a_table_from_its_first_day(tmp_path, monkeypatch, capsys):
     assert SiteHome.load(folder).settings.data.kind == "table"
     checked = run("check", folder)
     assert checked.returncode == 2
-    assert "one table with a row per person. 2 people, 2 columns in each row." in checked.stdout
-    assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per participant") == 1
+    assert "one table with a row per participant. 2 participants, 2 columns in each row." in checked.stdout
+    assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per person") == 1
     enrolled = run("enrol", folder)
     assert enrolled.returncode == 0
-    assert "Site new enrolled 1 people" in enrolled.stdout
+    assert "Site new enrolled 1 participant:" in enrolled.stdout
     assert run("check", folder).returncode == 0
 
 
@@ -172,10 +172,10 @@ def test_labels_and_rows_that_count_for_less_are_told_to_the_site_alone(home, st
     notes = [line for line in shown(facts) if line.startswith("  note: ")]
     table = home.data_path / "participants.tsv"
     assert notes == [
-        f"  note: {table}: label 2 (sub-01); expected 0 or 1 in column 'score'; others count as zero (and 2 "
-        "more like this)",
-        f"  note: {table}: numbers of length 2001 (sub-02); expected at most 1500 (feature_bound), to which "
-        "longer ones are shortened (and 3 more like this)",
+        f"  note: {table}: label 2 (sub-01); expected 0 or 1 in column 'score'; other rows count as the zero "
+        "vector (and 2 more like this)",
+        f"  note: {table}: row of norm 2001 (sub-02); expected at most 1500 (feature_bound); "
+        "longer rows are clipped (and 3 more like this)",
     ]
     assert enrol(home, home.settings.data, study).enrolled == tuple(PEOPLE)
 
@@ -204,18 +204,18 @@ def test_only_those_whose_rows_changed_are_told(home, study):
     write(home, table)
     (words,) = changed_since_approval(home, study)
     assert words == (
-        f"1 of 6 people's data changed since the study was approved: the first is that of sub-04; {AGAIN}"
+        f"the data of 1 of 6 participants changed since the study was approved; the first is sub-04; {AGAIN}"
     )
     approve(home, study)
     assert problems(home, study) == []
     write(home, {name: cells for name, cells in table.items() if name != "sub-02"})
-    assert "1 of 6 people's data changed" in changed_since_approval(home, study)[0]
+    assert "the data of 1 of 6 participants changed" in changed_since_approval(home, study)[0]
 
 
 def test_somebody_who_came_later_is_not_read(home, study):
     approve(home, study)
     write(home, {"sub-000": [1, 2, 3, "new"]} | rows())
-    assert "1 came, 0 went" in changed_since_approval(home, study)[0]
+    assert "1 new, 0 missing" in changed_since_approval(home, study)[0]
     people = open_people(home, study)
     assert people.names == PEOPLE
     assert_array_equal(people[0], [[30.0, 0.0, 0.0]])
@@ -241,7 +241,7 @@ def test_scans_in_place_of_rows_are_another_site(home, study):
     (home.data_path / "participants.tsv").rename(home.folder / "participants.tsv")
     for name in PEOPLE:
         (home.data_path / f"{name}.tsv").write_text("1\t2\t3\n4\t5\t7\n" + f"{name[4:]}\t0\t0\n")
-    assert "6 of 6 people's data changed" in changed_since_approval(home, study)[0]
+    assert "the data of 6 of 6 participants changed" in changed_since_approval(home, study)[0]
     assert not any(len(row) for row in open_people(home, study))
     assert "a scan; expected a row of a participant table" in problems(home, study)[-1]
 
@@ -268,7 +268,7 @@ def test_nobody_reads_the_row_of_who_withdrew(home, study, approved):
 
 
 def test_a_row_has_no_brain_networks(home, study, tmp_path):
-    with pytest.raises(InputError, match="rows of a table: single people have no brain networks in it"):
+    with pytest.raises(InputError, match="rows of a table, which give no individual brain networks"):
         write_local_results(tmp_path, home)
 
 
@@ -276,7 +276,9 @@ def test_a_mean_between_three_tables(homes, study, tmp_path):
     for home in homes:
         approve(home, study)
     write(homes[1], rows() | {"sub-04": [1, 2, 3, "control"]})
-    with pytest.raises(InputError, match=r"nothing was spent: site s2: 1 of 6 people's data changed"):
+    with pytest.raises(
+        InputError, match=r"nothing was spent: site s2: the data of 1 of 6 participants changed"
+    ):
         run_study(study, homes, tmp_path / "run")
     approve(homes[1], study)
     assert run_study(study, homes, tmp_path / "run").complete

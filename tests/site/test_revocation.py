@@ -69,7 +69,7 @@ def test_what_was_released_stays_charged_and_the_study_cannot_be_approved_again(
     assert home.totals().overall == before
     (spent,) = home.totals().studies.values()
     assert spent.revoked
-    words = "the site revoked its approval, which cannot be taken back; it needs a new study"
+    words = "the site revoked its approval, which is permanent; the coordinator must create a new study"
     with pytest.raises(InputError, match=f"site s1 cannot approve 'A small study': {words}"):
         approve(home, study)
     assert problems(home, study) == [f"site s1: {words}"]
@@ -94,10 +94,10 @@ def test_the_command_says_what_was_spent_and_what_it_means(study, homes, tmp_pat
     assert f"'{TITLE}'" in done.stdout
     assert f"{releases(home)} releases" in done.stdout
     for words in (
-        "what was released stays released and charged",
+        "past releases stay released and charged",
         "the same study cannot be approved again",
-        "Site s1 revoked its approval of 'A small study'. Nothing more leaves for it.",
-        "A run under way loses this site from its next message on",
+        "Site s1 revoked its approval of 'A small study'. Nothing more leaves this site for it.",
+        "A run in progress loses this site from its next message on",
     ):
         assert words in done.stdout
     assert f"{TITLE} (revoked)" in capedjica("ledger", "show", "--site", str(home.folder)).stdout
@@ -108,16 +108,16 @@ def test_a_no_changes_nothing(study, homes, capedjica, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
     done = capedjica("site", "revoke", TITLE, str(homes[0].folder))
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Not revoked; nothing changed.")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Not revoked; nothing was changed.")
     assert problems(homes[0], study) == []
 
 
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ("Another study", "site s1 never approved 'Another study'; it approved 'A small study'"),
-        ("other.toml", "never approved"),
-        (TITLE, "site s1 has revoked its approval of 'A small study' already"),
+        ("Another study", "site s1 has not approved 'Another study'; approved studies: 'A small study'"),
+        ("other.toml", "has not approved"),
+        (TITLE, "site s1 has already revoked its approval of 'A small study'"),
     ],
 )
 def test_what_cannot_be_revoked(study, homes, tmp_path, capedjica, monkeypatch, named, words):
@@ -132,7 +132,7 @@ def test_what_cannot_be_revoked(study, homes, tmp_path, capedjica, monkeypatch, 
 def test_two_studies_of_one_title_are_told_apart_by_their_files(study, homes, tmp_path):
     other = changed(study, tmp_path / "other.toml", reserve=0.1)
     approve(homes[0], other)
-    with pytest.raises(InputError, match="approved 2 studies called 'A small study': name one by its file"):
+    with pytest.raises(InputError, match="approved 2 studies with the title 'A small study'; give the"):
         find_approval(homes[0], TITLE)
     assert find_approval(homes[0], str(tmp_path / "other.toml")).hash == other.contract.hash
 

@@ -126,7 +126,7 @@ def test_a_new_list_does_not_change_a_study_that_has_begun(home, study):
     second = enrol(home, home.settings.data, study, again=True)
     assert len(second.enrolled) == 5
     (words,) = affected(home, None, second)
-    assert words.endswith("If it has begun, it goes on with those for whom it was approved")
+    assert words.endswith("If it has started, it continues with the participants that were approved")
     assert open_people(home, study).people == before
     assert problems(home, study) == []
 
@@ -150,7 +150,7 @@ def test_a_study_that_has_begun_does_not_go_on_without_its_record(home, study):
     begin(home, study)
     record_path(home, study).unlink()
     (words,) = problems(home, study)
-    assert words.endswith("put it back from a backup")
+    assert words.endswith("restore it from a backup")
 
 
 class Stopping(Watcher):
@@ -178,4 +178,4 @@ def test_a_run_that_goes_on_reads_the_people_who_were_approved(study, tmp_path, 
     assert run_study(study, homes, tmp_path / "run").complete
     assert opened.of(homes[0], "sub-05")
     assert opened.of(homes[0], "sub-00a") == []
-    assert "1 of 9 people's scans could not be read" in (homes[1].folder / "site.log").read_text()
+    assert "the scans of 1 of 9 participants could not be read" in (homes[1].folder / "site.log").read_text()

@@ -81,7 +81,7 @@ def test_the_list_is_private_and_says_when(home):
 
 
 def test_a_stranger_is_refused(home):
-    with pytest.raises(InputError, match=r"site s1 knows nobody called 'sub-3'; did you mean sub-03\?"):
+    with pytest.raises(InputError, match=r"site s1 has no participant 'sub-3'; did you mean sub-03\?"):
         withdraw(home, "sub-3")
     assert not withdrawn_path(home).exists()
     assert not enrolment_path(home).exists()
@@ -96,7 +96,7 @@ def test_the_scan_is_not_opened_by_anything(home, study, tmp_path, monkeypatch):
     enrolment_path(home).unlink()
     call_roll(home, study)
     careful_home = careful(home)
-    with pytest.raises(InputError, match="enrols 6 subjects"):
+    with pytest.raises(InputError, match="expects 6 subjects"):
         approve(careful_home, study)
     assert opened.of(home, "sub-02")
     assert opened.of(home, PERSON) == []
@@ -111,7 +111,7 @@ def test_a_run_after_a_withdrawal_counts_the_person_as_zero(home, study, tmp_pat
     assert opened.of(home, PERSON) == []
     assert len(open_people(home, study)) == SIZES[0]
     assert (
-        "1 of 6 people's scans could not be read and counted as zero"
+        "the scans of 1 of 6 participants could not be read and counted as zero"
         in (home.folder / "site.log").read_text()
     )
 
@@ -163,7 +163,7 @@ def test_nobody_is_read_if_the_list_cannot_be(home, study, monkeypatch):
     assert "withdrawn.toml is not valid TOML" in found
 
 
-LOST = "lacks {} of the 2 withdrawals of consent that the ledger of site s1 has noted: nobody is read"
+LOST = "lacks {} of the 2 withdrawals of consent noted in the ledger of site s1, so no data are read"
 
 
 def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch, capsys):
@@ -188,12 +188,12 @@ def test_nobody_is_read_if_the_list_was_lost(home, study, tmp_path, monkeypatch,
         with pytest.raises(InputError, match=LOST.format(2)):
             reads()
     (found,) = problems(home, study)
-    assert "Put the list back from a backup, or run capedjica site withdraw again" in found
+    assert "Restore the list from a backup, or run capedjica site withdraw again" in found
     assert opened.of(home, "sub-") == []
     done = run_main(["site", "withdraw", PERSON, str(home.folder)], monkeypatch, capsys)
     assert LOST.format(1) in done.stdout.replace("\n", " ")
     done = run_main(["site", "withdraw", "sub-01", str(home.folder)], monkeypatch, capsys)
-    assert "nobody is read" not in done.stdout.replace("\n", " ")
+    assert "no data are read" not in done.stdout.replace("\n", " ")
     assert [person.name for person in open_people(home, study).people if not person.recordings] == [
         "sub-01",
         PERSON,
@@ -269,14 +269,14 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     for words in (
         f"{PERSON} withdrew on 20",
         "Removed: 1 extracted series",
-        "results about this person of 1 studies",
-        "cannot be taken back, and results are not computed anew",
-        "this person included, at most epsilon ",
+        "this participant's individual results of 1 studies",
+        "cannot be recalled, and results are not recomputed",
+        "including this one, is at most epsilon ",
     ):
         assert words in done.stdout
     # It has finished, so there is nothing to be said of what it releases from now on.
-    assert "has begun" not in done.stdout
-    assert "A study runs here" not in done.stdout
+    assert "has started" not in done.stdout
+    assert "A study is running here" not in done.stdout
     assert not (folder / PERSON).exists()
     assert not (folder / "report.html").exists()
     assert (folder / "sub-02").is_dir()
@@ -286,7 +286,7 @@ def test_what_was_made_of_the_scans_is_removed(home, study, tmp_path, monkeypatc
     for noted in home.approved_path.glob("*.over"):
         noted.unlink()
     done = run_main(["site", "withdraw", "sub-04", str(home.folder)], monkeypatch, capsys)
-    assert "'A small study' has begun" in done.stdout
+    assert "'A small study' has started" in done.stdout
     assert "counts as zero among the 6" in done.stdout
     # Results that are made again are made without.
     run_main(["site", "results", str(tmp_path / "run"), "--site", str(home.folder)], monkeypatch, capsys)
@@ -357,7 +357,7 @@ def test_a_withdrawal_that_was_killed_is_noted_by_the_next_run(home, study):
         consents.Consenting(home, ledger, open_people(home, study), study.analysis.site)
         assert [text for text, _ in ledger.notes()] == [NOTE]
     withdrawn_path(home).unlink()
-    with pytest.raises(InputError, match="nobody is read"):
+    with pytest.raises(InputError, match="no data are read"):
         open_people(home, study)
 
 
@@ -377,7 +377,9 @@ def test_an_approved_study_goes_on_with_the_number_agreed(home, study):
     approve(home, study)
     done = withdraw(home, PERSON)
     (words,) = done.studies
-    assert words.startswith("'A small study' was approved for 6 people here and has not begun: it can go on")
+    assert words.startswith(
+        "'A small study' was approved for 6 participants here and has not started: it can run"
+    )
     # Also when the scan is removed: the list of people was fixed.
     (home.data_path / f"{PERSON}.npy").unlink()
     assert problems(home, study) == []
@@ -403,4 +405,4 @@ def test_a_study_that_runs_is_told(home, study, monkeypatch, capsys):
     approve(home, study)
     with taking_part(home, study):
         done = run_main(["site", "withdraw", PERSON, str(home.folder)], monkeypatch, capsys)
-    assert "A study runs here: a mean that is computed at this moment may be the last" in done.stdout
+    assert "A study is running here: a release that is being computed now may be the last" in done.stdout

@@ -37,17 +37,17 @@ def test_all_that_matters_is_there():
     study = Study(draft(privacy={"epsilon": 0.7, "reserve": 0.125}, analysis={"image_shape": (1, 12)}))
     text = words(study)
     for site in study.contract.roster.sites:
-        assert f"{site.name}: {study.contract.enrolled[site.name]} people {site.fingerprint}" in text
+        assert f"{site.name}: {study.contract.enrolled[site.name]} participants {site.fingerprint}" in text
     for stage in study.contract.stages:
         assert f"{stage.query.label} {stage.count:,} {stage.query.size:,}" in text
         assert f"{stage.query.label}: {IcaTable.meanings[stage.query.label]}." in text
     numbers = sum(stage.count * stage.query.size for stage in study.contract.stages)
     for fact in (
-        "100 people in all",
+        "100 participants in total",
         "4 brain networks",
-        "12 numbers (voxels or regions) at each of about 60 time points",
+        "12 features (voxels or regions) at each of about 60 time points",
         "an image, 1 by 12",
-        f"({numbers:,} in all, as planned)",
+        f"({numbers:,} in total, as planned)",
         "epsilon 0.7 at delta 1e-5",
         "a factor of more than 2.02",
         "1 in 100,000 (delta)",
@@ -80,10 +80,13 @@ def test_the_factor_is_never_understated():
 @pytest.mark.parametrize(
     ("privacy", "there", "not_there"),
     [
-        ({}, ["plus a mask", "ledger of its own"], ["AS THEY ARE", "NOT PRIVATE"]),
+        ({}, ["plus a mask", "its own ledger"], ["AS THEY ARE", "NOT PRIVATE"]),
         (
             {"mechanism": "conventional"},
-            ["enough to protect its people without others' help", "colludes with all other sites"],
+            [
+                "enough to protect its participants without the noise of other sites",
+                "together with all other sites",
+            ],
             ["mask", "AS THEY ARE"],
         ),
         (
@@ -97,9 +100,9 @@ def test_the_factor_is_never_understated():
                 "AS THEY ARE; the aggregator is trusted",
                 "It does NOT hold against the aggregator",
                 "allow_unprotected",
-                "counts every release",
+                "charges every release",
             ],
-            ["mask", "refuses what would go beyond"],
+            ["mask", "refuses a release that would exceed"],
         ),
         (
             {"mechanism": "none", "epsilon": None},
@@ -131,27 +134,27 @@ def test_a_limit_is_promised_only_where_a_site_enforces_one(privacy):
     protects = privacy not in UNPROTECTED
     assert "release times, as planned numbers each" in text
     for promise in (
-        "is held back for that",
-        "with new noise",
+        "is held in reserve for this",
+        "with fresh noise",
         "The limit above is never exceeded.",
-        "the total: it refuses what would go beyond the limit below",
+        "it enforces the total: it refuses a release that would exceed the limit below",
     ):
         assert (promise in text) == protects, promise
-    assert ("No limit holds for that" in text) == (not protects)
-    assert "is the plan." in text
+    assert ("No limit applies" in text) == (not protects)
+    assert "is only planned." in text
 
 
 def test_nobody_reads_of_scans_where_there_are_none():
     for content in every_kind():
         study = Study(content)
         text = words(study) + " ".join(shown(plan_study(study), show=show_plan).split())
-        assert "Nobody's data leave their site." in text
-        assert "without looking at anybody's data" in text
+        assert "Participants' data do not leave their site." in text
+        assert "without reading any participant's data" in text
         if content.features.kind == "table":
             assert not re.search(r"\bscans?\b", text, re.IGNORECASE)
     rows = msgspec.structs.replace(draft(), features=TABLE, analyses=(PcaTable(n_components=1, clip=9.0),))
     text = words(Study(rows))
-    assert "1 principal component: the direction, among 3 features, in which everybody's numbers" in text
+    assert "1 principal component: the direction of largest variation of 3 features" in text
     assert "scan" not in text
 
 
@@ -171,7 +174,7 @@ def test_where_one_site_works_alone_its_people_are_those_who_count():
 
 def test_limits_of_their_own_are_shown_at_the_sites():
     text = words(Study(draft(site_2=0.5)))
-    assert "site-2: 30 people, at most epsilon 0.5" in text
+    assert "site-2: 30 participants, at most epsilon 0.5" in text
     assert "Some sites have a lower limit, given above." in text
     assert "at most epsilon" not in words(Study(draft()))
 
@@ -182,10 +185,10 @@ def test_a_site_is_told_its_own_limit():
     guarantee = study.contract.guarantee("site-2").as_dict()
     own = {"name": "site-2", "guarantee": guarantee, "words": ["It has spent nothing."]}
     text = " ".join(shown(facts | {"own": own}, show=show_facts).split())
-    assert "site-2 (this site): 30 people, at most epsilon 0.5" in text
+    assert "site-2 (this site): 30 participants, at most epsilon 0.5" in text
     assert text.count("(this site)") == 1
     assert (
-        "is protected with epsilon 0.5 at delta 1e-5, for all releases in total. Other sites have limits of"
+        "is protected with epsilon 0.5 at delta 1e-5, for everything together. Other sites have their own"
         in text
     )
     assert "a factor of more than 1.65" in text

@@ -74,10 +74,13 @@ def test_sites_are_told_whose_it_is(tmp_path, installed):
     show_study(study, Console(file=out, width=80, color_system=None))
     text = " ".join(out.getvalue().split())
     assert "Computed by private-median 1.0, which is not part of capedjica" in text
-    assert "holds only if its claims hold" in text
-    assert "share above the middle: private-median 1.0 claims that each person's numbers are made of" in text
-    assert "never further apart than 1 (spread) times the length to which each is shortened, 1 (clip)" in text
-    assert "where one is false, so is what is said of the cost" in text
+    assert "holds only if the claims of this package hold" in text
+    assert (
+        "share above the middle: private-median 1.0 claims that each participant's numbers are computed"
+        in text
+    )
+    assert "never further apart than 1 (spread) times the length to which each is clipped, 1 (clip)" in text
+    assert "if either is false, so is the cost stated below" in text
     assert "bounded all the same" not in text
 
 
@@ -92,7 +95,7 @@ def test_where_it_is_not_installed_it_is_refused(tmp_path, installed, monkeypatc
     median_study(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(MEDIAN)])
     analyses._foreign.cache_clear()
-    with pytest.raises(InputError, match="'median' is not known here"):
+    with pytest.raises(InputError, match="'median' is unknown"):
         Study.load(tmp_path)
 
 
@@ -108,7 +111,7 @@ def test_no_package_takes_the_place_of_one_of_ours(monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("no_such_module:Table", "cannot be loaded"), ("os:path", "is no AnalysisTable")],
+    [("no_such_module:Table", "cannot be loaded"), ("os:path", "is not a subclass of AnalysisTable")],
 )
 def test_a_broken_package_is_named(monkeypatch, value, message):
     point = importlib.metadata.EntryPoint("broken", value, analyses.GROUP)
@@ -125,5 +128,5 @@ def test_a_table_that_does_not_say_how_it_is_computed():
     class Nothing(AnalysisTable, frozen=True, kw_only=True):
         kind: str = "nothing"
 
-    with pytest.raises(NotImplementedError, match="Nothing does not say how it is computed"):
+    with pytest.raises(NotImplementedError, match="Nothing does not implement open"):
         Nothing().open(None)

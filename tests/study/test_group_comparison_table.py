@@ -66,26 +66,26 @@ def test_defaults_stay_out_of_the_hash():
     ("changes", "words"),
     [
         ({"contrast": "diagnosis"}, "must be one of the columns (sex, age); got 'diagnosis'"),
-        ({"columns": (SEX, SEX)}, "2 of them are 'sex'"),
+        ({"columns": (SEX, SEX)}, "2 columns have the name 'sex'"),
         ({"columns": (SEX, ColumnTable(name="age"))}, "either a range"),
         ({"columns": (SEX, ColumnTable(name="age", range=(9, 9)))}, "low < high"),
         ({"columns": (SEX, ColumnTable(name="hand", levels=("l",)))}, "'hand'"),
         (
             {"columns": (ColumnTable(name="sex", levels=("a", "b", "c")),)},
-            "has 3 levels; compare two",
+            "must have 2 levels, got 3",
         ),
-        ({"values": "blocks"}, "needs analysis[2].groups"),
-        ({"values": "blocks", "groups": ("a", "b")}, "for each of the 3 networks"),
-        ({"values": "loadings", "networks": None}, "needs analysis[2].networks"),
-        ({"values": "band-power"}, "bands must be given for outcome"),
-        ({"networks": "nothing"}, "must name an analysis of kind 'ica'"),
-        ({"motion": True}, "needs fMRIPrep's confounds"),
-        ({"center": (0.0,) * 3}, "origin must say"),
-        ({"origin": "public-cohort"}, "center and analysis[2].scale are missing"),
-        ({"group_sizes": SIZES}, "is for mode 'public-groups'"),
-        ({"mode": "public-groups"}, "nothing of site site-1, which enrols 20"),
-        ({"mode": "public-groups", "group_sizes": SIZES[:3]}, "nothing of site site-4"),
-        ({"mode": "public-groups", "contrast": "age", "group_sizes": SIZES}, "needs two groups"),
+        ({"values": "blocks"}, "requires analysis[2].groups"),
+        ({"values": "blocks", "groups": ("a", "b")}, "for each of 3 networks"),
+        ({"values": "loadings", "networks": None}, "requires analysis[2].networks"),
+        ({"values": "band-power"}, "which needs them"),
+        ({"networks": "nothing"}, "must name an earlier analysis of kind 'ica'"),
+        ({"motion": True}, "requires images with fMRIPrep confounds"),
+        ({"center": (0.0,) * 3}, "origin must state"),
+        ({"origin": "public-cohort"}, "requires analysis[2].center and analysis[2].scale"),
+        ({"group_sizes": SIZES}, "is only allowed for mode 'public-groups'"),
+        ({"mode": "public-groups"}, "the sizes for site site-1 must add up to the 20 enrolled; got none"),
+        ({"mode": "public-groups", "group_sizes": SIZES[:3]}, "the sizes for site site-4"),
+        ({"mode": "public-groups", "contrast": "age", "group_sizes": SIZES}, "requires two groups"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_words(changes, words):
@@ -104,13 +104,13 @@ def test_a_data_manager_reads_whether_groups_are_protected():
     assert "WHO IS IN WHICH GROUP IS NOT PROTECTED" in said(public)
     assert "not protected" in " ".join(public.not_covered)
     assert "age (18 to 80)" in said(study())
-    assert "counts as zero" in said(study())
+    assert "counts as the zero vector" in said(study())
 
 
 def test_what_is_exploratory_is_said_and_agreed_on():
     one = study(exploratory=True)
     step = one.steps[1]
-    assert "It is exploratory" in " ".join(step.table.words(step.setting))
+    assert "The comparison is exploratory" in " ".join(step.table.words(step.setting))
     assert step.table.article(step.setting).endswith("(exploratory)")
     assert one.hash != study().hash
     assert "xploratory" not in " ".join(study().steps[1].table.words(step.setting))
@@ -135,7 +135,9 @@ def test_blocks_are_by_the_systems_of_a_template_unless_groups_are_given():
 
     assert names() == (("within visual", "visual - motor"), ("visual", "motor"))
     assert names(groups=("a", "b", "b")) == (("a - b", "within b"), ("a", "b"))
-    assert any("nothing says which group" in found for found in study(values="blocks").problems())
+    assert any(
+        "the group of each network; it is missing" in found for found in study(values="blocks").problems()
+    )
 
 
 def test_motion_is_a_column_of_the_design():
@@ -237,7 +239,8 @@ def test_a_site_is_told_what_is_wrong_with_a_row(row, expected):
 
 
 @pytest.mark.parametrize(
-    ("groups", "words"), [("0011", ""), ("0000", "same for everybody"), ("0001", "with one person"), ("", "")]
+    ("groups", "words"),
+    [("0011", ""), ("0000", "same for all participants"), ("0001", "with one participant"), ("", "")],
 )
 def test_a_site_is_told_what_is_odd_about_all_together(groups, words):
     one = GROUPS["networks, then groups"][1][1]

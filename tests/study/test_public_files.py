@@ -67,11 +67,17 @@ def test_another_file_of_the_same_name_is_refused(folder):
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        ({"atlas": "/etc/atlas.nii.gz"}, "features.atlas must be a file in the folder of the study.toml"),
-        ({"atlas": "../atlas.nii.gz"}, "features.atlas must be a file in the folder of the study.toml"),
-        ({"atlas": "a\nb.nii.gz"}, "features.atlas must be a file in the folder of the study.toml"),
+        (
+            {"atlas": "/etc/atlas.nii.gz"},
+            "features.atlas must be a relative path inside the folder of study.toml",
+        ),
+        (
+            {"atlas": "../atlas.nii.gz"},
+            "features.atlas must be a relative path inside the folder of study.toml",
+        ),
+        ({"atlas": "a\nb.nii.gz"}, "features.atlas must be a relative path inside the folder of study.toml"),
         ({"atlas_sha256": "abc"}, "features.atlas_sha256 must be the SHA-256 of 'atlas.nii.gz', 64 hex"),
-        ({"mask_sha256": "a" * 64}, "features.mask_sha256 is given, but no features.mask"),
+        ({"mask_sha256": "a" * 64}, "features.mask_sha256 is given, but features.mask is missing"),
     ],
 )
 def test_names_and_hashes_that_cannot_be_used(features, message):
@@ -90,7 +96,7 @@ def test_names_and_hashes_that_cannot_be_used(features, message):
         ),
         (
             lambda: with_ica(with_atlas(), n_features=6, image_shape=(2, 3)),
-            "features.image_shape is for tables whose columns are pixels",
+            "features.image_shape is only allowed for kind 'columns'",
         ),
         (lambda: with_atlas(atlas="none.nii.gz"), "none.nii.gz cannot be read: No such file"),
     ],
@@ -122,7 +128,7 @@ def test_a_run_folder_has_the_study_with_its_files(folder):
 
 def test_a_copy_never_goes_over_another_file(folder):
     (folder / "other.nii.gz").write_bytes(b"other")
-    with pytest.raises(InputError, match="exists already, is not the same"):
+    with pytest.raises(InputError, match="already exists and differs from"):
         copy_file(folder / "atlas.nii.gz", folder / "other.nii.gz")
     assert (folder / "other.nii.gz").read_bytes() == b"other"
     copy_file(folder / "atlas.nii.gz", folder / "deep" / "atlas.nii.gz")

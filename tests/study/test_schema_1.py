@@ -93,7 +93,7 @@ def test_a_file_that_does_not_say_its_schema_is_known_by_its_keys(folder):
         ("n_components = 2", 'n_components = 2\nname = "x"', "analysis.name is not a key of schema 1"),
         ("n_components = 2", "n_components = 2\nshare = 1.0", "analysis.share is not a key of schema 1"),
         ("n_components = 2", "n_component = 2", "did you mean n_components"),
-        ("[analysis]", "[[analysis]]", "several need schema = 2"),
+        ("[analysis]", "[[analysis]]", "several require schema = 2"),
     ],
 )
 def test_what_schema_1_did_not_have_is_refused(folder, before, after, message):
@@ -108,7 +108,7 @@ def test_what_schema_1_did_not_have_is_refused(folder, before, after, message):
 def test_several_analyses_do_not_fit_into_schema_1():
     content = msgspec.structs.replace(draft(), features=ANALYSES["pca"][0], analyses=ANALYSES["pca"][1])
     assert Study(content).problems() == []
-    assert "need schema = 2" in Study(msgspec.structs.replace(content, schema=1)).problems()[0]
+    assert "require schema = 2" in Study(msgspec.structs.replace(content, schema=1)).problems()[0]
 
 
 def test_ledgers_still_count(folder):

@@ -109,7 +109,7 @@ def test_never_over_a_file_and_never_a_bad_study(tmp_path):
     for path in (tmp_path / "study.toml", tmp_path):
         with pytest.raises(InputError, match=r"study\.toml exists already and is not overwritten"):
             write_study(path, draft("another"))
-    with pytest.raises(InputError, match="the study: title must say what the study is about"):
+    with pytest.raises(InputError, match="the study: title is empty"):
         write_study(tmp_path / "new.toml", draft(" \n"))
     assert os.listdir(tmp_path) == ["study.toml"]
     assert (tmp_path / "study.toml").read_bytes() == before
@@ -301,10 +301,10 @@ def test_changes_are_told():
     earlier = Study(draft())
     later = Study(draft("Another", (20, 30, 25, 26), privacy={"threshold": 4}, site_1=0.5))
     assert changes(earlier.content, later.content) == [
-        'title: "Resting state" became "Another"',
-        "privacy.threshold: nothing became 4",
-        "sites.site-1.epsilon: nothing became 0.5",
-        "sites.site-4.subjects: 25 became 26",
+        'title: "Resting state" changed to "Another"',
+        "privacy.threshold: nothing changed to 4",
+        "sites.site-1.epsilon: nothing changed to 0.5",
+        "sites.site-4.subjects: 25 changed to 26",
     ]
     assert changes(earlier.content, earlier.content) == []
 
@@ -319,10 +319,10 @@ def problems(**changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"title": "\t"}, "title must say what the study is about, got nothing"),
-        ({"title": "\ud800"}, "title must be text on one line, of at most 500 printable characters"),
-        ({"title": "\x1b[31mred"}, "title must be text on one line, of at most 500 printable characters"),
-        ({"title": "x" * 501}, "title must be text on one line, of at most 500 printable characters"),
+        ({"title": "\t"}, "title is empty; expected a short description of the study"),
+        ({"title": "\ud800"}, "title must be one line of at most 500 printable characters"),
+        ({"title": "\x1b[31mred"}, "title must be one line of at most 500 printable characters"),
+        ({"title": "x" * 501}, "title must be one line of at most 500 printable characters"),
         ({"analysis": {"n_components": 13}}, "analysis.n_components must be at most n_features, 12; got 13"),
         ({"analysis": {"scan_length": 3}}, "analysis.n_components must be at most scan_length, 3; got 4"),
         (
@@ -336,19 +336,19 @@ def problems(**changes):
         ),
         (
             {"analysis": {"image_shape": (3, 5)}},
-            "features.image_shape [3, 5] has 15 pixels, n_features is 12",
+            "features.image_shape [3, 5] has 15 pixels, but features.n_features is 12",
         ),
         (
             {"analysis": {"image_shape": (1000, 1000), "n_features": 10**6}},
             "features.image_shape must have at most",
         ),
-        ({"analysis": {"n_features": 10**6}}, f"more than the {MAX_BLOCK_WORDS:,} of a release"),
-        ({"privacy": {"epsilon": None}}, "privacy.epsilon is missing, and site site-1 has none of its own"),
+        ({"analysis": {"n_features": 10**6}}, f"at most {MAX_BLOCK_WORDS:,} are possible"),
+        ({"privacy": {"epsilon": None}}, "privacy.epsilon is missing, and site site-1 has no epsilon either"),
         ({"privacy": {"epsilon": -1}}, "privacy.epsilon: expected a number of at least 1e-09, got -1"),
         ({"site_2": float("inf")}, "sites[2].epsilon: expected a number of at most 1,000,000,000, got inf"),
         (
             {"privacy": {"mechanism": "none"}},
-            "privacy.epsilon must not be given: mechanism 'none' gives no privacy",
+            "privacy.epsilon must not be given for mechanism 'none', which is not private",
         ),
         ({"privacy": {"delta": 1}}, "privacy.delta: expected a number below 1, got 1"),
         (
@@ -365,8 +365,8 @@ def problems(**changes):
             {"privacy": {"epsilon": 1e9}, "subjects": (10**9,) * 3},
             "the noise is too small for exact integer arithmetic",
         ),
-        ({"subjects": (5,)}, "sites must be at least 2, got 1"),
-        ({"subjects": ()}, "sites must be at least 2, got 0"),
+        ({"subjects": (5,)}, "sites: expected at least 2 sites, got 1"),
+        ({"subjects": ()}, "sites: expected at least 2 sites, got 0"),
         ({"subjects": (5, 0)}, "sites[2].subjects: expected a whole number of at least 1, got 0"),
         ({"subjects": (5, 10**400)}, "sites[2].subjects: expected a whole number of at most 1,000,000,000,"),
     ],
@@ -385,8 +385,12 @@ def refused(*tables):
 def test_cards_and_names_are_checked():
     first, second = sites(5, 6)
     swapped = msgspec.structs.replace(first, card=second.card)
-    assert refused(swapped, second) == ["sites[1].card is that of site site-2, not of 'site-1'"]
-    assert refused(first, first, second) == ["sites: 2 of them have the name 'site-1'"]
+    assert refused(swapped, second) == [
+        "sites[1].card belongs to site 'site-2', but the name given is 'site-1'"
+    ]
+    assert refused(first, first, second) == [
+        "sites: 2 sites have the name 'site-1'; site names must be unique"
+    ]
     same_key = SiteTable(name="x", subjects=3, card=card("x", sum(map(ord, "site-1"))))
     words = "two sites of the roster have the same public key; each must be unique"
     assert refused(first, second, same_key) == [words]

@@ -61,17 +61,23 @@ def test_a_template_is_read_back_and_known_by_its_hash(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"template": None}, "analysis.template is missing: analysis.method is 'template'"),
+        ({"template": None}, "analysis.template is missing; analysis.method 'template' requires it"),
         ({"template_origin": None}, "analysis.template_origin is missing"),
-        ({"template": "maps.npy", "template_sha256": "a" * 64}, "not called as results are"),
+        ({"template": "maps.npy", "template_sha256": "a" * 64}, "other than a result file"),
         ({"template": "known.nii.gz", "template_sha256": "a" * 64}, "must be a .npy file"),
-        ({"template": "../template.npy", "template_sha256": "a" * 64}, "must be a file in the folder"),
-        ({"template_names": NAMES[:2]}, "one name for each of 3 networks; got 2"),
-        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), expected \(4, 12\)"),
-        ({"max_iter": 3}, "analysis.max_iter is not for method 'template'"),
-        ({"method": "subject"}, "analysis.template is for methods 'template' and 'guided'"),
-        ({"method": "guided", "group_maps": False}, "analysis.group_maps is for method 'template'"),
-        ({"group_maps": False}, "nothing would be released: a template without group_maps"),
+        (
+            {"template": "../template.npy", "template_sha256": "a" * 64},
+            "must be a relative path inside the folder",
+        ),
+        ({"template_names": NAMES[:2]}, "one name for each of the 3 networks; got 2"),
+        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), \(4, 12\) are"),
+        ({"max_iter": 3}, "analysis.max_iter is not allowed for method 'template'"),
+        ({"method": "subject"}, "analysis.template is only allowed for methods 'template' and 'guided'"),
+        (
+            {"method": "guided", "group_maps": False},
+            "analysis.group_maps is only allowed for method 'template'",
+        ),
+        ({"group_maps": False}, "the study would release nothing, because a template without group_maps"),
         ({"n_components": 61, "template_names": ()}, "at most scan_length, 60; got 61"),
         ({"template_sha256": "0" * 64}, "is not the file of the study"),
         ({"template_source": "a\nb"}, "template_source must be printable"),
@@ -85,7 +91,7 @@ def test_what_a_study_cannot_say_of_a_template(folder, changes, message):
 
 def test_an_old_schema_has_no_templates(folder):
     content = msgspec.structs.replace(with_template(), schema=1)
-    with pytest.raises(InputError, match="schema 1 has one analysis"):
+    with pytest.raises(InputError, match="schema 1 allows one analysis"):
         write_study(folder / "study.toml", content)
 
 
@@ -106,7 +112,7 @@ def test_what_releases_nothing_has_no_part_of_the_budget(folder):
     assert study.steps[1].analysis.rows.names[0] == "visual - motor"
     shared = msgspec.structs.replace(first, share=0.5)
     (problem,) = Study(msgspec.structs.replace(content, analyses=(shared, mean)), folder).draft_problems()[:1]
-    assert "releases nothing, so it has no share" in problem
+    assert "releases nothing, so it must not have a share" in problem
 
 
 # Runs

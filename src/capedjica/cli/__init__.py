@@ -1,4 +1,4 @@
-"""The commands and what they share."""
+"""The command line interface: the ``capedjica`` command and its groups."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="capedjica",
-    help="Joint analysis of brain scans across hospitals: no scan leaves its hospital, and privacy is exact.",
+    help="Joint analysis of brain scans across hospitals, with exact differential privacy. No scan leaves "
+    "its hospital.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     cls=by_role(
-        To_look_around=("demo", "federated-demo", "simulate"),
+        Trials_and_demonstrations=("demo", "federated-demo", "simulate"),
         Coordinator=("plan", "study", "run", "status", "report", "compare"),
         Data_manager_of_a_hospital=("site", "ledger"),
         All_sites_on_one_machine=("sites",),
@@ -64,11 +65,11 @@ app.add_typer(study_app, name="study")
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one line on standard error and an exit code."""
+    """Run the command line; report a user error as one line on standard error and an exit code."""
     try:
         app()
     except (KeyboardInterrupt, SystemExit) as end:
-        # Typer makes a silent exit of an interruption.
+        # Typer turns an interruption into a silent exit.
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
         _say("interrupted")

@@ -1,4 +1,4 @@
-"""What several commands share: a site named in two ways, help by role, and a check for a missing extra."""
+"""Options shared by several commands, help grouped by role, and a check for the FLARE extra."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typer.core import TyperGroup
 from capedjica.errors import InputError
 
 SiteArgument = Annotated[
-    Path, typer.Argument(metavar="[SITE]", help="The site's folder or its site.toml; by default here.")
+    Path,
+    typer.Argument(metavar="[SITE]", help="Folder or site.toml of the site; by default the current folder."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 LabelsOption = Annotated[
@@ -23,36 +24,38 @@ LabelsOption = Annotated[
     typer.Option(
         "--labels",
         metavar="IMAGE",
-        help="Name maps by an atlas or template: maps (4-D), labels (3-D), a .npy file of features, or "
-        "nilearn:NAME, which is downloaded (msdl, smith_2009, yeo_2011 ...).",
+        help="Atlas or template for naming maps: maps (4-D), labels (3-D), a .npy file of features, or "
+        "nilearn:NAME to download one (msdl, smith_2009, yeo_2011 ...).",
     ),
 ]
 LabelNamesOption = Annotated[
     Path | None,
-    typer.Option("--label-names", metavar="TABLE", help="Its names; by default a table beside the image."),
+    typer.Option(
+        "--label-names", metavar="TABLE", help="Names of its labels; by default a table next to the image."
+    ),
 ]
 CsfOption = Annotated[
-    Path | None, typer.Option("--csf", metavar="IMAGE", help="Mask of the ventricles, to flag artefacts by.")
+    Path | None, typer.Option("--csf", metavar="IMAGE", help="Mask of the ventricles for flagging artefacts.")
 ]
 WhiteMatterOption = Annotated[
     Path | None,
-    typer.Option("--white-matter", metavar="IMAGE", help="Mask of white matter, to flag artefacts by."),
+    typer.Option("--white-matter", metavar="IMAGE", help="Mask of white matter for flagging artefacts."),
 ]
-_Alias = Annotated[Path | None, typer.Option("--site", help="The same as SITE.")]
+_Alias = Annotated[Path | None, typer.Option("--site", help="Same as SITE.")]
 _ALIAS: Final = "site_option"
 
 
 def of_a_site(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command about one site, its argument ``[SITE]``, take ``--site`` as well.
+    """Let a command with the argument ``[SITE]`` also accept ``--site``.
 
-    The command is given the one that was named, and the folder where it runs if none was.
+    The command receives whichever was given, or the current folder if neither was.
     """
 
     @functools.wraps(command)
     def either(**given: Any) -> None:
         named = [path for path in (given.pop("site"), given.pop(_ALIAS)) if path is not None]
         if len(named) > 1:
-            raise InputError(f"the site is named twice, {named[0]} and --site {named[1]}; expected one")
+            raise InputError(f"got two sites, {named[0]} and --site {named[1]}; expected one")
         command(site=next(iter(named), Path(".")), **given)
 
     own = inspect.signature(command, eval_str=True)
@@ -67,7 +70,7 @@ def of_a_site(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class ByRole(TyperGroup):
-    """A group whose help lists its commands under headings: whom, or what, they are for."""
+    """A command group whose help lists its commands under headings."""
 
     roles: dict[str, tuple[str, ...]]
 
@@ -82,12 +85,15 @@ class ByRole(TyperGroup):
 
 
 def by_role(**roles: tuple[str, ...]) -> type[ByRole]:
-    """Return a group with these headings, of which every command must have one."""
+    """Return a command group with these headings; every command must be under one of them."""
     headings = {key.replace("_", " "): names for key, names in roles.items()}
     return type("Roles", (ByRole,), {"roles": headings})
 
 
 def need_flare() -> None:
-    """Refuse where NVIDIA FLARE is not installed."""
+    """Raise InputError if NVIDIA FLARE is not installed."""
     if importlib.util.find_spec("nvflare") is None:
-        raise InputError("studies on several machines need NVIDIA FLARE: pip install 'capedjica[federated]'")
+        raise InputError(
+            "NVIDIA FLARE is not installed, but studies on several machines require it; to install it: "
+            "pip install 'capedjica[federated]'"
+        )

@@ -1,4 +1,4 @@
-"""What runs at a hospital: its folder, its people, its approvals, its part in a run, its own results.
+"""Code that runs at a hospital: site folder, cohort, approvals, participation in runs, individual results.
 
-Nothing here imports the coordinator's code, nor is it imported by it.
+It neither imports the coordinator's code nor is imported by it.
 """

@@ -1,6 +1,6 @@
-"""A site as its data manager sees it before a study: what is there, what is wrong, what it would cost.
+"""Report of a site for its data manager before a study: data, problems, privacy cost and approval.
 
-Nothing is spent, and no ledger is begun.
+Checking a site spends nothing and creates no ledger.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from capedjica.tools.terminal import show_heading, show_paragraph
 from capedjica.tools.text import counted, printable
 
 KINDS: Final = {
-    "files": "tables of region time series, one per person",
+    "files": "tables of region time series, one per participant",
     "nifti": "4-D images",
-    "bids": "BIDS derivatives, as fMRIPrep writes them",
-    "abide": "nilearn's copy of ABIDE",
-    "table": "one table with a row per person",
+    "bids": "BIDS derivatives in the layout of fMRIPrep",
+    "abide": "ABIDE as downloaded by nilearn",
+    "table": "one table with a row per participant",
 }
-# No study can do anything with less.
+# A smaller epsilon is of no use to any study.
 _NEXT_TO_NOTHING: Final = 0.01
 
 
 def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) -> dict[str, Any]:
-    """Return everything that :func:`show_site` says, for programs; ``tick`` is called after each person.
+    """Return the facts shown by :func:`show_site`; ``tick`` is called after each participant.
 
-    ``obstacles`` is what keeps the site from taking part, in words.
+    ``obstacles`` lists the reasons why the site cannot take part.
     """
     scans = Scans(home, study, tick=tick)
     found = why_not(home, study, scans)
@@ -72,27 +72,27 @@ def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) 
 
 
 def next_words(home: SiteHome, study: Study | None, facts: dict[str, Any]) -> str:
-    """Return how many can be used, and what the data manager does next."""
+    """Return the number of usable participants and the data manager's next step."""
     folder, card = shlex.quote(str(home.folder)), home.card_path
     if facts["data"] is None:
-        return "Nobody's data can be looked at; next: say where they are, in [data] of site.toml."
+        return "No data could be read; next: set the path of the data in [data] of site.toml."
     count = "{usable:,} of {people:,} usable".format(**facts["usable"])
     if not facts["usable"]["usable"]:
-        return f"{count}; next: mend what is listed above, and check again."
+        return f"{count}; next: correct the problems listed above and check again."
     if facts["enrolment"] is None:
-        others = ", which leaves out the others" * (facts["usable"]["usable"] < facts["usable"]["people"])
+        others = ", which excludes the others" * (facts["usable"]["usable"] < facts["usable"]["people"])
         return f"{count}; next: capedjica site enrol {folder}{others}."
     if study is None:
-        return f"{count}; next: send {card} to the coordinator, and check again with --study."
+        return f"{count}; next: send {card} to the coordinator, then check again with --study."
     if not facts.get("approval", {}).get("approved"):
         return f"{count}; next: capedjica site approve STUDY {folder}, with your kit or the study.toml."
     if facts["approval"]["over"]:
-        return f"{count}; next: nothing, the study has finished."
-    return f"{count}; next: nothing, the coordinator runs the study."
+        return f"{count}; next: nothing to do, the study has finished."
+    return f"{count}; next: nothing to do until the coordinator runs the study."
 
 
 def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
-    """Return which kits can be used no more, or not for long: that of a study, or all."""
+    """Return warnings about kits that have expired or expire soon: the kit of a study, or all kits."""
     try:
         kits = installed(home)
     except InputError as error:
@@ -103,7 +103,7 @@ def _kit_warnings(home: SiteHome, study: Study | None) -> list[str]:
 
 
 def _approval(home: SiteHome, study: Study, found: list[Reason]) -> dict[str, Any]:
-    """Return whether a study was approved, when, and what changed since then and before it began."""
+    """Return whether and when a study was approved, and what changed between approval and start."""
     spent, record = spent_on(home, study), read_record(home, study)
     return {
         "approved": spent is not None and not spent.revoked,
@@ -116,7 +116,7 @@ def _approval(home: SiteHome, study: Study, found: list[Reason]) -> dict[str, An
 
 
 def _measured(scans: Scans) -> dict[str, Any]:
-    """Return what there is, in numbers; a recording that cannot be read is left out of them."""
+    """Return counts and sizes of the recordings; unreadable recordings are skipped."""
     roll, measured = scans.roll, [one.measures for one in scans.measured]
     lengths = [one.n_timepoints for one in measured]
     times = [one.repetition_time for one in measured]
@@ -144,7 +144,7 @@ def _enrolment(enrolment: Enrolment, roll: Roll) -> dict[str, Any]:
 
 
 def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
-    """Return the site's limits, what is spent, and what a study would add at most."""
+    """Return the site's limits, the budget spent, and the most that a study would add."""
     policy, totals = home.policy, home.totals()
     spent = 0.0 if totals is None else totals.overall.mu2
     limits = {
@@ -158,7 +158,7 @@ def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
     contract, cap = study.contract, study.contract.cap(home.settings.name)
     known = None if totals is None else totals.studies.get(contract.hash)
     to_come = max(0.0, cap.mu2 - (0.0 if known is None else known.mu2)) if contract.protects else math.inf
-    # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
+    # Unprotected releases are charged as infinity; where they are allowed, they do not count in the total.
     left = policy.total.mu2 - to_come - (0.0 if math.isinf(spent) else spent)
     return {
         "limits": limits,
@@ -176,11 +176,11 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# For people
+# Terminal output
 
 
 def show_terms(home: SiteHome, study: Study, console: Console) -> None:
-    """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
+    """Print the approval text for a site of the study, and what the study leaves of the site's limits."""
     facts, name = _cost(home, study), home.settings.name
     guarantee = study.guarantee(name).as_dict()
     own = {"name": name, "guarantee": guarantee, "words": list(_limit_words(facts))}
@@ -188,35 +188,35 @@ def show_terms(home: SiteHome, study: Study, console: Console) -> None:
 
 
 def show_site(facts: dict[str, Any], console: Console) -> None:
-    """Explain a site on the terminal."""
+    """Print the report of a site on the terminal."""
     console.print(Text(f"Site {facts['site']}", style="bold"))
     for warning in facts["warnings"]:
         show_paragraph(f"Warning: {warning}.", console)
     if facts["data"] is not None:
-        show_heading("What is here", console)
+        show_heading("Data", console)
         for words in _data_words(facts):
             show_paragraph(words, console)
-        show_heading("Who takes part", console)
+        show_heading("Participants", console)
         for words in _enrolment_words(facts):
             show_paragraph(words, console)
     if facts["problems"]:
-        show_heading("What is wrong with the data", console)
+        show_heading("Problems with the data", console)
         told = (
             (one["alike"], f"{'cannot be used' if one['fatal'] else 'note'}: {one['what']}")
             for one in facts["problems"]
         )
-        # Once: a column that a table of people lacks is everybody's problem.
+        # Shown once: a column missing from a table affects every row.
         for words in told_once(told):
             # Not wrapped: a path in two pieces cannot be copied.
             console.print(Text(f"  {words}"), soft_wrap=True)
     if facts["study"] is not None:
-        show_heading(f"What would leave, for '{printable(facts['study']['title'])}'", console)
+        show_heading(f"What would leave this site for '{printable(facts['study']['title'])}'", console)
         show_releases(facts["study"], console)
-    show_heading("What it costs", console)
+    show_heading("Privacy cost", console)
     for words in _cost_words(facts):
         show_paragraph(words, console)
     if "approval" in facts:
-        show_heading("Whether it is approved", console)
+        show_heading("Approval", console)
         for words in _approval_words(facts["approval"]):
             show_paragraph(words, console)
 
@@ -225,41 +225,42 @@ def _data_words(facts: dict[str, Any]) -> Iterator[str]:
     data = facts["data"]
     if data["kind"] == "table":
         columns = "".join(f", {width} in each row" for width in data["grids"])
-        yield f"{facts['folder']}: {KINDS['table']}. {data['people']:,} people{columns}."
+        yield f"{facts['folder']}: {KINDS['table']}. {data['people']:,} participants{columns}."
         return
-    count = f"{data['people']:,} people, {data['recordings']:,} recordings"
+    count = f"{data['people']:,} participants, {data['recordings']:,} runs"
     yield f"{facts['folder']}: {KINDS[data['kind']]}. {count}."
     if data["people_with_several"]:
         yield (
-            f"People with several recordings: {data['people_with_several']:,}. These count as one person, "
-            "who is protected as one."
+            f"Participants with several runs: {data['people_with_several']:,}. Their runs are combined, and "
+            "each participant is protected as a whole."
         )
     if data["timepoints"]:
         shortest, middle, longest = data["timepoints"]
         if shortest == longest:
-            yield f"Time points of a recording: {shortest:,}."
+            yield f"Time points per run: {shortest:,}."
         else:
-            yield f"Time points of a recording: {shortest:,} to {longest:,}, typically {middle:,.0f}."
-    grids = "; ".join(f"{grid} ({count:,} recordings)" for grid, count in data["grids"].items())
+            yield f"Time points per run: {shortest:,} to {longest:,}, median {middle:,.0f}."
+    grids = "; ".join(f"{grid} ({count:,} runs)" for grid, count in data["grids"].items())
     if grids:
-        yield f"A time point has {grids}."
+        yield f"Each time point has {grids}."
     if data["repetition_times"]:
-        yield f"Repetition times: {', '.join(f'{tr:g} s' for tr in data['repetition_times'])}."
+        yield f"Repetition times (TR): {', '.join(f'{tr:g} s' for tr in data['repetition_times'])}."
         if data["without_repetition_time"]:
-            yield f"{data['without_repetition_time']:,} recordings do not say theirs."
+            yield f"Runs without a known TR: {data['without_repetition_time']:,}."
 
 
 def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
     enrolment = facts["enrolment"]
     if enrolment is None:
         yield (
-            f"Nobody was chosen yet: all {facts['data']['people']:,} who are found take part. `capedjica "
-            "site enrol` fixes the list, and leaves out those whose data cannot be used."
+            f"No enrolment yet: all {facts['data']['people']:,} participants found would take part. "
+            "`capedjica site enrol` fixes the list and excludes participants whose data are unusable."
         )
         return
     yield (
-        f"{enrolment['people']:,} people, enrolled {enrolment['when']}; {len(enrolment['left_out']):,} were "
-        "left out then, for the reasons in enrolled.toml. The number is public, the names are not."
+        f"{enrolment['people']:,} participants enrolled on {enrolment['when']}; "
+        f"{len(enrolment['left_out']):,} were excluded for the reasons in enrolled.toml. The number enrolled "
+        "is public, the names are not."
     )
     if enrolment["missing"]:
         yield (
@@ -276,32 +277,31 @@ def _enrolment_words(facts: dict[str, Any]) -> Iterator[str]:
 def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
     yield from _limit_words(facts)
     if facts["study"] is None:
-        yield "Give a study with --study to see what it would cost."
+        yield "To see the cost of a study, give it with --study."
     elif facts["study"]["own_epsilon"] is not None:
         said = facts["study"]["privacy"]["guarantee"]
         yield from filter(None, (said["whole_person"], said["enrolled_once"]))
-    yield "Nothing was spent by looking."
+    yield "This check spent nothing."
 
 
 def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield what the site allows and has spent, and what a study would leave of that."""
+    """Yield sentences on the site's limits, the budget spent, and what a study would leave of it."""
     limits, study = facts["limits"], facts["study"]
     spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
     yield (
-        f"This site allows epsilon {limits['study_epsilon']:g} to any one study and "
-        f"{limits['total_epsilon']:g} to all together, at delta {short(limits['delta'])}. Spent so "
-        f"far: {spent}."
+        f"This site allows epsilon {limits['study_epsilon']:g} per study and {limits['total_epsilon']:g} for "
+        f"all studies in total, at delta {short(limits['delta'])}. Spent so far: {spent}."
     )
     if study is None:
         return
     if study["own_epsilon"] is None:
-        yield f"{NOT_FROM_THE_AGGREGATOR} The ledger counts this study as unlimited."
+        yield f"{NOT_FROM_THE_AGGREGATOR} The ledger charges this study as unlimited."
         return
     after = study["epsilon_afterwards"]
     together = "unlimited" if after is None else f"epsilon {round_up(after)} at most"
     yield (
         f"This study may cost each {study['privacy']['unit']} here at most epsilon "
-        f"{round_up(study['own_epsilon'])}. All together would then be {together}. "
+        f"{round_up(study['own_epsilon'])}. The total of all studies would then be {together}. "
         f"{_left_words(study['epsilon_left'])}"
     )
 
@@ -312,29 +312,29 @@ def _left_words(left: float | None) -> str:
     context = decimal.Context(prec=4, rounding=decimal.ROUND_FLOOR)
     shown = float(context.create_decimal(decimal.Decimal(left)))
     if shown < _NEXT_TO_NOTHING:
-        return "Next to nothing would be left for later studies."
-    return f"Later studies could then cost epsilon {shown:.4g} (epsilons do not simply add up)."
+        return "Almost nothing would be left for later studies."
+    return f"Later studies could then spend epsilon {shown:.4g} (epsilons do not simply add up)."
 
 
 def _approval_words(approval: dict[str, Any]) -> Iterator[str]:
     if not approval["approved"]:
         yield "Not approved yet." + (
-            " This site approves by itself what is within its limits, when a study runs."
+            " This site automatically approves studies within its limits when they run."
             if approval["by_itself"]
-            else " `capedjica site approve` shows what it asks for, and approves it."
+            else " `capedjica site approve` shows the terms of the study and approves it."
         )
         return
     yield (
         "Approved."
         if approval["when"] is None
-        else f"Approved {approval['when']}, with the data of that time."
+        else f"Approved on {approval['when']}, with the data of that time."
     )
     if approval["over"]:
         yield f"It has finished, with {counted(approval['releases'], 'release')}."
     elif approval["releases"]:
         n_made = approval["releases"]
-        yield f"It has begun: {counted(n_made, 'release')} {'was' if n_made == 1 else 'were'} made."
+        yield f"The run has started: {counted(n_made, 'release')} {'was' if n_made == 1 else 'were'} made."
     elif approval["when"] is not None and not approval["changed"]:
-        yield "They have not changed since."
+        yield "The data have not changed since."
     for changed in approval["changed"]:
         yield f"But {changed}."

@@ -1,4 +1,4 @@
-"""What a site keeps on its own machine: ``site.toml``, its identity and its ledger; none of it is shared."""
+"""The folder of a site: ``site.toml``, identity, ledger and other private files, none of them shared."""
 
 from __future__ import annotations
 
@@ -21,65 +21,65 @@ from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
 _TEMPLATE: Final = """\
-# This site's own settings. They stay here: the study never sees them.
+# This site's own settings. This file stays at the site and is not part of any study.
 schema = {schema}
 name = {name}
 
-# The private key of this site. Keep it, and keep it to yourself.
+# Private key of this site. Back it up and keep it secret.
 identity = "identity.pem"
 
-# Everything that ever leaves is recorded here first.
+# Ledger: every release is recorded here before it leaves.
 ledger = "ledger.sqlite"
 
-# The end of the ledger, signed, in a second place: best on another disk, outside the backup of the first,
-# so that an older copy of the ledger is noticed.
+# Second copy of the signed head of the ledger, by which an outdated copy of the ledger is detected. Keep it
+# on another disk that is not part of the ledger's backup.
 head = {head}
 
 [data]
-# The folder of the scans; or a table with a row per person.
+# Folder of the scans, or a table with a row per participant.
 path = {data}
-# What is in it. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per person, with a row per time
-# point. "nifti": 4-D images, one or more per person. "bids": derivatives as fMRIPrep writes them. "abide":
-# nilearn's copy of ABIDE. "table": one table (.tsv, .csv) with a row per person, named in its participant_id.
-# "auto": what it looks like.
+# Content of that path. "files": tables of regions (.tsv, .csv, .1D, .npy, .mat), one per participant, with a
+# row per time point. "nifti": 4-D images, one or more per participant. "bids": derivatives in the layout of
+# fMRIPrep. "abide": ABIDE as downloaded by nilearn. "table": one table (.tsv, .csv) with a row per
+# participant and a column participant_id. "auto": detect it.
 kind = {data_kind}
-# Which of its files, for "files", "nifti" and "table".
+# Pattern of the file names, for "files", "nifti" and "table".
 pattern = "*"
-# Which task, which template space and which people, for "bids"; all of them when not given.
+# Task, template space and participants, for "bids"; all by default.
 # task = "rest"
 # space = "MNI152NLin2009cAsym"
 # participants = ["01", "02"]
-# Which of its sites this one is, for "abide".
+# ABIDE site to use, for "abide".
 {abide_site}
 
 [policy]
-# The most that may ever be spent on one subject of this site: by all studies together, and by any one.
+# Largest epsilon that may ever be spent on one subject of this site: by all studies in total, and by any one.
 total_epsilon = {total_epsilon!r}
 study_epsilon = {study_epsilon!r}
 delta = {delta!r}
 
-# Take part where the aggregator is trusted with more than the guarantee (mechanism "pooled" or "none") or
-# noise is seeded? Each such release is charged with infinity. Or where no site is assumed to side with the
-# aggregator (n_colluding = 0), so that nobody is protected from a curious site?{unprotected_note}
+# Whether to take part in studies that require trust in the aggregator (mechanism "pooled" or "none") or use
+# seeded noise; each such release is charged as infinity. Also whether to take part in studies that assume no
+# colluding site (n_colluding = 0), which protect no participant from a curious site.{unprotected_note}
 allow_unprotected = {allow_unprotected}
 
-# Approve every study within these limits without asking (`capedjica site approve`), with the scans as they
-# are when it runs?{approve_note}
+# Whether to approve every study within these limits automatically (without `capedjica site approve`), with
+# the scans as they are when it runs.{approve_note}
 auto_approve = {auto_approve}
 
-# Keys that are trusted no more, by their fingerprints of 13 groups: a study in which one of them has a part
-# is refused.
+# Fingerprints (13 groups) of keys that are no longer trusted. A study that includes one of them is refused.
 # revoked = ["abcd efgh ijkl mnop qrst uvwx yz23 4567 abcd efgh ijkl mnop qrst"]
 
 [carrier]
-# The program that has the network runs apart from all of the above: as a user of its own if this site is
-# started by root, and confined by the system in any case. A prepared account, and a folder that it can reach:
+# The carrier, the program with network access, runs isolated from all of the above: as a separate user if
+# this site is started by root, and confined by the operating system in any case. To use an existing account,
+# and a folder that it can access:
 # user = "capedjica-carrier"
 # folder = "/var/lib/capedjica-carrier"
 """
 _FINGERPRINT: Final = "[a-z2-7]{52}"
-_EXPECTED: Final = "expected a site's folder or its site.toml; to make a site: capedjica site init NAME"
-_NOBODY_REAL: Final = " Nobody real is in these data."
+_EXPECTED: Final = "expected a site's folder or its site.toml; to create a site: capedjica site init NAME"
+_NOBODY_REAL: Final = " The data of this site are simulated."
 
 
 class PolicyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -127,14 +127,14 @@ class SiteFile(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True)
 class SiteHome:
-    """A site's settings and where its files are."""
+    """A site's settings and the paths of its files."""
 
     folder: Path
     settings: SiteFile
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SiteHome:
-        """Read a ``site.toml``, given itself or its folder."""
+        """Read a ``site.toml``, given its path or that of its folder."""
         file = Path(path) / "site.toml" if Path(path).is_dir() else Path(path)
         settings = read_toml(file, SiteFile, expected=_EXPECTED)
         if settings.schema != SCHEMA:
@@ -142,8 +142,8 @@ class SiteHome:
         for entry in settings.policy.revoked:
             if not re.fullmatch(_FINGERPRINT, _joined(entry)):
                 raise InputError(
-                    f"{file}: policy.revoked names fingerprints, 13 groups of four letters and digits, got "
-                    f"{entry[:80]!r}"
+                    f"{file}: policy.revoked must list fingerprints of 13 groups of four letters and digits, "
+                    f"got {entry[:80]!r}"
                 )
         return cls(file.parent, settings)
 
@@ -161,21 +161,22 @@ class SiteHome:
         abide_site: str | None = None,
         simulated: bool = False,
     ) -> SiteHome:
-        """Make a site: its folder, identity, card and commented ``site.toml``; never over existing files.
+        """Create a site's folder, identity, card and commented ``site.toml``; never overwrite files.
 
-        Nobody real is in the data of a simulated site, so it approves studies by itself, also unprotected
-        ones, and keeps the second copy of its ledger's head beside the first.
+        A simulated site automatically approves studies, including unprotected ones, and keeps the second
+        copy of its ledger's head next to the first.
         """
         home = Path(folder)
         identity = Identity.generate()
-        identity.public(name)  # refuses a bad name before anything is written
+        identity.public(name)  # refuses an invalid name before anything is written
         if Cap(study_epsilon, delta).mu2 > Cap(total_epsilon, delta).mu2:
             raise InputError(
-                f"the limit of one study, epsilon {study_epsilon:g}, is above that of all together, "
-                f"{total_epsilon:g}; expected at most that"
+                f"study_epsilon must be at most total_epsilon, {total_epsilon:g}; got {study_epsilon:g}"
             )
         if (home / "site.toml").exists():
-            raise InputError(f"{home / 'site.toml'} exists already and is not overwritten")
+            raise InputError(
+                f"{home / 'site.toml'} already exists and is not overwritten; choose another --folder"
+            )
         head = Path("ledger.head")
         if not simulated:
             state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
@@ -204,29 +205,29 @@ class SiteHome:
 
     @property
     def identity_path(self) -> Path:
-        """Where the site's key is."""
+        """Path of the site's private key."""
         return self.folder / Path(self.settings.identity).expanduser()
 
     @property
     def next_identity_path(self) -> Path:
-        """Where the key is that is about to take over."""
+        """Path of the new key during a key rotation."""
         path = self.identity_path.resolve()
         return path.with_name(f"{path.stem}-next{path.suffix}")
 
     def identity(self) -> Identity:
-        """Read the site's key."""
+        """Read the site's private key."""
         return Identity.load(self.identity_path)
 
     def revokes(self, key: PublicIdentity) -> bool:
-        """Whether the site trusts a key no more."""
+        """Return whether the site has revoked a key."""
         return _joined(key.fingerprint) in map(_joined, self.settings.policy.revoked)
 
     def card(self) -> PublicIdentity:
-        """Return what the peers may know of this site."""
+        """Return the public identity of this site."""
         return self.identity().public(self.settings.name)
 
     def write_card(self, identity: Identity, n_enrolled: int | None = None) -> str:
-        """Write the card of a key of this site, whole or not at all, and return it."""
+        """Write the card for a key of this site atomically, and return it."""
         card = identity.card(self.settings.name, n_enrolled)
         with writing(self.card_path):
             write_whole(self.card_path, f"{card}\n".encode())
@@ -234,12 +235,12 @@ class SiteHome:
 
     @property
     def card_path(self) -> Path:
-        """Where the card is, a file to be handed to the coordinator."""
+        """Path of the card, the file to send to the coordinator."""
         return self.folder / f"{self.settings.name}.card"
 
     @property
     def policy(self) -> Policy:
-        """What the ledger allows."""
+        """Policy that the ledger enforces."""
         table = self.settings.policy
         return Policy(
             total=Cap(table.total_epsilon, table.delta),
@@ -249,63 +250,63 @@ class SiteHome:
 
     @property
     def data_path(self) -> Path:
-        """Where the scans are."""
+        """Path of the scans."""
         return self.folder / Path(self.settings.data.path).expanduser()
 
     @property
     def approved_path(self) -> Path:
-        """Where copies of the approved studies are."""
+        """Folder of the copies of approved studies."""
         return self.folder / "approved"
 
     def note_over(self, study: bytes, when: str) -> None:
-        """Note that a study, given by its hash, has finished; on a full disk that is not known."""
+        """Record that a study, given by its hash, has finished; nothing is recorded if the disk is full."""
         with suppress(OSError):
             write_whole(self.approved_path / f"{study.hex()[:16]}.over", f"{when}\n".encode())
 
     def is_over(self, study: str) -> bool:
-        """Whether a study, given by its hash, has finished, as far as this site was told."""
+        """Return whether this site was notified that a study, given by its hash, has finished."""
         name = study[:16]
-        # The second as sites noted it before, of studies with a kit only.
+        # The second path was used by earlier versions, for studies with a kit.
         noted = (self.approved_path / f"{name}.over", self.folder / "studies" / name / "over.txt")
         return any(path.exists() for path in noted)
 
     @property
     def carrier_path(self) -> Path:
-        """Where the programs that have the network work; they see nothing else of the site."""
+        """Folder of the carriers, the only part of the site that they can access."""
         return self.folder / Path(self.settings.carrier.folder).expanduser()
 
     @property
     def cache_path(self) -> Path:
-        """Where series that were extracted from scans are kept."""
+        """Folder of the time series extracted from scans."""
         return self.folder / "cache"
 
     @property
     def results_path(self) -> Path:
-        """Where results about single people are, which never leave."""
+        """Folder of the individual results, which never leave the site."""
         return self.folder / "results"
 
     @property
     def ledger_path(self) -> Path:
-        """Where the ledger is."""
+        """Path of the ledger."""
         return self.folder / self.settings.ledger
 
     @property
     def head_path(self) -> Path:
-        """Where the end of the ledger is kept a second time."""
+        """Path of the second copy of the ledger's head."""
         return self.folder / Path(self.settings.head).expanduser()
 
     def totals(self) -> Totals | None:
-        """Return what was ever spent; None where there is no ledger yet, and none is made."""
+        """Return the total spent, or None without a ledger; no ledger is created."""
         if not self.has_ledger:
             return None
         with self.open_ledger() as ledger:
             return ledger.totals()
 
     def open_ledger(self, *, must_exist: bool = False, rebuild_head: bool = False) -> Ledger:
-        """Open the site's ledger, or start it; a head that is lost is replaced only when asked for."""
+        """Open or create the site's ledger; rebuild a lost head only if ``rebuild_head``."""
         if must_exist and not self.has_ledger:
             raise InputError(
-                f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing ever left"
+                f"site {self.settings.name} has no ledger yet ({self.ledger_path}): nothing has ever left it"
             )
         try:
             return self.open_ledger_as(self.identity(), rebuild_head=rebuild_head)
@@ -313,17 +314,17 @@ class SiteHome:
             if not self.next_identity_path.exists():
                 raise
             raise WrongKeyError(
-                f"the change of the key of site {self.settings.name} was interrupted; to finish it: "
+                f"the key rotation of site {self.settings.name} was interrupted; to complete it: "
                 f"capedjica site rotate-key {self.folder}"
             ) from None
 
     def open_ledger_as(self, identity: Identity, *, rebuild_head: bool = False) -> Ledger:
-        """Open the site's ledger with a key of the site, or start it."""
+        """Open or create the site's ledger with the given key of the site."""
         head = self.head_path
         try:
             head.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{head.parent} cannot be made: {error.strerror}") from None
+            raise InputError(f"{head.parent} cannot be created: {error.strerror}") from None
         return Ledger.open(
             self.ledger_path,
             storage_key=identity.derive_key("ledger"),
@@ -336,7 +337,7 @@ class SiteHome:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether a ledger was begun, also one that is missing now."""
+        """Whether a ledger was ever created, even if it is missing now."""
         return self.ledger_path.exists() or self.head_path.exists()
 
 

@@ -1,4 +1,4 @@
-"""A site at rest: it takes part in nothing, and nothing can begin, while something about it is changed."""
+"""Exclusive access to a site that takes part in no run, for changes such as a key rotation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capedjica.tools.locks import locked
 
 @contextmanager
 def resting(home: SiteHome) -> Iterator[None]:
-    """Hold a site against every study that it approved; refuse while it takes part in one."""
+    """Lock a site against all studies it approved; refuse while it takes part in a run."""
     name = home.settings.name
     connected = connected_studies(home)
     if connected:
@@ -24,14 +24,14 @@ def resting(home: SiteHome) -> Iterator[None]:
     studies = {path.stem for path in home.approved_path.glob("*.toml")}
     with ExitStack() as held:
         for study in sorted(studies):
-            busy = f"site {name} takes part in a run at this moment: wait for its end, or stop it"
+            busy = f"site {name} is taking part in a run; wait until it ends, or stop it"
             held.enter_context(locked(home.approved_path / f".{study}.lock", busy))
         yield
 
 
 def connected_studies(home: SiteHome) -> list[str]:
     """Return the titles of the studies to whose servers a site is connected."""
-    if importlib.util.find_spec("psutil") is None:  # nothing can have been started without it
+    if importlib.util.find_spec("psutil") is None:  # without it, nothing can have been started
         return []
     from capedjica.flare import processes
     from capedjica.site.flare import kits
@@ -41,7 +41,7 @@ def connected_studies(home: SiteHome) -> list[str]:
 
 
 def is_resting(home: SiteHome) -> bool:
-    """Whether a site takes part in nothing at this moment."""
+    """Return whether a site currently takes part in no run."""
     try:
         with resting(home):
             return True

@@ -1,16 +1,16 @@
-"""A new key for a site.
+"""Key rotation of a site.
 
-The steps, each durable before the next; what is interrupted is finished by beginning again:
+Each step is durable before the next. An interrupted rotation is completed by starting it again:
 
-1. the new key is made, as ``identity-next.pem``;
-2. the old one gets a second name, ``identity-FINGERPRINT.pem``, under which it stays: older copies of the
-   ledger are sealed with it;
-3. the ledger takes the new key, in one entry that the old one signs (:mod:`capedjica.privacy.ledger.keys`),
-   and its head is signed by the new key;
+1. the new key is generated, as ``identity-next.pem``;
+2. the old key is kept under a second name, ``identity-FINGERPRINT.pem``, because older copies of the ledger
+   are sealed with it;
+3. the ledger changes to the new key, in one entry signed by the old key
+   (:mod:`capedjica.privacy.ledger.keys`), and its head is signed by the new key;
 4. the card is written;
-5. the new key takes the place of the old one.
+5. the new key replaces the old one.
 
-Between 3 and 5 the ledger opens with neither key but here: nothing can leave.
+Between steps 3 and 5, only this module can open the ledger, so nothing can leave the site.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from capedjica.tools.atomic_files import sync_folder
 
 @dataclass(frozen=True)
 class Rotation:
-    """A change of key.
+    """A completed key rotation.
 
     Attributes
     ----------
     old, new : PublicIdentity
-        Who the site was and is.
+        Public identity of the site before and after.
     aside : Path
-        Where the old key is kept.
+        File of the old key.
     """
 
     old: PublicIdentity
@@ -48,7 +48,7 @@ class Rotation:
 
 
 def bound_studies(home: SiteHome) -> list[str]:
-    """Return the titles of the approved studies that name the site's present key, the latest first."""
+    """Return the titles of the approved studies that name the site's current key, latest first."""
     card = home.card().card
     return [
         study.title for study in approved(home, finished=False) if card in {site.card for site in study.sites}
@@ -56,15 +56,15 @@ def bound_studies(home: SiteHome) -> list[str]:
 
 
 def rotate_key(home: SiteHome) -> Rotation:
-    """Give a site a new key, or finish what was begun; not while it takes part in a study."""
+    """Rotate the key of a site, or complete an interrupted rotation; refuse during a run."""
     # defence: a-key-is-not-changed-during-a-run
     with resting(home):
         try:
             return _rotate(home)
         except OSError as error:
             raise InputError(
-                f"the key of site {home.settings.name} cannot be changed: {error.strerror}; the same command "
-                "goes on"
+                f"the key of site {home.settings.name} could not be changed: {error.strerror}; run the same "
+                "command again to continue"
             ) from None
 
 
@@ -77,7 +77,7 @@ def _rotate(home: SiteHome) -> Rotation:
     aside = place.with_name(f"{place.stem}-{old.fingerprint.replace(' ', '')}{place.suffix}")
     with suppress(FileExistsError):
         os.link(place, aside)
-    # Before the ledger can need it, the new key is there to stay.
+    # The new key must be durable before the ledger depends on it.
     sync_folder(place.parent)
     # defence: the-ledger-changes-first
     _change_ledger(home, old, new)
@@ -90,7 +90,7 @@ def _rotate(home: SiteHome) -> Rotation:
 
 
 def _change_ledger(home: SiteHome, old: Identity, new: Identity) -> None:
-    """Let the new key take over the ledger, unless it did, and verify everything with it."""
+    """Change the ledger to the new key, unless already done, and verify it with that key."""
     if not home.has_ledger:
         return
     try:

@@ -1,4 +1,4 @@
-"""A site's ledger as its data manager reads it."""
+"""Views of a site's ledger for its data manager."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 
 NOT_LISTED: Final = (
-    "Listed is all that was made from anybody's data. Not listed are messages that are made without looking "
-    "at any: to agree on masks, public keys, encrypted pieces of keys and as many random numbers as are "
-    "released{size}; whenever the aggregator asks, that the site is there, what it spent, and a signed "
-    "checksum of its ledger; and refusals, in words that depend on nobody's data."
+    "This list contains every message computed from participants' data. It omits messages that do not depend "
+    "on any data: to agree on masks, public keys, encrypted shares of keys and as many random numbers as are "
+    "released{size}; on request of the aggregator, that the site is online, what it has spent, and a signed "
+    "checksum of its ledger; and refusals, in words that do not depend on any participant's data."
 )
 
 
 def spending(ledger: Ledger, hashes: Mapping[bytes, bytes] | None = None) -> list[dict[str, Any]]:
-    """Return what each study spent, and last what all together did.
+    """Return the spending of each study, and of all studies in the last row.
 
-    The ledger knows a study by the hash of its contract. ``hashes`` has beside it that of the study itself,
-    which people compare (:func:`study_hashes`).
+    The ledger identifies a study by the hash of its contract. ``hashes`` maps it to the hash of the study
+    itself, which data managers compare (:func:`study_hashes`).
     """
     totals, known = ledger.totals(), hashes or {}
     rows = [
@@ -36,10 +36,10 @@ def spending(ledger: Ledger, hashes: Mapping[bytes, bytes] | None = None) -> lis
 
 
 def study_hashes(home: SiteHome) -> dict[bytes, bytes]:
-    """Return the hash of every study that was approved and whose copy is there, by that of its contract."""
+    """Return the hash of every approved study that has a copy, by the hash of its contract."""
     found = {}
     for copy in sorted(home.approved_path.glob("*.toml")):
-        # A copy of an older version is no reason not to show the ledger.
+        # The ledger is shown even if a copy from an older version cannot be read.
         with suppress(CapedjicaError):
             study = Study.load(copy)
             found[study.contract.hash] = study.hash
@@ -47,7 +47,7 @@ def study_hashes(home: SiteHome) -> dict[bytes, bytes]:
 
 
 def row(study: str | None, spent: Spent) -> dict[str, Any]:
-    """Return what one study spent, or with None all of them."""
+    """Return the spending of one study, or of all studies for None."""
     return {
         "study": study,
         "title": spent.title,
@@ -68,11 +68,11 @@ def _epsilon_text(spent: Spent) -> str:
     if math.isinf(spent.epsilon):
         return NOT_PRIVATE
     text = round_up(spent.epsilon)
-    return text if spent.neighbour == "subject" else f"{text} (person: {round_up(spent.subject_epsilon)})"
+    return text if spent.neighbour == "subject" else f"{text} (subject: {round_up(spent.subject_epsilon)})"
 
 
 def messages_sent(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return every message made from anybody's data that ever left, oldest first, in words and numbers."""
+    """Return every message computed from data that ever left the site, oldest first."""
     return [
         {
             "number": sent.seq,

@@ -1,4 +1,4 @@
-"""A site's side of a run: its ledger, its people and its log, open for as long as the run takes."""
+"""A site's side of a run: ledger, participants and log, kept open for the duration of the run."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from capedjica.tools.log_files import logged, private_log
 
 
 def own_log(home: SiteHome) -> AbstractContextManager[None]:
-    """Write what a site logs into a file that nobody but its owner reads: it may name a patient."""
+    """Write a site's log to a file readable only by its owner, as it may name a participant."""
     return logged(private_log(home.settings.name).name, log_path(home), private=True)
 
 
 def log_path(home: SiteHome) -> Path:
-    """Return where the site's own log is."""
+    """Return the path of the site's own log."""
     return home.folder / "site.log"
 
 
 def log_refusal(home: SiteHome, error: Exception) -> None:
-    """Tell the site, and nobody else, why it does not take part; an unexpected error with all its lines."""
+    """Log at the site alone why it does not take part, with the traceback of an unexpected error."""
     with own_log(home):
         unexpected = None if isinstance(error, CapedjicaError) else error
         private_log(home.settings.name).error("does not take part: %s", error, exc_info=unexpected)
@@ -48,10 +48,10 @@ def attending(
     reading: Callable[[str], None] = lambda site: None,
     carrier: CarrierName = "embedded",
 ) -> Iterator[Site]:
-    """Yield the site that answers the aggregator; hold it by ``taking_part`` before.
+    """Yield the site that answers the aggregator; the caller must hold ``taking_part``.
 
-    ``reading`` is called with the site's name whenever a scan was read; ``carrier`` says what keeps the
-    program that has the network from the site's files.
+    ``reading`` is called with the site's name after each scan is read; ``carrier`` names the confinement of
+    the carrier.
     """
     name = home.settings.name
     with own_log(home):
@@ -78,7 +78,7 @@ def attending(
 
 
 def _log_zeros(site: Site, enrolled: int) -> None:
-    """Tell the site, and nobody else, how many of its subjects could not be used."""
+    """Log at the site alone how many of its subjects counted as zero."""
     private_log(site.name).log(
         logging.WARNING if site.n_zero else logging.INFO,
         "the last release counted %d of %d subjects as zero because of their data",
@@ -88,16 +88,18 @@ def _log_zeros(site: Site, enrolled: int) -> None:
 
 
 def _log_unreadable(site: str, people: People) -> None:
-    """Tell the site, and nobody else, how many of its people could not be used, however the run ended."""
+    """Log at the site alone how many scans were unreadable, even if the run failed."""
     # defence: names-stay-at-a-site
     if people.n_unreadable:
         private_log(site).warning(
-            "%d of %d people's scans could not be read and counted as zero", people.n_unreadable, len(people)
+            "the scans of %d of %d participants could not be read and counted as zero",
+            people.n_unreadable,
+            len(people),
         )
 
 
 class _Watched(Sequence[Scan]):
-    """Subjects of a site that tell when one of them is read."""
+    """Subjects of a site, with a callback after each read."""
 
     def __init__(self, subjects: People, site: str, reading: Callable[[], None]) -> None:
         self._subjects, self.site, self._reading = subjects, site, reading
@@ -111,5 +113,5 @@ class _Watched(Sequence[Scan]):
         return subject
 
     def covariates(self, index: int, motion: bool = False) -> Covariates:
-        """Return what a person's row says."""
+        """Return the covariates of a subject."""
         return self._subjects.covariates(index, motion)

@@ -1,1 +1,1 @@
-"""What coordinator and sites agree on: ``study.toml``, its releases, and the text that sites approve."""
+"""The agreement between coordinator and sites: ``study.toml``, its releases and the approval text."""

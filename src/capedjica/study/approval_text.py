@@ -1,4 +1,4 @@
-"""A study explained to those who take part: who, what, what leaves each site, what it costs, what if."""
+"""Approval text of a study: sites, analyses, releases, privacy cost and what happens if a site is lost."""
 
 from __future__ import annotations
 
@@ -19,46 +19,49 @@ from capedjica.tools.terminal import show_heading, show_paragraph, show_table
 from capedjica.tools.text import printable
 
 _SUMS: Final = (
-    "Nobody's data leave their site. Releases go to the aggregator, the computer that adds up what the sites "
-    "send. A release is a sum over the people of the site: each person's numbers, shortened to a fixed "
-    "length, so that nobody counts for much more than others{hidden}."
+    "Participants' data do not leave their site. Each site sends releases to the aggregator, the computer "
+    "that adds up the messages of the sites. A release is a sum over the participants of the site: each "
+    "participant's numbers, clipped to a fixed length so that no participant counts for much more than "
+    "another{hidden}."
 )
 _HIDDEN: Final = {
-    "cape": "; plus noise that the site draws; plus a mask, random numbers that hide all the rest and cancel "
-    "only when the messages of all sites are added up",
-    "conventional": "; plus noise that the site draws, enough to protect its people without others' help",
-    "local": "; plus noise that the site draws. Only site {alone} releases anything",
-    "pooled": ". They go there AS THEY ARE; the aggregator is trusted, and adds noise to the results",
-    "none": ". They go there AS THEY ARE, and no noise is added by anyone",
+    "cape": "; plus noise drawn by the site; plus a mask: random numbers that hide everything else and "
+    "cancel only when the messages of all sites are added up",
+    "conventional": "; plus noise drawn by the site, enough to protect its participants without the noise "
+    "of other sites",
+    "local": "; plus noise drawn by the site. Only site {alone} releases anything",
+    "pooled": ". The sums are sent AS THEY ARE; the aggregator is trusted, and adds noise to the results",
+    "none": ". The sums are sent AS THEY ARE, and no noise is ever added",
 }
 _MASK_WORDS: Final = (
-    "Before, to agree on the masks: public keys, encrypted pieces of keys, and random numbers, as many as "
-    "are released later ({numbers:,} in all, as planned); 5 messages for every {block:,} numbers or so. They "
-    "are made without looking at anybody's data."
+    "Before the releases, each site also sends messages to agree on the masks: public keys, encrypted shares "
+    "of keys, and random numbers, as many as are released later ({numbers:,} in total, as planned); 5 "
+    "messages for about every {block:,} numbers. They are generated without reading any participant's data."
 )
 _CLAIM: Final = (
-    "{what}: {provider} claims that each person's numbers are made of that person's data alone, and that "
-    "those of two people are never further apart than {spread:.4g} (spread) times the length to which each "
-    "is shortened, {clip:.4g} (clip). Sites enforce that length, and neither claim: where one is false, so "
-    "is what is said of the cost."
+    "{what}: {provider} claims that each participant's numbers are computed from that participant's data "
+    "alone, and that those of two participants are never further apart than {spread:.4g} (spread) times the "
+    "length to which each is clipped, {clip:.4g} (clip). Sites enforce that length but neither claim: if "
+    "either is false, so is the cost stated below."
 )
 _ENFORCED: Final = (
-    "How often each is released, and with which part of the budget, is the plan. What a site enforces is "
-    "that nothing else is released, and the total: it refuses what would go beyond the limit below."
+    "How often each is released, and with what share of the budget, is only planned. A site enforces that "
+    "nothing else is released, and it enforces the total: it refuses a release that would exceed the limit "
+    "below."
 )
 _NOT_ENFORCED: Final = (
-    "How often each is released is the plan. What a site enforces is that nothing else is released, and not "
-    "how often."
+    "How often each is released is only planned. A site enforces that nothing else is released, but not how "
+    "often."
 )
 _GREETINGS: Final = (
-    "Whenever it is asked: that it is there, which part of this study's budget it has spent, and a signed "
-    "checksum of its ledger (its record of all that ever left); or why it refuses, in words that depend on "
-    "nobody's data."
+    "At any time, the aggregator may ask a site for its status. The site then sends that it is online, how "
+    "much of this study's budget it has spent, and a signed checksum of its ledger (its record of everything "
+    "that ever left the site); or why it refuses, in words that do not depend on any participant's data."
 )
 
 
 def describe(study: Study) -> dict[str, Any]:
-    """Return everything that :func:`show_study` says, for programs."""
+    """Return the facts shown by :func:`show_study`, for use by programs."""
     contract, features = study.contract, study.content.features
     return {
         "title": study.content.title,
@@ -143,30 +146,30 @@ def _lost_sites(contract: Contract) -> dict[str, Any]:
     elif contract.mechanism == "local":
         then = f"Without site {contract.alone} the study stops; the others are not needed."
     else:
-        then = "The study goes on without it."
+        then = "The study continues without it."
     return {"needed": needed, "then": then, "reserve": contract.reserve}
 
 
-# For people
+# Terminal output
 
 
 def show_study(study: Study, console: Console) -> None:
-    """Explain a study on the terminal."""
+    """Print the approval text of a study on the terminal."""
     show_facts(describe(study), console)
 
 
 def show_facts(facts: dict[str, Any], console: Console) -> None:
-    """Explain what :func:`describe` returned.
+    """Print the facts that :func:`describe` returned.
 
-    With ``own`` among the facts, to the site of that ``name``: its ``guarantee`` is the one that is told,
-    and its ``words`` about the cost follow.
+    If the facts contain ``own``, the text is addressed to the site of that ``name``: it states that site's
+    ``guarantee``, followed by its ``words`` about the cost.
     """
     console.print(Text(printable(facts["title"]), style="bold"))
     sections: dict[str, Callable[[dict[str, Any], Console], None]] = {
         "Who takes part": _show_sites,
         "What is computed": _show_analysis,
         "What leaves each site": show_releases,
-        "What it costs each person" + (" here" if "own" in facts else ""): _show_privacy,
+        "What it costs each participant" + (" here" if "own" in facts else ""): _show_privacy,
         "If a site is lost": _show_lost_sites,
         "The study's hash": _show_hash,
     }
@@ -177,19 +180,19 @@ def show_facts(facts: dict[str, Any], console: Console) -> None:
 
 def _show_sites(facts: dict[str, Any], console: Console) -> None:
     show_paragraph(
-        f"{len(facts['sites'])} sites (hospitals or labs) with {facts['people']:,} people in all. The "
-        "numbers were fixed before the study was approved.",
+        f"{len(facts['sites'])} sites (hospitals or labs) with {facts['people']:,} participants in total. "
+        "The numbers were fixed before the study was approved.",
         console,
     )
     for site in facts["sites"]:
         own = f", at most epsilon {round_up(site['epsilon'])}" if _budgets_differ(facts) else ""
         here = " (this site)" if facts.get("own", {}).get("name") == site["name"] else ""
-        show_paragraph(f"{site['name']}{here}: {site['people']:,} people{own}", console, "bold")
+        show_paragraph(f"{site['name']}{here}: {site['people']:,} participants{own}", console, "bold")
         console.print(Text(f"    {site['fingerprint']}"), soft_wrap=True)
     show_paragraph(
-        "Under each name is the fingerprint of the site's key, by which the others know its messages. "
-        "Compare it by voice with what the site itself reads out: whoever could slip in another key could "
-        "take part in its name.",
+        "Under each name is the fingerprint of the site's key, by which the other sites verify its messages. "
+        "Compare it by voice with the fingerprint that the site itself reads out: an attacker who "
+        "substituted another key could take part in the site's name.",
         console,
     )
 
@@ -198,8 +201,8 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
     analyses = facts["analyses"]
     if len(analyses) > 1:
         show_paragraph(
-            f"{len(analyses)} analyses one after the other. What one publishes, later ones may use; all of "
-            "them together cost what is said below.",
+            f"{len(analyses)} analyses, one after the other. Later analyses may use what earlier ones "
+            "publish. The cost stated below is that of all analyses in total.",
             console,
         )
     for analysis in analyses:
@@ -209,9 +212,9 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
             show_paragraph(paragraph, console)
         if analysis["provider"]:
             show_paragraph(
-                f"Computed by {analysis['provider']}, which is not part of capedjica: whoever approves "
-                "should know it. What is said below of the cost holds only if its claims hold, which are "
-                "said beside what it releases.",
+                f"Computed by {analysis['provider']}, which is not part of capedjica: take this into "
+                "account before you approve. The cost stated below holds only if the claims of this package "
+                "hold; they are listed with its releases.",
                 console,
             )
     for paragraph in facts["features"]["words"]:
@@ -219,56 +222,57 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
 
 
 def feature_words(features: FeatureTable) -> list[str]:
-    """Return in words what every site makes of a scan, or which rows it reads."""
+    """Return sentences on the features every site computes from a scan, or the table columns it reads."""
     n_features, table = features.n_features or 0, msgspec.to_builtins(features)
-    mask = "the brain of the MNI152 template" if features.mask is None else f"the mask {features.mask!r}"
-    wide = "" if features.voxel_size is None else f", {features.voxel_size:g} mm wide"
+    mask = "the MNI152 brain mask" if features.mask is None else f"the mask {features.mask!r}"
+    size = "" if features.voxel_size is None else f" ({features.voxel_size:g} mm)"
     made = {
-        "columns": "A site's scans are tables, and the numbers are their columns, as they are.",
-        "atlas": f"A scan is a series of images, of which the numbers are the {n_features:,} regions of the "
-        f"atlas {features.atlas!r}.",
-        "voxels": f"A scan is a series of images, of which the numbers are the {n_features:,} voxels of "
-        f"{mask}{wide}, and of these only the smooth part is used; that choice looks at nobody's data.",
-        "table": "A site has one table with a row per person, and the numbers are the columns "
+        "columns": "Each scan is a table. Its columns are the features and are used as they are.",
+        "atlas": f"Each scan is a series of images. The features are the {n_features:,} regions of the atlas "
+        f"{features.atlas!r}.",
+        "voxels": f"Each scan is a series of images. The features are the {n_features:,} voxels of "
+        f"{mask}{size}. Only their smooth part is used; this choice does not depend on any participant's "
+        "data.",
+        "table": "Each site has one table with a row per participant. The features are the columns "
         f"{', '.join(map(repr, features.columns))}.",
     }
     words = [made[features.kind], *_cleaning_words(table)]
     if features.kind == "columns" and features.atlas is not None:
         words.append(
-            f"The columns are the {n_features:,} regions of the atlas {features.atlas!r}, in its order; it "
-            "only gives places to the results."
+            f"The columns are the {n_features:,} regions of the atlas {features.atlas!r}, in its order. The "
+            "atlas is only used to locate the results in the brain."
         )
     hashes = {table[key]: table[f"{key}_sha256"] for key in ("atlas", "mask") if table[key]}
     if hashes:
         listed = "; ".join(f"{name!r} has the SHA-256 {digest}" for name, digest in hashes.items())
-        words.append(f"Every site uses the same file, and refuses another: {listed}.")
+        words.append(f"Every site uses the same file and refuses any other: {listed}.")
     if features.image_shape is not None:
         height, width = features.image_shape
         words.append(
-            f"The columns are the pixels of an image, {height} by {width}, of which only the smooth part is "
-            "used; that choice looks at nobody's data."
+            f"The columns are the pixels of an image, {height} by {width}. Only their smooth part is used; "
+            "this choice does not depend on any participant's data."
         )
     return words
 
 
 def _cleaning_words(features: dict[str, Any]) -> list[str]:
-    """Return in words what is done to each scan; nothing where nothing is."""
+    """Return sentences on the preprocessing of each scan; an empty list if there is none."""
     steps = {
-        "smoothing_fwhm": "smoothed by {:g} mm",
-        "detrend": "freed of a straight line",
-        "confounds": "freed of what fMRIPrep found to be noise ({})",
-        "high_pass": "freed of what changes more slowly than {:g} Hz",
-        "low_pass": "freed of what changes faster than {:g} Hz",
+        "smoothing_fwhm": "smoothed (FWHM {:g} mm)",
+        "detrend": "detrended",
+        "confounds": "cleaned of fMRIPrep confounds by regression ({})",
+        "high_pass": "high-pass filtered ({:g} Hz)",
+        "low_pass": "low-pass filtered ({:g} Hz)",
         "standardize": "divided by its standard deviation, feature by feature",
     }
     values = features | {"confounds": ", ".join(features["confounds"])}
     done = ", ".join(words.format(values[key]) for key, words in steps.items() if features[key])
     space = [f"Scans must be in the template space {features['space']}."] if features["space"] else []
-    return space + [f"Before that, each scan is {done}: each by itself, never with others."] * bool(done)
+    return space + [f"Before that, each scan is {done}, independently of all other scans."] * bool(done)
 
 
 def show_releases(facts: dict[str, Any], console: Console) -> None:
-    """Tell what leaves each site, as :func:`describe` has it."""
+    """Print what leaves each site, given the facts of :func:`describe`."""
     privacy, releases = facts["privacy"], facts["releases"]
     hidden = _HIDDEN[privacy["mechanism"]].format(alone=privacy["releasing_sites"][0])
     show_paragraph(_SUMS.format(hidden=hidden), console)
@@ -289,8 +293,8 @@ def show_releases(facts: dict[str, Any], console: Console) -> None:
         show_paragraph(_MASK_WORDS.format(numbers=numbers, block=BLOCK_WORDS), console)
     show_paragraph(_GREETINGS, console)
     show_paragraph(
-        "Nothing else. `capedjica site outbox` lists the releases that did leave a site, `capedjica plan` "
-        "how much noise is on them.",
+        "Nothing else leaves the site. `capedjica site outbox` lists the releases that have left it; "
+        "`capedjica plan` states how much noise each of them has.",
         console,
     )
 
@@ -300,14 +304,14 @@ def _show_privacy(facts: dict[str, Any], console: Console) -> None:
     _show_guarantee(own.get("guarantee", privacy["guarantee"]), _other_limits(facts), console)
     if privacy["protects"]:
         show_paragraph(
-            "Each site counts what it spends in a ledger of its own, before anything leaves, and refuses "
-            "what would go beyond this or beyond its own limits.",
+            "Each site charges every release to its own ledger before the release leaves, and refuses a "
+            "release that would exceed this limit or the site's own limits.",
             console,
         )
     else:
         show_paragraph(
-            "A site takes part only if its own settings say so (allow_unprotected in its site.toml), and its "
-            "ledger counts every release as unlimited.",
+            "A site takes part only if its own settings allow it (allow_unprotected in its site.toml), and "
+            "its ledger charges every release as unlimited.",
             console,
         )
     for words in own.get("words", ()):
@@ -332,7 +336,7 @@ def _other_limits(facts: dict[str, Any]) -> str:
     if not _budgets_differ(facts):
         return ""
     if "own" in facts:
-        return " Other sites have limits of their own, given above."
+        return " Other sites have their own limits, given above."
     return " Some sites have a lower limit, given above."
 
 
@@ -344,16 +348,16 @@ def _show_lost_sites(facts: dict[str, Any], console: Console) -> None:
     show_paragraph(facts["lost_sites"]["then"], console)
     if not facts["privacy"]["protects"]:
         show_paragraph(
-            "A release that was sent and then could not be finished is asked again, and the site sends it "
-            "again. No limit holds for that: see above.",
+            "A release that was sent but could not be completed is requested again, and the site sends it "
+            "again. No limit applies: see above.",
             console,
         )
         return
     show_paragraph(
-        "A release that was sent and then could not be finished stays charged. It is asked again, with new "
-        f"noise: {facts['lost_sites']['reserve']:.4g} of the budget is held back for that, and beyond it "
-        "what is left is spread over what is still to come, which becomes noisier. The limit above is never "
-        "exceeded.",
+        "A release that was sent but could not be completed stays charged. It is requested again, with fresh "
+        f"noise: a fraction {facts['lost_sites']['reserve']:.4g} of the budget is held in reserve for this. "
+        "When the reserve is spent, the rest of the budget is divided among the remaining releases, which "
+        "become noisier. The limit above is never exceeded.",
         console,
     )
 
@@ -361,7 +365,7 @@ def _show_lost_sites(facts: dict[str, Any], console: Console) -> None:
 def _show_hash(facts: dict[str, Any], console: Console) -> None:
     console.print(Text(f"  {facts['hash']}"), soft_wrap=True)
     show_paragraph(
-        "A checksum over every value of study.toml: those with the same hash agree on all of the above. A "
-        "site approves exactly this (`capedjica site approve`); any change makes it another study.",
+        "A checksum of every value in study.toml: parties with the same hash agree on all of the above. A "
+        "site approves exactly this hash (`capedjica site approve`). Any change makes it a different study.",
         console,
     )

@@ -1,8 +1,8 @@
-"""The bytes that a study's hash is of: the words of ``study.toml``, whatever Python calls them.
+"""Canonical encoding of a study for its hash, by the keys of ``study.toml`` and not by Python names.
 
-A value that is its key's default is left out, so that a key that comes later, with a default that changes
-nothing, leaves every earlier hash as it is; defaults of a schema are therefore never changed. ``kind`` always
-counts. Of numbers only the value counts: 2 and 2.0 are the same where a number need not be whole.
+A value that equals its key's default is omitted. A key added later, with a default that changes nothing,
+therefore leaves every earlier hash unchanged; the defaults of a schema must never change. ``kind`` is always
+included. Numbers are encoded by value: 2 and 2.0 are equal where a number need not be an integer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 def canonical(content: msgspec.Struct) -> bytes:
-    """Return a struct as MessagePack, keys sorted, without what is as by default."""
+    """Return a struct as MessagePack with sorted keys, omitting default values."""
     return msgspec.msgpack.encode(_given(content), order="deterministic")
 
 

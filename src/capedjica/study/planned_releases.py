@@ -1,4 +1,4 @@
-"""The releases of a contract as a run makes them when no site is lost and nothing is asked twice."""
+"""The planned releases of a contract: those of a run without lost sites or repeated requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from capedjica.mechanisms.release import HEADROOM, ReleasePlan, plan_release
 
 
 def fractions(contract: Contract) -> list[float]:
-    """Return the part of the budget (of mu^2) that each release of a stage may use, stage by stage."""
+    """Return, for each stage, the fraction of the budget (of mu^2) that one of its releases may use."""
     shares = [contract.planned_share(stage) for stage in contract.stages]
     counts = [stage.count for stage in contract.stages]
     total = math.fsum(share * count for share, count in zip(shares, counts, strict=True))
@@ -18,7 +18,7 @@ def fractions(contract: Contract) -> list[float]:
 
 
 def planned_releases(contract: Contract) -> list[ReleasePlan]:
-    """Return what each participant does in a release of each stage; InputError where it cannot be made."""
+    """Return the plan of one release of each stage; raise InputError if a release is not possible."""
     sites = tuple(contract.participants)
     return [
         plan_release(contract, stage.query, fraction, sites)
@@ -27,5 +27,5 @@ def planned_releases(contract: Contract) -> list[ReleasePlan]:
 
 
 def spendable_delta(contract: Contract) -> float:
-    """Return the delta that Gaussian noise may use up; the grid and the stream have the rest."""
+    """Return the delta available to Gaussian noise; rounding and the random stream use the rest."""
     return contract.cap(contract.roster.names[0]).delta

@@ -1,6 +1,6 @@
-"""Public files that a study names, an atlas, a mask or a template: beside the study.toml, known by hash.
+"""Public files of a study (atlas, mask, template), stored next to study.toml and identified by their hash.
 
-A table of the study, ``[features]`` or an ``[analysis]``, says which of its keys name files (`public_keys`).
+A table of the study, ``[features]`` or ``[analysis]``, declares which of its keys name files (`public_keys`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Table = TypeVar("Table", bound=WithFiles)
 
 
 def public_files(table: WithFiles) -> Iterator[tuple[str, str, str | None]]:
-    """Yield the key, the name and the SHA-256 of each file that is named."""
+    """Yield the key, the name and the SHA-256 of each file named in a table."""
     for key in table.public_keys:
         name = getattr(table, key)
         if name is not None:
@@ -36,24 +36,24 @@ def public_files(table: WithFiles) -> Iterator[tuple[str, str, str | None]]:
 
 
 def file_names(tables: Iterable[WithFiles]) -> list[str]:
-    """Return the names of the files of a study, each once."""
+    """Return the names of the files of a study, without duplicates."""
     return list(dict.fromkeys(name for table in tables for _, name, _ in public_files(table)))
 
 
 def file_problems(table: WithFiles, where: str = "features.") -> list[str]:
-    """Return what is wrong with the names and the hashes; the files themselves are not looked at."""
+    """Return the problems of file names and hashes, without opening the files."""
     found = []
     for key, name, digest in public_files(table):
         if not _is_beside(name):
             found.append(
-                f"{where}{key} must be a file in the folder of the study.toml, so that both can be handed "
-                f"on together; got {name!r}"
+                f"{where}{key} must be a relative path inside the folder of study.toml, so that both can be "
+                f"distributed together; got {name!r}"
             )
         if digest is None or not re.fullmatch(r"[0-9a-f]{64}", digest):
             got = "nothing" if digest is None else repr(digest[:80])
             found.append(f"{where}{key}_sha256 must be the SHA-256 of {name!r}, 64 hex digits; got {got}")
     return found + [
-        f"{where}{key}_sha256 is given, but no {where}{key}"
+        f"{where}{key}_sha256 is given, but {where}{key} is missing"
         for key in table.public_keys
         if getattr(table, key) is None and getattr(table, f"{key}_sha256") is not None
     ]
@@ -65,7 +65,7 @@ def _is_beside(name: str) -> bool:
 
 
 def with_hashes(table: Table, folder: Path) -> Table:
-    """Return the table with the hashes that it lacks."""
+    """Return the table with missing hashes filled in."""
     missing = {
         f"{key}_sha256": hash_of(folder / name) for key, name, digest in public_files(table) if digest is None
     }
@@ -74,7 +74,7 @@ def with_hashes(table: Table, folder: Path) -> Table:
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -83,10 +83,10 @@ def hash_of(path: Path) -> str:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file, whole or not at all; never over one that is different."""
+    """Copy a file atomically; refuse to overwrite a different file."""
     if target.exists():
         if hash_of(target) != hash_of(source):
-            raise InputError(f"{target} exists already, is not the same as {source}, and is not overwritten")
+            raise InputError(f"{target} already exists and differs from {source}; it is not overwritten")
         return
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,6 +97,6 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def copy_files(tables: Iterable[WithFiles], source: Path, target: Path) -> None:
-    """Copy the files of a study from its folder to another."""
+    """Copy the public files of a study from its folder to another."""
     for name in file_names(tables):
         copy_file(source / name, target / name)

@@ -1,4 +1,4 @@
-"""How far the maps of a run are to be trusted, as its ``reliability.json`` has it, for whoever shows them."""
+"""Write and read ``reliability.json``, the stability and grade of each map of a run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from capedjica.study.study_file import Study, StudyStep
 
 NAME: Final = "reliability.json"
 _STATEMENT: Final = (
-    "Stability is the correlation that another run with fresh noise of the same size is predicted to have "
-    "with a map, told from what was published alone. A map is good or fair from the values of grades, and "
-    "poor below: noise may have made it, and it is not to be presented as a network. A stable map is not "
-    "for that reason a true one."
+    "Stability is the predicted correlation of a map with that of another run with fresh noise of the same "
+    "size, estimated from the published results alone. A map is good or fair from the values given in "
+    "grades, and poor below: a poor map may be noise and should not be presented as a network. A stable map "
+    "is not necessarily a correct one."
 )
 _OF_DIFFERENCE: Final = (
-    " Of maps that start from a template it is that of their difference from it; where that is poor, a map "
-    "is to be read as the template's."
+    " For maps that start from a template, it is the stability of their difference from the template; where "
+    "that is poor, read the map as the template's."
 )
-_UNKNOWN: Final = "This method cannot tell how stable its maps are."
-_NO_NOISE: Final = "No noise was added. Maps of stability 0 are too weak beside others to be found."
+_UNKNOWN: Final = "This method does not estimate the stability of its maps."
+_NO_NOISE: Final = "No noise was added. Maps of stability 0 are too weak relative to the others to be found."
 
 
 class _File(msgspec.Struct):
@@ -34,7 +34,7 @@ class _File(msgspec.Struct):
 
 
 def reliability_json(reliability: Reliability, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return how reliable each map is, and what that means; with their names, where they have some."""
+    """Return the reliability of each map and its explanation, with the names of the maps if there are any."""
     stability = reliability.stability
     said = _STATEMENT + _OF_DIFFERENCE * reliability.of_difference
     known = said if reliability.noisy else _NO_NOISE
@@ -54,17 +54,17 @@ def read_reliability(run: Path, study: Study, step: StudyStep) -> Reliability:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise InputError(f"{path} is not as a run left it: {error}") from None
+        raise InputError(f"{path} is malformed: {error}; use the file as the run wrote it") from None
     expected = n_maps(step.table, len(stability or ()))
     if stability is not None and expected != len(stability):
-        raise InputError(f"{path} tells of {len(stability)} maps, its study has {expected}")
+        raise InputError(f"{path} lists {len(stability)} maps, but its study has {expected}")
     values = None if stability is None else np.array(stability)
     guided = bool(getattr(step.table, "template", None))
     return Reliability(expected, values, study.contract.mechanism != "none", guided)
 
 
 def n_maps(table: AnalysisTable, found: int) -> int:
-    """Return how many maps a study may have: as many as were found, if it may."""
+    """Return the number of maps of a study: the number found, if the study allows it."""
     if isinstance(table, IcaTable):
         return found if table.fits(found) else table.most_components
     return int(getattr(table, "n_components", found))

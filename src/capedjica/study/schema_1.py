@@ -1,6 +1,6 @@
-"""``study.toml`` as it was before there were several kinds of analyses: read, converted, and still hashed so.
+"""Schema 1 of ``study.toml``, from before there were several kinds of analyses: conversion and hash.
 
-A study that was agreed on by its hash keeps it, however it is kept in memory now.
+A study that was approved by its schema 1 hash keeps that hash, whatever its representation in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from capedjica.study.analyses.base import AnalysisTable
     from capedjica.study.study_file import StudyFile
 
-# What stands under [features] now and stood under [analysis] then.
+# Keys of [features] that schema 1 had in [analysis].
 _MOVED: Final = ("n_features", "scan_length", "image_shape")
 _ANALYSIS: Final = ("method", "n_components", "max_iter")
 _FEATURES: Final = (
@@ -30,24 +30,24 @@ _SITE: Final = ("name", "subjects", "card", "epsilon")
 
 
 def with_schema(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a file without a schema as one of schema 1, if its keys stand where they stood then."""
+    """Return a file without a schema as schema 1 if its keys are in the tables of schema 1."""
     analysis = table.get("analysis")
     before = isinstance(analysis, dict) and any(key in analysis for key in _MOVED)
     return {"schema": 1} | table if before else table
 
 
 def problems(table: dict[str, Any]) -> list[str]:
-    """Return what stands under [analysis] that schema 1 did not have."""
+    """Return the problems of [analysis] under schema 1, such as unknown keys."""
     analysis = table.get("analysis")
     if not isinstance(analysis, dict):
-        return ["analysis must be one table: several need schema = 2"] if analysis is not None else []
+        return ["analysis must be one table; several require schema = 2"] if analysis is not None else []
     known = (*_ANALYSIS, *_MOVED)
     unknown = [key for key in analysis if key not in known]
     return [f"analysis.{key[:60]} is not a key of schema 1; {suggestion(key, known)}" for key in unknown]
 
 
 def upgraded(table: dict[str, Any]) -> dict[str, Any]:
-    """Return a file of schema 1 as one of today's; what was wrong with it is still wrong."""
+    """Return a file of schema 1 in the current layout; invalid values stay invalid."""
     analysis, features, privacy = (table.get(key, {}) for key in ("analysis", "features", "privacy"))
     if not all(isinstance(part, dict) for part in (analysis, features, privacy)):
         return table
@@ -62,12 +62,12 @@ def upgraded(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def had(table: AnalysisTable) -> bool:
-    """Whether an analysis is one of that time, so that its hash tells all of it."""
+    """Return whether an analysis existed in schema 1, so that the schema 1 hash covers all of it."""
     return table.kind == "ica" and getattr(table, "method", "") in ("subject", "paper")
 
 
 def plain(content: StudyFile) -> dict[str, Any]:
-    """Return a study of schema 1 in the words of that time, every value of it."""
+    """Return all values of a schema 1 study in the layout of schema 1."""
     now = msgspec.to_builtins(content)
     (ica,), features = now["analysis"], now["features"]
     privacy = now["privacy"] | {"mask": now["privacy"]["masking"]}
@@ -82,7 +82,7 @@ def plain(content: StudyFile) -> dict[str, Any]:
 
 
 def hash_of(content: StudyFile) -> bytes:
-    """Return the hash of that time: features that are the columns of tables, as they are, stay out of it."""
+    """Return the schema 1 hash, which omits [features] for unprocessed table columns."""
     words = plain(content)
     if all(value in (None, False, "columns", (), []) for value in words["features"].values()):
         del words["features"]
@@ -91,7 +91,7 @@ def hash_of(content: StudyFile) -> bytes:
 
 
 def text_of(content: StudyFile) -> str:
-    """Return a file of that time, without comments."""
+    """Return a schema 1 file as text, without comments."""
     words = plain(content)
     lines = [f"schema = 1\ntitle = {toml_value(words['title'])}"]
     tables = [(f"[{name}]", words[name]) for name in ("analysis", "features", "privacy")]

@@ -1,4 +1,4 @@
-"""``study.toml``: what all parties of a study agree on and nothing else; a site approves its hash."""
+"""Read, validate, hash and write ``study.toml``, the agreement between all parties of a study."""
 
 from __future__ import annotations
 
@@ -38,37 +38,38 @@ SCHEMA: Final = 2
 MAX_TITLE: Final = 500
 MOST_ANALYSES: Final = 20
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
-# A budget beyond these is a slip of the keyboard.
+# Budgets outside these limits are assumed to be typing errors.
 LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9
 Epsilon = Annotated[float, msgspec.Meta(ge=LEAST_EPSILON, le=MOST_EPSILON)]
 _FEATURE_COMMENTS: Final = {
-    "n_features": "Numbers in one image: columns, voxels or regions, the same at every site.",
-    "scan_length": "Time points of a typical scan, as planned; scans may be shorter or longer.",
-    "image_shape": "Columns are the pixels of an image, [height, width]; smooth cosines are a public basis.",
-    "atlas": "The image of the regions, beside this file: labels (3-D) or maps (4-D).",
-    "atlas_sha256": "Its hash: every site must have the same.",
-    "mask": "The image of the mask, beside this file.",
-    "mask_sha256": "Its hash: every site must have the same.",
-    "voxel_size": "Side of the voxels, in mm.",
-    "space": "The template space that BIDS derivatives must be in.",
-    "smoothing_fwhm": "Each volume is smoothed, in mm.",
-    "detrend": "A straight line is taken out of every feature of a scan.",
-    "standardize": "Every feature of a scan is divided by its standard deviation.",
-    "low_pass": "Faster changes are taken out of every scan, in Hz.",
-    "high_pass": "Slower changes are taken out of every scan, in Hz.",
-    "confounds": "What fMRIPrep found to be noise is taken out of every scan, by nilearn's strategies.",
-    "columns": "The columns of the table that has a row per person, by their names.",
+    "n_features": "Features per time point: columns, voxels or regions, the same at every site.",
+    "scan_length": "Planned number of time points of a typical scan; scans may be shorter or longer.",
+    "image_shape": "Shape [height, width] of the image whose pixels are the columns; the public basis is "
+    "smooth cosines.",
+    "atlas": "Atlas image, stored next to this file: labels (3-D) or maps (4-D).",
+    "atlas_sha256": "SHA-256 of the atlas, which must be the same at every site.",
+    "mask": "Mask image, stored next to this file.",
+    "mask_sha256": "SHA-256 of the mask, which must be the same at every site.",
+    "voxel_size": "Voxel size in mm.",
+    "space": "Template space required of BIDS derivatives.",
+    "smoothing_fwhm": "FWHM in mm of the spatial smoothing of each volume.",
+    "detrend": "Remove a linear trend from each feature of a scan.",
+    "standardize": "Divide each feature of a scan by its standard deviation.",
+    "low_pass": "Low-pass cutoff in Hz, applied to each scan.",
+    "high_pass": "High-pass cutoff in Hz, applied to each scan.",
+    "confounds": "nilearn strategies for the regression of fMRIPrep confounds out of each scan.",
+    "columns": "Names of the columns of the table that has one row per participant.",
 }
 _NOTHING: Final = (
-    "analysis: nothing would be released: a template without group_maps says what is known already. Ask for "
-    "group_maps, or add an analysis of its networks, such as their mean connectivity"
+    "analysis: the study would release nothing, because a template without group_maps only repeats the "
+    "template; set group_maps = true, or add an analysis of its networks, such as their mean connectivity"
 )
-# The matrix of a basis with more pixels would be of no use: a release could not hold what it keeps.
+# A basis with more pixels would be useless: its coefficients would not fit into a release.
 _MOST_PIXELS: Final = int(math.sqrt(2 * MAX_BLOCK_WORDS) / KEPT**2)
 
 
 class PrivacyTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What it may cost: the table ``[privacy]``."""
+    """The table ``[privacy]``: the budget and the mechanism."""
 
     epsilon: Epsilon | None = None
     delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] = DELTA
@@ -90,7 +91,7 @@ class SiteTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
 
 class _Frame(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """All of a ``study.toml`` but its analyses."""
+    """The content of a ``study.toml`` except its analyses."""
 
     schema: int = SCHEMA
     title: str
@@ -100,7 +101,7 @@ class _Frame(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
 
 class StudyFile(_Frame, frozen=True, kw_only=True):
-    """The content of a ``study.toml``; its analyses in order, in one table or several."""
+    """The content of a ``study.toml``, with its analyses in order."""
 
     analyses: tuple[AnalysisTable, ...] = msgspec.field(name="analysis")
 
@@ -111,17 +112,17 @@ class StudyFile(_Frame, frozen=True, kw_only=True):
 
     @property
     def participant_columns(self) -> tuple[str, ...]:
-        """The columns of ``participants.tsv`` by which people are compared; none in most studies."""
+        """The columns of ``participants.tsv`` used in group comparisons; empty in most studies."""
         return tuple(dict.fromkeys(name for table in self.analyses for name in table.participant_columns))
 
     @property
     def networks(self) -> IcaTable | None:
-        """The analysis that finds brain networks, the first of them."""
+        """The first analysis that estimates brain networks."""
         return next((table for table in self.analyses if isinstance(table, IcaTable)), None)
 
 
 def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
-    """Read a ``study.toml`` of any schema; InputError lists all that is wrong with it."""
+    """Read a ``study.toml`` of any schema; raise an InputError that lists all its problems."""
     file = Path(path)
     table = parse_toml(file, "expected a study.toml or its folder")
     found: list[str] = []
@@ -137,17 +138,17 @@ def read_study_file(path: str | os.PathLike[str]) -> StudyFile:
 
 
 def content_problems(table: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the tables of a study, each by itself."""
+    """Return the problems of each table of a study, checked separately."""
     frame, analyses = _apart(table)
     found = problems(frame, _Frame)
     if not analyses:
-        found.append("analysis is missing: a table [analysis], or several, each headed [[analysis]]")
+        found.append("analysis is missing; expected one [analysis] table, or several [[analysis]] tables")
     if len(analyses) > MOST_ANALYSES:
-        found.append(f"analysis: at most {MOST_ANALYSES} are possible, got {len(analyses)}")
+        found.append(f"analysis: expected at most {MOST_ANALYSES} analyses, got {len(analyses)}")
     for number, analysis in enumerate(analyses, start=1):
         where = _place(number, len(analyses))
         if not isinstance(analysis, dict):
-            found.append("analysis: expected a table")
+            found.append(f"analysis: expected a table, got {str(analysis)[:60]!r}")
             continue
         try:
             found += problems(analysis, table_class(analysis.get("kind", "ica")), where)
@@ -157,19 +158,19 @@ def content_problems(table: dict[str, Any]) -> list[str]:
 
 
 def _place(number: int, n_analyses: int) -> str:
-    """Return where the keys of an analysis are: its number is told where there are several."""
+    """Return the prefix of the keys of an analysis, with its number if there are several."""
     return f"analysis[{number}]." if n_analyses > 1 else "analysis."
 
 
 def _apart(table: dict[str, Any]) -> tuple[dict[str, Any], list[Any]]:
-    """Return all but the analyses, and these as a list."""
+    """Return the content without the analyses, and the analyses as a list."""
     analyses = table.get("analysis", [])
     frame = {key: value for key, value in table.items() if key != "analysis"}
     return frame, list(analyses) if isinstance(analyses, list | tuple) else [analyses]
 
 
 def to_content(table: dict[str, Any]) -> StudyFile:
-    """Return tables that :func:`content_problems` finds nothing wrong with as the content of a study."""
+    """Convert tables that passed :func:`content_problems` to the content of a study."""
     frame, analyses = _apart(table)
     plain = msgspec.convert(frame, _Frame)
     tables = [msgspec.convert(one, table_class(one.get("kind", "ica"))) for one in analyses]
@@ -180,7 +181,7 @@ def to_content(table: dict[str, Any]) -> StudyFile:
 
 @dataclass(frozen=True, eq=False)
 class StudyStep:
-    """One analysis of a study: its table, what it may know, itself, and its stages of the contract."""
+    """One analysis of a study: its table, its setting, the analysis and its stages in the contract."""
 
     table: AnalysisTable
     setting: Setting
@@ -189,20 +190,20 @@ class StudyStep:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the analysis."""
         return self.table.called
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A study as agreed on: its description and everything that follows from it.
+    """A study: the content of its ``study.toml`` and everything derived from it.
 
     Attributes
     ----------
     content : StudyFile
-        The description.
+        Content of the ``study.toml``.
     folder : Path
-        Where the public files that it names are, an atlas, a mask or a template.
+        Folder of the public files of the study: an atlas, a mask or a template.
     """
 
     content: StudyFile
@@ -210,7 +211,7 @@ class Study:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Study:
-        """Read and check a ``study.toml``, given itself or its folder."""
+        """Read and validate a ``study.toml``, given its path or that of its folder."""
         file = study_path(path)
         study = cls(read_study_file(file), file.parent)
         found = study.problems()
@@ -219,12 +220,12 @@ class Study:
         return study
 
     def problems(self) -> list[str]:
-        """Return everything that keeps the study from being run, in words."""
+        """Return all problems that prevent the study from running."""
         found = [*self.draft_problems(), *_too_few(self.content.sites)] or _refusals(self._roster)
         return found or _refusals(lambda: self.features) or _refusals(self._check_releases)
 
     def draft_problems(self) -> list[str]:
-        """Return what is wrong however many sites are still to come; the public files are not opened."""
+        """Return the problems that adding sites cannot solve, without opening the public files."""
         content = self.content
         return content_problems(msgspec.to_builtins(content)) or [
             *_title_problems(content.title),
@@ -245,12 +246,12 @@ class Study:
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 of the content: comments and the order of keys do not count, every value does.
+        """SHA-256 of every value of the study, independent of comments and the order of keys.
 
-        The files that it names count through their own hashes, an analysis of another package through the
-        name and version of that package, what is taken from theory through its constants.
+        The public files are covered through their own hashes, an analysis of another package through the
+        name and version of that package, and values derived from theory through their constants.
         """
-        # As read back from a file, where 2 and 2.0 are the same number.
+        # Converted as if read from a file, where 2 and 2.0 are the same number.
         content = to_content(msgspec.to_builtins(self.content))
         if content.schema == 1:
             return schema_1.hash_of(content)
@@ -261,18 +262,18 @@ class Study:
 
     @cached_property
     def features(self) -> Features:
-        """What a scan is made into."""
+        """The features computed from each scan."""
         return open_features(self.content.features, self.folder, self.content.features.n_features)
 
     def varied(self, **changes: Any) -> Study:
-        """Return a study with other content but the same features, which are not opened again."""
+        """Return a study with changed content and the same features, which are not opened again."""
         other = Study(msgspec.structs.replace(self.content, **changes), self.folder)
         other.__dict__["features"] = self.features
         return other
 
     @cached_property
     def _settings(self) -> list[tuple[AnalysisTable, Setting]]:
-        """Each analysis with what it may know."""
+        """Each analysis with its setting."""
         tables, found = self.content.analyses, []
         for number, (table, share) in enumerate(zip(tables, _shares(tables), strict=True)):
             earlier = {other.called: other for other in tables[:number]}
@@ -290,7 +291,7 @@ class Study:
     def _noise(self, share: float) -> float:
         try:
             return self._terms.mean_noise([site.subjects for site in self.content.sites], share)
-        except CapedjicaError:  # budgets that are not as they should be are named elsewhere
+        except CapedjicaError:  # invalid budgets are reported elsewhere
             return 0.0
 
     @cached_property
@@ -306,7 +307,7 @@ class Study:
 
     @cached_property
     def analysis(self) -> Analysis[Any]:
-        """What is computed: the only analysis, or all of them one after the other."""
+        """The only analysis, or the sequence of all analyses."""
         if len(self.steps) == 1:
             return self.steps[0].analysis
         shares = _shares(self.content.analyses)
@@ -318,30 +319,30 @@ class Study:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What the guarantee does not cover or rests on because of the analyses, in sentences."""
+        """Sentences on what the analyses exclude from the guarantee, or what it assumes of them."""
         return tuple(dict.fromkeys(words for table in self.content.analyses for words in table.not_covered))
 
     def guarantee(self, site: str | None = None) -> Guarantee:
-        """Return what is guaranteed, at a site or at the one that may give most, and what it rests on."""
+        """Return the guarantee and its assumptions, for a site or for the site with the largest budget."""
         return replace(self.contract.guarantee(site), not_covered=self.not_covered)
 
     @property
     def networks(self) -> StudyStep | None:
-        """The analysis that finds brain networks, the first of them."""
+        """The first analysis that estimates brain networks."""
         return next((step for step in self.steps if isinstance(step.table, IcaTable)), None)
 
     def results_folder(self, step: StudyStep) -> str:
-        """Return where in a run's folder the results of an analysis are: on top where it is the only one."""
+        """Return the subfolder of a run with the results of an analysis; empty for a single analysis."""
         return step.name if len(self.steps) > 1 else ""
 
     @property
     def fewest_timepoints(self) -> int:
-        """What a scan must have at least to be of use to every analysis."""
+        """Minimum number of time points that every analysis can use."""
         return max(table.fewest_timepoints(setting) for table, setting in self._settings)
 
     @cached_property
     def contract(self) -> Contract:
-        """What aggregator and sites hold each other to; bound to the hash of this description."""
+        """The contract between aggregator and sites, bound to the hash of this study."""
         self._budgets()
         return self._terms.contract(
             self.content.title,
@@ -352,7 +353,7 @@ class Study:
         )
 
     def _check_releases(self) -> None:
-        """Refuse releases that no site would make."""
+        """Raise InputError if a planned release is impossible."""
         _check_sizes(self.analysis.stages())
         planned_releases(self.contract)
 
@@ -383,32 +384,36 @@ class Study:
         return {name: epsilon for name, epsilon in given.items() if epsilon is not None}
 
     def _budgets(self) -> None:
-        """Refuse budgets that are missing, or given in vain."""
+        """Raise InputError if a budget is missing, or given without effect."""
         given = self._epsilons()
         if self.content.privacy.mechanism == "none":
             if given:
-                raise InputError("privacy.epsilon must not be given: mechanism 'none' gives no privacy")
+                raise InputError(
+                    "privacy.epsilon must not be given for mechanism 'none', which is not private; remove it"
+                )
             return
         missing = [site.name for site in self.content.sites if site.name not in given]
         if missing:
-            raise InputError(f"privacy.epsilon is missing, and site {missing[0]} has none of its own")
+            raise InputError(
+                f"privacy.epsilon is missing, and site {missing[0]} has no epsilon either; give one of them"
+            )
 
     @property
     def n_subjects(self) -> int:
-        """Subjects of all sites."""
+        """Number of subjects of all sites."""
         return sum(site.subjects for site in self.content.sites)
 
 
 def study_path(path: str | os.PathLike[str]) -> Path:
-    """Return where a ``study.toml`` is, given itself or its folder."""
+    """Return the path of a ``study.toml``, given its path or that of its folder."""
     return Path(path) / "study.toml" if Path(path).is_dir() else Path(path)
 
 
 def changes(earlier: StudyFile, later: StudyFile) -> list[str]:
-    """Return in words what became different between two versions of a study."""
+    """Return one line for each value that differs between two versions of a study."""
     before, now = (_flat(msgspec.to_builtins(content)) for content in (earlier, later))
     return [
-        f"{key}: {_shown(before.get(key))} became {_shown(now.get(key))}"
+        f"{key}: {_shown(before.get(key))} changed to {_shown(now.get(key))}"
         for key in dict.fromkeys([*before, *now])
         if before.get(key) != now.get(key)
     ]
@@ -421,10 +426,10 @@ def write_study(
     *,
     draft: bool = False,
 ) -> None:
-    """Write a commented ``study.toml``, whole or not at all and never over a file; refuse a bad study.
+    """Write a commented ``study.toml`` atomically; refuse an invalid study or an existing file.
 
-    Its public files are in ``folder``, by default in that of the file to be written; hashes that are missing
-    are filled in. A ``draft`` may still lack sites.
+    The public files are in ``folder``, by default that of the file to be written. Missing hashes are filled
+    in. A ``draft`` may still lack sites.
     """
     file = study_path(path)
     home = file.parent if folder is None else Path(folder)
@@ -464,7 +469,7 @@ def _text(content: StudyFile) -> str:
 
 
 def site_block(site: SiteTable) -> str:
-    """Return the lines of a ``study.toml`` about one site, the empty one before them too."""
+    """Return the lines of a ``study.toml`` for one site, including the empty line before them."""
     return _templates().get_template("study_site.toml.jinja").render(site=site, first=False)
 
 
@@ -483,11 +488,11 @@ def _templates() -> Environment:
 
 
 def _title_problems(title: str) -> list[str]:
-    """Return what a ledger would not take for a title; a terminal would obey some of it."""
+    """Return the problems of a title; control characters could manipulate a terminal."""
     if not title.strip():
-        return ["title must say what the study is about, got nothing"]
+        return ["title is empty; expected a short description of the study"]
     if len(title) > MAX_TITLE or not title.isprintable():
-        return [f"title must be text on one line, of at most {MAX_TITLE} printable characters"]
+        return [f"title must be one line of at most {MAX_TITLE} printable characters"]
     return []
 
 
@@ -503,35 +508,37 @@ def _feature_problems(table: FeatureTable) -> list[str]:
         return found
     if table.kind != "columns":
         found.append(
-            "features.image_shape is for tables whose columns are pixels; features of kind "
-            f"{table.kind!r} have a grid of their own"
+            "features.image_shape is only allowed for kind 'columns', where columns are pixels; features of "
+            f"kind {table.kind!r} have their own grid"
         )
     pixels, shape = math.prod(table.image_shape), list(table.image_shape)
     if pixels != table.n_features:
-        found.append(f"features.image_shape {shape} has {pixels} pixels, n_features is {table.n_features}")
+        found.append(
+            f"features.image_shape {shape} has {pixels} pixels, but features.n_features is {table.n_features}"
+        )
     if pixels > _MOST_PIXELS:
         found.append(f"features.image_shape must have at most {_MOST_PIXELS} pixels, got {pixels}")
     return found
 
 
 def _name_problems(content: StudyFile) -> list[str]:
-    """Return which analyses cannot be told apart, and shares that do not add up."""
+    """Return the problems of the names and shares of the analyses."""
     tables = content.analyses
     if content.schema == 1 and not (len(tables) == 1 and schema_1.had(tables[0])):
-        return ["schema 1 has one analysis, of brain networks; others need schema = 2"]
+        return ["schema 1 allows one analysis of kind 'ica'; other analyses require schema = 2"]
     names = file_names(content.with_files)
     found = [
-        f"analysis: its results would take the place of the file {table.called!r}: give it another name"
+        f"analysis: the results of {table.called!r} would replace the file of that name; choose another name"
         for table in tables
         if table.called in names
     ]
     found += [
-        f"analysis: {times} of them have the name {name!r}: give them names (name = ...)"
+        f"analysis: {times} analyses have the name {name!r}; give each its own name (name = ...)"
         for name, times in Counter(table.called for table in tables).items()
         if times > 1
     ]
     found += [
-        f"analysis: {table.called!r} releases nothing, so it has no share of the budget; given is "
+        f"analysis: {table.called!r} releases nothing, so it must not have a share of the budget; got "
         f"{table.share:g}"
         for table in tables
         if table.share is not None and not table.releases
@@ -543,17 +550,19 @@ def _name_problems(content: StudyFile) -> list[str]:
     total, some = math.fsum(given), len(given) < len(tables)
     if total > 1 + 1e-9 or (some and given and total > 1 - 1e-9):
         found.append(
-            f"analysis: shares must leave something for every analysis; given are {total:.9g} in all"
+            f"analysis: shares must leave a part of the budget for every analysis; got {total:.9g} in total"
         )
     elif not some and total < 1 - 1e-9:
-        found.append(f"analysis: shares must add up to 1, or one be left out; given are {total:.9g} in all")
+        found.append(
+            f"analysis: shares must add up to 1, or at least one must be omitted; got {total:.9g} in total"
+        )
     return found
 
 
 def _shares(tables: Sequence[AnalysisTable]) -> list[float]:
-    """Return the part of the budget of each analysis: what is given, the rest in equal parts.
+    """Return the share of the budget of each analysis: as given, or an equal part of the rest.
 
-    One that releases nothing has none.
+    An analysis that releases nothing has no share.
     """
     spending = [table for table in tables if table.releases]
     given = [table.share for table in spending if table.share is not None]
@@ -563,28 +572,26 @@ def _shares(tables: Sequence[AnalysisTable]) -> list[float]:
 
 
 def _check_sizes(stages: Iterable[Stage]) -> None:
-    """Refuse releases of more numbers than fit into a block."""
+    """Raise InputError if a release has more numbers than fit into a block."""
     for query in (stage.query for stage in stages):
         if query.size > MAX_BLOCK_WORDS:
             raise InputError(
-                f"'{query.label}' would have {query.size:,} numbers, more than the {MAX_BLOCK_WORDS:,} of a "
-                "release: analyse fewer features, regions of an atlas for example"
+                f"release '{query.label}' would have {query.size:,} numbers; at most {MAX_BLOCK_WORDS:,} are "
+                "possible. Use fewer features, for example the regions of an atlas"
             )
 
 
 def _too_few(sites: Sequence[SiteTable]) -> list[str]:
     if len(sites) >= 2:
         return []
-    return [
-        f"sites must be at least 2, got {len(sites)}; `capedjica study add-site` adds one to a study.toml"
-    ]
+    return [f"sites: expected at least 2 sites, got {len(sites)}; add one with `capedjica study add-site`"]
 
 
 def _site_problems(sites: Sequence[SiteTable]) -> list[str]:
     found = []
     for name, times in Counter(site.name for site in sites).items():
         if times > 1:
-            found.append(f"sites: {times} of them have the name {name!r}")
+            found.append(f"sites: {times} sites have the name {name!r}; site names must be unique")
     for number, site in enumerate(sites, start=1):
         where = f"sites[{number}].card"
         try:
@@ -593,7 +600,7 @@ def _site_problems(sites: Sequence[SiteTable]) -> list[str]:
             found.append(f"{where}: {error}")
             continue
         if named != site.name:
-            found.append(f"{where} is that of site {named}, not of {site.name!r}")
+            found.append(f"{where} belongs to site {named!r}, but the name given is {site.name!r}")
     return found
 
 
@@ -608,7 +615,7 @@ def _refusals(*attempts: Callable[[], object]) -> list[str]:
 
 
 def _flat(value: Any, where: str = "") -> dict[str, Any]:
-    """Return the leaves of nested tables by their place; sites by their name."""
+    """Return the leaves of nested tables by their dotted keys; sites are keyed by name."""
     if isinstance(value, dict):
         items = [(f"{where}.{key}".lstrip("."), item) for key, item in value.items()]
     elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):

@@ -124,7 +124,7 @@ def test_a_dishonest_server_obtains_nothing_from_real_sites(tmp_path):
         check(outcomes, parties.study, parties.homes.values())
         for name in names:
             log = (parties.home(name).folder / "site.log").read_text()
-            assert log.count("ignored a notice that the coordinator of this study has not signed") == 4
+            assert log.count("ignored a notice that is not signed by the coordinator of this study") == 4
 
 
 def over(parties, name):

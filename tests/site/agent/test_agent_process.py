@@ -38,7 +38,7 @@ def test_an_agent_answers_a_greeting_with_a_signed_status(ready, study):
             reply.version, reply.contract, "s1"
         )
         assert agent.receive(b"no parcel") == b""
-    assert "the agent has begun" in (ready.folder / "site.log").read_text()
+    assert "agent started" in (ready.folder / "site.log").read_text()
 
 
 def test_an_agent_disconnects_when_the_study_is_over(ready, study):
@@ -51,7 +51,7 @@ def test_an_agent_disconnects_when_the_study_is_over(ready, study):
         assert standing(agent.kit).connected
         assert agent.process.poll() is None
         assert agent.wait() == FINAL_CODE
-    assert agent.said == "the coordinator has ended the study: this site disconnects\n"
+    assert agent.said == "the coordinator has ended the study; this site disconnects\n"
     assert ready.is_over(study.hash.hex())
 
 
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_scan_is_in_the_sites_own_log_alone(ready, study):
         carried = [path for path in agent.kit.workspace.rglob("*") if path.is_file()]
         assert carried
         assert not [path for path in carried if b"sub-03" in path.read_bytes()]
-    assert "that of sub-03" in (ready.folder / "site.log").read_text()
+    assert "the first is sub-03" in (ready.folder / "site.log").read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -136,7 +136,7 @@ def test_an_agent_that_is_told_to_end_ends_cleanly(ready, number):
         assert agent.end(number) == 0
         assert not socket_path(agent.kit.path, "carrier").exists()
         assert not socket_path(agent.kit.path, "owner").exists()
-    assert "the agent has ended" in (ready.folder / "site.log").read_text()
+    assert "agent ended" in (ready.folder / "site.log").read_text()
     assert "Traceback" not in (ready.folder / "site.log").read_text()
 
 

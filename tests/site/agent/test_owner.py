@@ -112,7 +112,9 @@ def test_what_the_agent_refuses_has_the_words_and_the_code_of_the_command(agent,
 
 def test_an_agent_that_gives_no_answer_is_an_error_in_words(agent, monkeypatch):
     monkeypatch.setattr(owner_commands, "_SECONDS", 0.0)
-    with pytest.raises(CapedjicaError, match=r"the agent of '[0-9a-f]{16}' gave no answer: no answer within"):
+    with pytest.raises(
+        CapedjicaError, match=r"the agent of study '[0-9a-f]{16}' did not answer: no answer within"
+    ):
         ask(agent.kit, Command("status"))
     assert standing(agent.kit) is None
 

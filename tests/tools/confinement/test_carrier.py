@@ -35,9 +35,9 @@ def test_root_gives_the_program_the_account_that_was_named(machine):
     machine()
     found = strongest("carrier", [], "seed")
     assert (found.kind, found.uid, found.gid) == ("user", 950, 951)
-    assert found.words == "its own user (950) and Landlock, ABI 7"
+    assert found.words == "a separate user account (950) and Landlock, ABI 7"
     machine(abi=0)
-    assert strongest("carrier", [], "seed").words == "its own user (950)"
+    assert strongest("carrier", [], "seed").words == "a separate user account (950)"
 
 
 def test_root_gives_the_program_a_number_that_nobody_has(machine, monkeypatch):

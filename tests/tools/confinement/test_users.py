@@ -70,7 +70,7 @@ def test_what_another_user_can_read_is_tried(wrapper, package, public):
     kind, uid, words = done.stdout.strip().split(";")
     rules = f" and Landlock, ABI {landlock.abi()}" if landlock.abi() else ""
     assert kind == "user"
-    assert words == f"its own user ({uid}){rules}"
+    assert words == f"a separate user account ({uid}){rules}"
 
 
 def test_what_another_user_cannot_read_is_named(wrapper, package, public):

@@ -1,4 +1,4 @@
-"""``capedjica site``: for the data manager of a hospital."""
+"""``capedjica site``: commands for the data manager of a hospital."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from capedjica.site.home import SiteHome
     from capedjica.study.study_file import Study
 
-StudyOption = Annotated[Path | None, typer.Option("--study", help="The study.toml, or its folder.")]
+StudyOption = Annotated[Path | None, typer.Option("--study", help="Study: its study.toml or folder.")]
 
 app = typer.Typer(
-    help="A hospital's own side: its limits, people, studies.",
+    help="Manage a site: its limits, participants and studies.",
     no_args_is_help=True,
     cls=by_role(
-        The_site_and_its_people=("init", "check", "enrol", "withdraw", "rotate-key", "migrate"),
-        A_study=("join", "approve", "start", "status", "stop", "revoke", "forget"),
-        What_left_and_what_came_out=("outbox", "results", "report", "purge"),
+        Site_and_participants=("init", "check", "enrol", "withdraw", "rotate-key", "migrate"),
+        Studies=("join", "approve", "start", "status", "stop", "revoke", "forget"),
+        Releases_and_results=("outbox", "results", "report", "purge"),
         For_system_managers=("agent", "carrier"),
     ),
 )
@@ -37,32 +37,32 @@ app = typer.Typer(
 
 @app.command()
 def init(
-    name: Annotated[str, typer.Argument(help="The name this site goes by in studies.")],
+    name: Annotated[str, typer.Argument(help="Name of this site in studies.")],
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where to keep its files; by default ./NAME.")
+        Path | None, typer.Option("--folder", help="Folder for its files; by default ./NAME.")
     ] = None,
     total_epsilon: Annotated[
-        float, typer.Option(help="The most that all studies together may ever spend on one subject.")
+        float, typer.Option(help="Largest epsilon ever spent on one subject by all studies in total.")
     ] = 10.0,
-    study_epsilon: Annotated[float, typer.Option(help="The most that any one study may spend.")] = 2.0,
-    delta: Annotated[float, typer.Option(help="The delta of both limits.")] = 1e-5,
+    study_epsilon: Annotated[float, typer.Option(help="Largest epsilon of any one study.")] = 2.0,
+    delta: Annotated[float, typer.Option(help="Delta of both limits.")] = 1e-5,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of the scans, or a table with a row per person; by default 'data' in the site's "
-            "folder."
+            help="Folder of the scans, or a table with a row per participant; by default 'data' in the "
+            "site's folder."
         ),
     ] = None,
     kind: Annotated[
         str,
-        typer.Option(help="What is in it: files, nifti, bids, abide, table, or auto for what it looks like."),
+        typer.Option(help="Kind of data: files, nifti, bids, abide, table, or auto to detect it."),
     ] = "auto",
-    abide_site: Annotated[str | None, typer.Option(help="Which of ABIDE's sites this one is.")] = None,
+    abide_site: Annotated[str | None, typer.Option(help="ABIDE site whose scans to use.")] = None,
 ) -> None:
-    """Make a site: its key, its limits, its card.
+    """Create a site: its key, limits and card.
 
-    The private key never leaves; site.toml holds the limits; the card is for the coordinator and the peers.
-    Limits and the folder of the scans are looked at first, and nothing is made where they cannot be used.
+    The private key never leaves the site. site.toml holds the limits. The card is for the coordinator and the
+    other sites. Limits and data folder are checked first; nothing is created if they are invalid.
     """
     from capedjica.data.layouts import data_kind, find_people
     from capedjica.site.home import SiteHome
@@ -79,16 +79,16 @@ def init(
         abide_site=abide_site,
     )
     card = home.card()
-    typer.echo(f"Made {home.folder / 'site.toml'}. Read it, and change what you want to be different.")
+    typer.echo(f"Created {home.folder / 'site.toml'}. Review it and edit the settings as needed.")
     if found is None:
-        typer.echo(f"The scans belong into {home.data_path}, or say in site.toml where they are.")
+        typer.echo(f"Put the scans into {home.data_path}, or set their path in site.toml.")
     else:
-        typer.echo(f"Found {len(found.people):,} people in {data}.")
+        typer.echo(f"Found {len(found.people):,} participants in {data}.")
     typer.echo(
-        "Card, to be given to the coordinator after `capedjica site enrol`, which puts the number of people "
-        f"on it, also as {home.card_path}:\n  {card.card}"
+        f"Site card, also saved as {home.card_path}; send it to the coordinator after `capedjica site "
+        f"enrol`, which adds the number of participants:\n  {card.card}"
     )
-    typer.echo(f"Fingerprint, to be compared by voice:\n  {card.fingerprint}")
+    typer.echo(f"Fingerprint of the key, to compare by voice:\n  {card.fingerprint}")
     typer.echo(f"Next: capedjica site check {shlex.quote(str(home.folder))}")
 
 
@@ -97,17 +97,17 @@ def init(
 def approve(
     study: Annotated[
         Path,
-        typer.Argument(metavar="STUDY", help="The study.toml or its folder; or a kit, NAME.zip."),
+        typer.Argument(metavar="STUDY", help="A study.toml or its folder, or a kit (NAME.zip)."),
     ],
     site: SiteArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without a prompt.")] = False,
 ) -> None:
-    """Show what a study asks, and approve exactly that.
+    """Show the terms of a study and approve exactly these.
 
-    A changed study is refused, and so is one that would exceed what this site allows.
-    On a terminal the question is asked first; elsewhere the command is the answer. The scans are recorded as
-    they are, so that you are told if they change before the study begins; then approve it again. Exit code 1
-    where the answer was no: nothing changed.
+    A changed study, or one that would exceed the limits of this site, is refused.
+    On a terminal, the command asks for confirmation; otherwise it approves directly. The state of the scans
+    is recorded, so that changes before the study starts are detected; then approve it again. Exit code 1 if
+    the answer was no; nothing was changed.
     """
     from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
@@ -122,14 +122,14 @@ def approve(
         show_terms(home, given, Console(highlight=False))
         if study.suffix == ".zip":
             typer.echo(
-                "\nThe coordinator's key is pinned: a new kit, or word that the study is over, is taken from "
-                f"nobody else. Its fingerprint, to be compared by voice:\n  {coordinator_of(study)}"
+                "\nThe coordinator's key is pinned: a new kit, or a notice that the study has ended, must be "
+                f"signed with it. Its fingerprint, to compare by voice:\n  {coordinator_of(study)}"
             )
         typer.echo()
         if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
-            typer.echo("Not approved; nothing changed.")
+            typer.echo("Not approved; nothing was changed.")
             raise typer.Exit(1)
-        # A new kit for a study that has begun changes nothing of what was approved.
+        # A new kit for a study that has started does not change what was approved.
         renewed = study.suffix == ".zip" and has_begun(home, given)
         if not renewed:
             with _looking(home) as tick:
@@ -139,12 +139,12 @@ def approve(
     cost = f" for {cap} for each {unit}." if given.contract.protects else f". {NOT_FROM_THE_AGGREGATOR}"
     typer.echo(f"Site {home.settings.name} approved '{given.content.title}'{cost}")
     if renewed:
-        typer.echo("It has begun: it goes on as it was approved, with this kit.")
+        typer.echo("It has already started and continues as approved, with this kit.")
     elif not home.settings.policy.auto_approve:
         typer.echo(
-            "The data were recorded as they are: should they change before it begins, approve it again."
+            "The state of the data was recorded: if the data change before it starts, approve it again."
         )
-    typer.echo(f"Its hash, to be compared with the others:\n  {given.hash.hex()}")
+    typer.echo(f"Hash of the study, to compare with the other sites:\n  {given.hash.hex()}")
     if study.suffix == ".zip":
         typer.echo(f"To connect to its server: capedjica site start {home.folder}")
 
@@ -154,16 +154,16 @@ def approve(
 def revoke(
     study: Annotated[
         str,
-        typer.Argument(metavar="STUDY", help="The study.toml, its folder, or its title in the ledger."),
+        typer.Argument(metavar="STUDY", help="A study.toml, its folder, or its title in the ledger."),
     ],
     site: SiteArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Revoke without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Revoke without a prompt.")] = False,
 ) -> None:
-    """Take the approval of a study back, for good.
+    """Revoke the approval of a study permanently.
 
-    Nothing more leaves for it, not even a stored answer. Also while it runs, from this site's next message
-    on. What was released stays released and charged. The same study cannot be approved again. Exit code 1
-    where the answer was no: nothing changed.
+    Nothing more leaves this site for the study, not even a stored answer. During a run, this applies from the
+    site's next message on. Past releases stay released and charged. The same study cannot be approved again.
+    Exit code 1 if the answer was no; nothing was changed.
     """
     from capedjica.site.approval import revocation
     from capedjica.site.home import SiteHome
@@ -173,7 +173,7 @@ def revoke(
     for words in revocation.warn(approval):
         typer.echo(words)
     if not yes and sys.stdin.isatty() and not typer.confirm("Revoke?", default=False):
-        typer.echo("Not revoked; nothing changed.")
+        typer.echo("Not revoked; nothing was changed.")
         raise typer.Exit(1)
     done = _by_the_agent(home, "revoke", study)
     if done is None:
@@ -187,13 +187,13 @@ def revoke(
 @of_a_site
 def rotate_key(
     site: SiteArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Change it without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Change the key without a prompt.")] = False,
 ) -> None:
-    """Give this site a new key, and keep its ledger.
+    """Give this site a new key and keep its ledger.
 
     What was spent stays spent.
-    Not while it takes part in a study. Studies that name the old key cannot go on. Should it be interrupted,
-    the same command finishes it.
+    The command is refused while the site takes part in a study. Studies that name the old key cannot
+    continue. If it is interrupted, run the same command again to complete it.
     """
     from capedjica.site import key_rotation
     from capedjica.site.home import SiteHome
@@ -202,18 +202,18 @@ def rotate_key(
     home = SiteHome.load(site)
     for title in key_rotation.bound_studies(home):
         typer.echo(
-            f"'{printable(title)}' names the present key: unless it is done, it cannot go on and needs a new "
-            "study, with the new card."
+            f"'{printable(title)}' names the current key: unless it has finished, it cannot continue, and "
+            "the coordinator must create a new study with the new card."
         )
     if not yes and sys.stdin.isatty() and not typer.confirm("Change the key?", default=False):
-        typer.echo("Nothing changed.")
+        typer.echo("Nothing was changed.")
         raise typer.Exit(1)
     changed = key_rotation.rotate_key(home)
-    typer.echo(f"Site {home.settings.name} has a new key. The old one is kept as {changed.aside}.")
-    typer.echo(f"New card, for the coordinator, also as {home.card_path}:\n  {changed.new.card}")
-    typer.echo(f"New fingerprint, to be compared by voice:\n  {changed.new.fingerprint}")
+    typer.echo(f"Site {home.settings.name} has a new key. The old key is kept as {changed.aside}.")
+    typer.echo(f"New card for the coordinator, also saved as {home.card_path}:\n  {changed.new.card}")
+    typer.echo(f"New fingerprint, to compare by voice:\n  {changed.new.fingerprint}")
     typer.echo(
-        f"Old fingerprint, for the others' site.toml (revoked) if the key was stolen:\n  "
+        "Old fingerprint, for `revoked` in the other sites' site.toml if the key was stolen:\n  "
         f"{changed.old.fingerprint}"
     )
 
@@ -221,10 +221,10 @@ def rotate_key(
 @app.command()
 @of_a_site
 def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = False) -> None:
-    """Tell what is here and what is wrong with it.
+    """Check the data, settings and limits of this site.
 
-    With --study also what would leave and what it would cost. Every scan is looked at; nothing is spent. Exit
-    code 2 where something keeps this site from taking part.
+    With --study, also show what would leave the site and what it would cost. Every scan is read; nothing is
+    spent. Exit code 2 if this site cannot take part.
     """
     from capedjica.errors import InputError
     from capedjica.site.check import next_words, show_site, site_report
@@ -246,7 +246,7 @@ def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = F
 
 
 def look_at(kit: Path, site: Path) -> None:
-    """Look at everybody's data as the study of a kit reads them; refuse where something is in the way."""
+    """Read all data as the study of a kit reads them; raise InputError if the site cannot take part."""
     from capedjica.errors import InputError
     from capedjica.site.approval.admission import Scans, why_not
     from capedjica.site.flare.kits import received
@@ -269,23 +269,25 @@ def enrol(
     site: SiteArgument,
     study: StudyOption = None,
     participant_label: Annotated[
-        list[str] | None, typer.Option(help="Whom to consider, with or without 'sub-'; repeat it.")
+        list[str] | None,
+        typer.Option(help="Participant to consider, with or without 'sub-'; may be repeated."),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="Which task of BIDS derivatives.")] = None,
-    space: Annotated[str | None, typer.Option(help="Which template space of BIDS derivatives.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task of BIDS derivatives.")] = None,
+    space: Annotated[str | None, typer.Option(help="Template space of BIDS derivatives.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Replace an earlier enrolment.")] = False,
 ) -> None:
-    """Fix who takes part: everybody who can.
+    """Fix the list of participants with usable data.
 
-    Everybody's data are looked at, and who cannot be used is left out. The list stays here, in enrolled.toml,
-    with the reasons; how many are on it is public. With --study the data are looked at as that study will
-    read them.
+    The data of every participant are read, and participants with unusable data are excluded. The list stays
+    at the site, in enrolled.toml, with the reasons for exclusion; the number enrolled is public. With
+    --study, the data are checked as that study will read them.
     """
     import msgspec
 
     from capedjica.site.approval.participation import affected
     from capedjica.site.participants.cohort import enrol
     from capedjica.site.participants.enrolment import read_enrolment
+    from capedjica.tools.text import counted
 
     home, given = _load(site, study)
     chosen: dict[str, Any] = {"participants": tuple(participant_label or ()), "task": task, "space": space}
@@ -297,9 +299,10 @@ def enrol(
         enrolment = enrol(home, data, given, again=again, tick=tick)
     for one in enrolment.left_out:
         for reason in one.reasons:
-            typer.echo(f"left out: {reason}")
-    typer.echo(f"Site {home.settings.name} enrolled {len(enrolment.enrolled)} people: enrolled.toml.")
-    typer.echo(f"Next: send the coordinator the card, which has their number, signed: {home.card_path}")
+            typer.echo(f"excluded: {reason}")
+    n_enrolled = counted(len(enrolment.enrolled), "participant")
+    typer.echo(f"Site {home.settings.name} enrolled {n_enrolled}: enrolled.toml.")
+    typer.echo(f"Next: send the card, which states this number, to the coordinator: {home.card_path}")
     for words in affected(home, before, enrolment):
         typer.echo(words)
 
@@ -307,14 +310,16 @@ def enrol(
 @app.command()
 @of_a_site
 def withdraw(
-    person: Annotated[str, typer.Argument(metavar="PERSON", help="Whose consent, with or without 'sub-'.")],
+    person: Annotated[
+        str, typer.Argument(metavar="PERSON", help="Name of the participant, with or without 'sub-'.")
+    ],
     site: SiteArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Withdraw without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Withdraw without a prompt.")] = False,
 ) -> None:
-    """Somebody withdraws their consent.
+    """Withdraw the consent of a participant.
 
-    From now on no study reads their data, and nobody enrols them. Also while a study runs, from its next
-    release on. What was released cannot be taken back.
+    From now on, no study reads the participant's data, and the participant is not enrolled again. During a
+    run, this applies from the next release on. Past releases cannot be recalled.
     """
     from capedjica.site.consent.withdrawal import explain, known_as, withdraw
     from capedjica.site.home import SiteHome
@@ -323,9 +328,9 @@ def withdraw(
     home = SiteHome.load(site)
     if not yes and sys.stdin.isatty():
         name = printable(known_as(home, person))
-        typer.echo(f"From now on no study reads the data of {name}, and nobody enrols them.")
-        if not typer.confirm(f"Withdraw {name}, for good?", default=False):
-            typer.echo("Not withdrawn; nothing changed.")
+        typer.echo(f"From now on, no study reads the data of {name}, who is not enrolled again.")
+        if not typer.confirm(f"Withdraw the consent of {name} permanently?", default=False):
+            typer.echo("Not withdrawn; nothing was changed.")
             raise typer.Exit(1)
     done = _by_the_agent(home, "withdraw", person)
     for words in explain(home, withdraw(home, person)) if done is None else done:
@@ -333,7 +338,7 @@ def withdraw(
 
 
 def _by_the_agent(home: SiteHome, what: Literal["revoke", "withdraw"], subject: str) -> list[str] | None:
-    """Have the agent do something while a study runs: it alone writes to the ledger then; None without."""
+    """Send a command to the running agent, the only writer of the ledger; None if no agent is running."""
     from capedjica.site.flare.kits import installed
 
     if not installed(home):
@@ -347,11 +352,9 @@ def _by_the_agent(home: SiteHome, what: Literal["revoke", "withdraw"], subject: 
 @of_a_site
 def purge(
     site: SiteArgument,
-    results: Annotated[
-        bool, typer.Option("--results", help="Also remove the results about single people.")
-    ] = False,
+    results: Annotated[bool, typer.Option("--results", help="Also remove the individual results.")] = False,
 ) -> None:
-    """Remove what was extracted from scans to save time.
+    """Remove cached time series extracted from scans.
 
     Keys, ledger and enrolment stay.
     """
@@ -372,11 +375,11 @@ def results(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
     site: SiteArgument,
 ) -> None:
-    """Write what a run says about each person here.
+    """Write the individual results of each participant.
 
-    Time courses, their spectra, functional network connectivity and the person's own maps, under the site's
-    folder, which nobody else can open; they stay here. People who have theirs already, after an
-    interruption, are kept.
+    These are time courses, their spectra, functional network connectivity and individual maps, in the site's
+    own folder, accessible only to its owner; they stay at the site. After an interruption, existing results
+    are kept.
     """
     from capedjica.site.home import SiteHome
     from capedjica.site.results.individual import reliability_of, write_local_results
@@ -386,11 +389,11 @@ def results(
         written = write_local_results(run, home, tick)
     if banner := reliability_of(run).banner:
         typer.echo(banner)
-    kept = f" ({written.kept} were there already)" if written.kept else ""
-    typer.echo(f"Results of {written.written + written.kept} people{kept}: {written.folder}")
+    kept = f" ({written.kept} of them existed already)" if written.kept else ""
+    typer.echo(f"Results of {written.written + written.kept} participants{kept}: {written.folder}")
     if written.unusable:
-        typer.echo(f"Without results, as their scans cannot be used: {', '.join(written.unusable)}")
-    typer.echo("They are about single people: they must not leave this site.")
+        typer.echo(f"No results, as the scans are unusable: {', '.join(written.unusable)}")
+    typer.echo("These are individual results: they must not leave this site.")
 
 
 @app.command()
@@ -399,10 +402,10 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or its unpacked results.zip.")],
     site: SiteArgument,
 ) -> None:
-    """Write a page about the people of this site.
+    """Write a local report on the participants of this site.
 
-    Connectivity, spectra, time courses, and who is of unusual quality, from what `capedjica site results`
-    writes; results that are missing are written first. It is for a browser, and stays here.
+    An HTML page with connectivity, spectra, time courses and participants of unusual data quality, from the
+    files of `capedjica site results`; missing results are written first. The page stays at the site.
     """
     from capedjica.site.home import SiteHome
     from capedjica.site.results.individual import reliability_of
@@ -414,7 +417,7 @@ def report(
     if banner := reliability_of(run).banner:
         typer.echo(banner)
     typer.echo(f"Wrote {path}: open it in a browser.")
-    typer.echo("It is about single people: it must not leave this site.")
+    typer.echo("It shows individual results: it must not leave this site.")
 
 
 def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
@@ -426,7 +429,7 @@ def _load(site: Path, study: Path | None) -> tuple[SiteHome, Study | None]:
 
 @contextmanager
 def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
-    """Show a bar that moves with every person."""
+    """Show a progress bar that advances with every participant."""
     from capedjica.site.participants.cohort import call_roll
 
     console = Console(stderr=True, highlight=False)
@@ -442,7 +445,7 @@ def _looking(home: SiteHome) -> Iterator[Callable[[], None]]:
 @app.command()
 @of_a_site
 def outbox(site: SiteArgument, as_json: JsonOption = False) -> None:
-    """List everything made of data that ever left this site."""
+    """List every release that ever left this site."""
     from capedjica.site.home import SiteHome
     from capedjica.site.ledger_view import NOT_LISTED, messages_sent
     from capedjica.tools.terminal import show_paragraph
@@ -457,7 +460,8 @@ def outbox(site: SiteArgument, as_json: JsonOption = False) -> None:
         return
     for row in rows:
         typer.echo(row["text"])
-    typer.echo(f"{len(rows)} messages in all." if rows else "Nothing made from anybody's data ever left.")
+    nothing = "Nothing computed from participants' data has ever left this site."
+    typer.echo(f"{len(rows)} messages in total." if rows else nothing)
     numbers = sum(row["numbers"] for row in rows)
-    size = f" (up to {8 * numbers / 1000:,.1f} kB in all)" if rows else ""
+    size = f" (up to {8 * numbers / 1000:,.1f} kB in total)" if rows else ""
     show_paragraph(NOT_LISTED.format(size=size), Console(highlight=False))

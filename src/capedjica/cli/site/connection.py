@@ -1,4 +1,4 @@
-"""``capedjica site start|stop|status|forget``: what connects a hospital with the server of a study."""
+"""``capedjica site join|start|stop|status|forget|migrate``: the connection of a site to a study's server."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 WhichOption = Annotated[
     str | None,
-    typer.Option("--study", help="Which study, by the beginning of its hash; by default the latest."),
+    typer.Option("--study", help="Study, given by the start of its hash; by default the latest."),
 ]
 AnyOption = Annotated[
-    str | None, typer.Option("--study", help="Which study, by the beginning of its hash; by default all.")
+    str | None, typer.Option("--study", help="Study, given by the start of its hash; by default all.")
 ]
 
 
 @of_a_site
 def join(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The kit that the coordinator sent, NAME.zip.")],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="Kit from the coordinator (NAME.zip).")],
     site: SiteArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without a prompt.")] = False,
 ) -> None:
-    """Take part in a study: check, approve, start.
+    """Take part in a study: check, approve and start.
 
-    Every scan is read as the study reads it; then the study is shown, and approved if you say so; then the
-    site is connected. It ends at the first of the three that cannot be done, and says why.
+    The command reads every scan as the study will read it, shows the study and asks for approval, and
+    connects the site. It stops at the first step that fails and states the reason.
     """
     need_flare()
     from capedjica.cli.site.commands import approve, look_at
 
     if kit.suffix != ".zip":
-        raise InputError(f"{kit} is not a kit, NAME.zip; a study without one: capedjica site approve")
+        raise InputError(f"{kit} is not a kit (NAME.zip); for a study without a kit: capedjica site approve")
     look_at(kit, site)
     approve(study=kit, site=site, site_option=None, yes=yes)
     start(site=site, site_option=None, study=None, foreground=False, unconfined=False)
@@ -55,21 +55,21 @@ def start(
     site: SiteArgument,
     study: WhichOption = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay in the foreground, for systemd and containers.")
+        bool, typer.Option("--foreground", help="Run in the foreground, for systemd and containers.")
     ] = False,
     unconfined: Annotated[
         bool,
         typer.Option(
             "--unconfined",
-            help="Start although nothing keeps the program with the network from the site's files.",
+            help="Start even if nothing keeps the carrier from the site's files.",
         ),
     ] = False,
 ) -> None:
     """Connect this site to the server of a study.
 
-    It answers what was approved. Two programs are started: the agent has the keys, the ledger and the scans,
-    and no network; the carrier has the network, and cannot open the site's files. Everything is checked
-    first, and nothing runs that was not approved. Each is started again when it dies.
+    The site answers only what was approved. Two programs are started: the agent has the keys, the ledger and
+    the scans but no network; the carrier has the network but cannot open the site's files. All requirements
+    are checked first. Each program is restarted if it dies.
     """
     need_flare()
     from capedjica.flare import processes
@@ -80,17 +80,18 @@ def start(
     confinement = choose(home, kit, unconfined=unconfined)
     note_unconfined(home, given, confinement)
     typer.echo(
-        f"Site {home.settings.name} takes part in '{given.content.title}', by the server at {kit.server()}."
+        f"Site {home.settings.name} takes part in '{given.content.title}', through the server at "
+        f"{kit.server()}."
     )
-    typer.echo(f"The program with the network is confined by {confinement.words}.")
+    typer.echo(f"The carrier, the program with network access, is confined by {confinement.words}.")
     if foreground:
         processes.supervise(kit.path, programs(home, kit, confinement))
         return
     processes.start(kit.path, programs(home, kit, confinement))
     typer.echo(await_connection(kit))
-    typer.echo(f"It runs in the background. To stop: capedjica site stop {shlex.quote(str(site))}")
-    typer.echo(f"How it stands: capedjica site status {shlex.quote(str(site))}")
-    typer.echo(f"What happens: {home.folder / 'site.log'}; of the network: {kit.workspace / 'log.txt'}")
+    typer.echo(f"The site runs in the background. To stop it: capedjica site stop {shlex.quote(str(site))}")
+    typer.echo(f"Status: capedjica site status {shlex.quote(str(site))}")
+    typer.echo(f"Logs: {home.folder / 'site.log'} (site), {kit.workspace / 'log.txt'} (network)")
 
 
 @of_a_site
@@ -100,8 +101,8 @@ def agent(
 ) -> None:
     """Run only the agent, in the foreground.
 
-    A system manager starts the carrier as another user. The site.toml names that user ([carrier] user), and
-    only its processes may connect.
+    A system manager such as systemd starts the carrier as another user. site.toml names that user ([carrier]
+    user), and only its processes may connect.
     """
     need_flare()
     from capedjica.site.flare.starting import run_agent
@@ -112,12 +113,12 @@ def agent(
 
 def carrier(
     workspace: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The carrier's folder of the study, carrier/HASH.")
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the carrier for the study, carrier/HASH.")
     ],
 ) -> None:
     """Run only the carrier, in the foreground.
 
-    That is NVIDIA FLARE's client, which reads nothing but its folder.
+    The carrier is the NVIDIA FLARE client, which reads only its own folder.
     """
     need_flare()
     from capedjica.flare.launch import run_carrier
@@ -126,7 +127,7 @@ def carrier(
 
 
 def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
-    """Return a site, its kit and the study; refuse where anything keeps the site from taking part."""
+    """Return a site, its kit and the study; raise InputError if the site cannot take part."""
     from capedjica.flare.certificates import check_certificates
     from capedjica.flare.kit import check_protocol
     from capedjica.site.approval.admission import problems
@@ -144,7 +145,7 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
     given = kit.study()
     if (kit.path / OVER).exists():
         when = (kit.path / OVER).read_text().strip()
-        raise InputError(f"the coordinator ended '{given.content.title}' on {when}: there is nothing to do")
+        raise InputError(f"the coordinator ended '{given.content.title}' on {when}; nothing to start")
     found = problems(home, given)
     if found:
         raise InputError(listed(f"site {home.settings.name} is not ready for '{given.content.title}'", found))
@@ -153,9 +154,9 @@ def _ready(site: Path, study: str | None) -> tuple[SiteHome, Kit, Study]:
 
 @of_a_site
 def stop(site: SiteArgument, study: AnyOption = None) -> None:
-    """Disconnect this site, from one study or all.
+    """Disconnect this site from one study or from all.
 
-    What it released stays charged, and a run can go on.
+    Its releases stay charged, and a run can continue without it.
     """
     need_flare()
     from capedjica.flare import processes
@@ -168,19 +169,18 @@ def stop(site: SiteArgument, study: AnyOption = None) -> None:
     stopped = [kit for kit in chosen if processes.stop(kit.path)]
     apart = [kit for kit in chosen if standing(kit) is not None]
     for kit in apart:
-        typer.echo(f"The agent of '{kit.study().content.title}' was started by itself: stop it where it was.")
+        typer.echo(f"The agent of '{kit.study().content.title}' was started separately; stop it there.")
     if not stopped and not apart:
         typer.echo(f"Site {home.settings.name} was not running.")
     for kit in stopped:
-        typer.echo(f"Stopped site {home.settings.name} of '{kit.study().content.title}'.")
+        typer.echo(f"Disconnected site {home.settings.name} from '{kit.study().content.title}'.")
 
 
 @of_a_site
 def status(site: SiteArgument, study: AnyOption = None, as_json: JsonOption = False) -> None:
-    """Show of each study whether this site is connected.
+    """Show the connection and spending of each study.
 
-    And what it has spent. Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but
-    not connected.
+    Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but not connected.
     """
     need_flare()
     from capedjica.site.flare.status import look
@@ -202,7 +202,7 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for one in found:
         table.add_row("study", Text(f"{one['title']} ({one['study'][:16]})"))
-        table.add_row("server", Text(one.get("server", "not known")))
+        table.add_row("server", Text(one.get("server", "unknown")))
         table.add_row(
             f"site {name}", Text(one["words"], style="" if one["state"] == "connected" else "yellow")
         )
@@ -210,7 +210,7 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
             table.add_row("agent", Text(one["agent"]))
             table.add_row("carrier", Text(one["carrier"]))
         if spent := one.get("spent"):
-            words = f"epsilon {spent['epsilon_text']} of {spent['allowed']:g} by {spent['releases']} releases"
+            words = f"epsilon {spent['epsilon_text']} of {spent['allowed']:g} in {spent['releases']} releases"
             table.add_row("spent", Text(words))
         for warning in one.get("warnings", ()):
             table.add_row("warning", Text(warning, style="yellow"))
@@ -219,12 +219,12 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
 
 @of_a_site
 def forget(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="The beginning of the study's hash.")],
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Start of the study's hash.")],
     site: SiteArgument,
 ) -> None:
-    """Remove the kit of a study that is over.
+    """Remove the kit of a finished study.
 
-    Its approval and the ledger stay.
+    The approval and the ledger stay.
     """
     need_flare()
     from capedjica.site.flare import kits
@@ -233,17 +233,17 @@ def forget(
     home = SiteHome.load(site)
     kit = kits.forget(home, study)
     typer.echo(
-        f"Site {home.settings.name} removed its kit of study {kit.label.study[:16]}, and FLARE's logs in it. "
-        "What was approved and spent stays in the ledger."
+        f"Removed the kit of study {kit.label.study[:16]} at site {home.settings.name}, including FLARE's "
+        "logs. The approval and the spending stay in the ledger."
     )
 
 
 @of_a_site
 def migrate(site: SiteArgument) -> None:
-    """Put aside kits of an earlier kind.
+    """Archive kits of an earlier version.
 
-    Those from before the network was kept apart; it is said what becomes of each study. The ledger, the
-    approvals and the enrolment stay as they are: what was spent stays spent.
+    Archives kits from before the carrier was a separate program, and reports what happens to each study. The
+    ledger, the approvals and the enrolment do not change: what was spent stays spent.
     """
     from capedjica.site.flare.migration import migrate as carry_over
     from capedjica.site.home import SiteHome

@@ -1,4 +1,4 @@
-"""``capedjica ledger``: what was spent, and whether the record is sound."""
+"""``capedjica ledger``: show, verify and export the ledger of a site."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from capedjica.cli.options import JsonOption, SiteArgument, of_a_site
 from capedjica.errors import InputError
 from capedjica.tools.text import printable
 
-app = typer.Typer(help="The site's record of all that was made from data and left.", no_args_is_help=True)
+app = typer.Typer(help="Show and verify a site's record of every release.", no_args_is_help=True)
 
 
 @app.command()
 @of_a_site
 def show(site: SiteArgument, as_json: JsonOption = False) -> None:
-    """Show what each study has spent, and all together."""
+    """Show the spending of each study and in total."""
     from capedjica.site.home import SiteHome
     from capedjica.site.ledger_view import spending, study_hashes
 
@@ -36,12 +36,12 @@ def show(site: SiteArgument, as_json: JsonOption = False) -> None:
         return
     if not rows:
         typer.echo(
-            f"Site {home.settings.name} has no ledger yet: nothing made from anybody's data ever left. "
-            "It begins with the first study that is approved."
+            f"Site {home.settings.name} has no ledger yet: nothing computed from participants' data has ever "
+            "left it. The ledger is created when the first study is approved."
         )
         return
     table = Table(box=None, header_style="dim", padding=(0, 1), pad_edge=False)
-    columns = ("study", "protects each", "spent epsilon", "allowed", "delta", "releases", "given up")
+    columns = ("study", "protects each", "spent epsilon", "allowed", "delta", "releases", "aborted")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
     for row in rows:
@@ -66,25 +66,27 @@ def show(site: SiteArgument, as_json: JsonOption = False) -> None:
 @app.command()
 @of_a_site
 def verify(site: SiteArgument) -> None:
-    """Check that the record is whole.
+    """Verify that the ledger is complete and unmodified.
 
-    Every entry, every stored message and the signed head; it is said what is wrong, if anything is.
+    Checks every entry, every stored message and the signed head, and reports what is wrong.
     """
     from capedjica.site.home import SiteHome
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
         count = ledger.verify_chain()
-    typer.echo(f"The ledger is sound: {count} entries, each linked to the one before, and the head matches.")
+    typer.echo(
+        f"The ledger is valid: {count} entries, each linked to the previous one, and the head matches."
+    )
 
 
 @app.command()
 @of_a_site
 def export(
-    path: Annotated[Path, typer.Argument(help="The file to write.")],
+    path: Annotated[Path, typer.Argument(help="File to write.")],
     site: SiteArgument,
-    messages: Annotated[bool, typer.Option(help="Include the messages as they left.")] = False,
+    messages: Annotated[bool, typer.Option(help="Include the messages as they were sent.")] = False,
 ) -> None:
-    """Write the whole ledger to one JSON file."""
+    """Write the whole ledger to a JSON file."""
     from capedjica.site.home import SiteHome
 
     with SiteHome.load(site).open_ledger(must_exist=True) as ledger:
@@ -96,13 +98,13 @@ def export(
 @of_a_site
 def rebuild_head(
     site: SiteArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Rebuild it without being asked.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Rebuild the head without a prompt.")] = False,
 ) -> None:
-    """Make the ledger's lost head again.
+    """Rebuild the lost head of the ledger.
 
-    Only when the file of the signed head is lost for good; the ledger records it.
-    The head is what tells an older copy of the ledger from the latest. Only you can know that this is the
-    latest one: if it is not, what was spent since would be forgotten, and spent once more.
+    Use this only if the file of the signed head is lost permanently; the ledger records the rebuild.
+    The head distinguishes the latest ledger from an outdated copy. Only you can know that this is the latest
+    ledger: if it is not, later spending would be forgotten, and the same budget spent again.
     """
     from capedjica.privacy.ledger import LedgerError
     from capedjica.site.home import SiteHome
@@ -115,18 +117,18 @@ def rebuild_head(
         if not yes:
             _ask_about(error)
     else:
-        typer.echo(f"The head {home.head_path} is there and fits the ledger: nothing was done.")
+        typer.echo(f"The head {home.head_path} exists and matches the ledger: nothing was done.")
         return
     with home.open_ledger(must_exist=True, rebuild_head=True) as ledger:
         count = ledger.verify_chain()
-    typer.echo(f"The head was made again at entry {count}, which records it: {home.head_path}")
+    typer.echo(f"The head was rebuilt at entry {count}, which records this: {home.head_path}")
 
 
 def _ask_about(error: Exception) -> None:
-    """Let the person say that the ledger is the latest, or end."""
+    """Ask the user to confirm that the ledger is the latest one, or exit."""
     if not sys.stdin.isatty():
-        raise InputError(f"{error}; nothing was done: if this is the latest ledger, say so with --yes")
+        raise InputError(f"{error}; nothing was done. If this is the latest ledger, confirm it with --yes")
     typer.echo(f"{error}.", err=True)
-    if not typer.confirm("Is this the latest ledger, restored from no backup?", default=False):
+    if not typer.confirm("Is this the latest ledger, not restored from a backup?", default=False):
         typer.echo("Nothing was done.")
         raise typer.Exit(1)

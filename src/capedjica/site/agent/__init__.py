@@ -1,1 +1,1 @@
-"""A site's own process during a study: keys, ledger, scans and masks, two sockets, and no network."""
+"""The agent, a site's own process during a study: keys, ledger, scans, masks, two sockets, no network."""

@@ -1,7 +1,7 @@
-"""What the owner's commands ask the agent for while it runs: how it stands, revoke, withdraw.
+"""Commands of the site's owner to a running agent: status, revoke, withdraw.
 
-The agent alone writes to the ledger then. Whoever asks shows that they can read a file of the agent's, which
-the carrier cannot: in the same user account the system alone would not tell one from the other.
+While the agent runs, it alone writes to the ledger. The caller proves that it can read a file of the agent
+that the carrier cannot read: within one user account, the system alone could not distinguish the two.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _SECONDS: Final = 600.0
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be done, and to what or whom."""
+    """A command and the study or participant it applies to."""
 
     what: Literal["status", "revoke", "withdraw"]
     subject: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was done, line by line; or why it was not, with the exit code of the command."""
+    """The result of a command as lines of text, or an error with the exit code of the command."""
 
     lines: tuple[str, ...] = ()
     error: str = ""
@@ -58,16 +58,16 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How an agent stands.
+    """The status of an agent.
 
     Attributes
     ----------
     network : str
-        What keeps it from the network, in words.
+        Description of what keeps the agent from the network.
     carrier : str
-        What keeps the carrier from its files, in words.
+        Description of what keeps the carrier from the site's files.
     connected : bool
-        Whether a job of the carrier is connected to it.
+        Whether a job of the carrier is connected to the agent.
     asked : float or None
         Seconds since the last question.
     """
@@ -79,9 +79,10 @@ class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OwnersDesk:
-    """The agent's end: listens for the owner's commands; ``report`` is told in one line who was refused.
+    """The agent's end: listens for the owner's commands.
 
-    In ``place`` the agent keeps what is about its study, the token among it.
+    ``report`` is called with one line about each refused caller. ``place`` is the agent's folder of the
+    study, which also holds the token.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class OwnersDesk:
         self._token, self._one_at_a_time = secrets.token_bytes(32), threading.Lock()
         path = socket_path(place, ROLE)
         self._listener = Listener(path, _LIMIT, owners(), self._admit, self._serve, report)
-        # Not before nobody else listens there, whose token would be lost.
+        # Written after the socket is bound, so that the token of another agent is not overwritten.
         write_private(place / _TOKEN, self._token)
 
     def _admit(self, greeting: Greeting) -> str:
@@ -124,12 +125,12 @@ class OwnersDesk:
         return Outcome(tuple(withdrawal.explain(self._home, done)))
 
     def close(self) -> None:
-        """Take no more commands."""
+        """Accept no more commands."""
         self._listener.close()
 
 
 def ask(kit: Kit, command: Command) -> Outcome | None:
-    """Have the agent of a kit carry out a command; None where no agent runs."""
+    """Send a command to the agent of a kit; return None if no agent is running."""
     try:
         token = (kit.path / _TOKEN).read_bytes()
         caller = Caller(connect(socket_path(kit.path, ROLE), Greeting(VERSION, ROLE, token), _LIMIT))
@@ -138,13 +139,13 @@ def ask(kit: Kit, command: Command) -> Outcome | None:
     try:
         return msgspec.msgpack.decode(caller.call(msgspec.msgpack.encode(command), _SECONDS), type=Outcome)
     except (ValueError, LinkError) as error:
-        raise InputError(f"the agent of '{kit.label.study[:16]}' gave no answer: {error}") from None
+        raise InputError(f"the agent of study '{kit.label.study[:16]}' did not answer: {error}") from None
     finally:
         caller.close()
 
 
 def carry_out(home: SiteHome, command: Command) -> list[str] | None:
-    """Have a running agent of a site carry out a command; None where none runs, and it is done directly."""
+    """Send a command to a running agent of a site; return None if the caller must execute it directly."""
     for kit in installed(home):
         outcome = ask(kit, command)
         if outcome is not None:
@@ -157,7 +158,7 @@ def carry_out(home: SiteHome, command: Command) -> list[str] | None:
 
 
 def standing(kit: Kit) -> Standing | None:
-    """Return how the agent of a kit stands; None where none runs or answers."""
+    """Return the status of the agent of a kit; None if no agent runs or answers."""
     with suppress(CapedjicaError):
         outcome = ask(kit, Command("status"))
         if outcome is not None and not outcome.error:

@@ -1,4 +1,4 @@
-"""How a site answers from far away: it takes parcels, works on each question once, and keeps the answers."""
+"""The site's end of the transport: receives parcels, processes each question once and keeps the answers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from capedjica.flare.parcels import HOLD_SECONDS, Notice, Parcel, read_parcel
 from capedjica.mechanisms.messages import VERSION, Busy, Refusal, Unknown, is_refusal, question_hash
 from capedjica.site.agent.study_session import SiteParty
 
-# A release is computed while a block of masks is made: more is never under way at once.
+# At most one release and one block of masks are computed at a time.
 _WORKERS: Final = 2
-# Answers that may have got lost are kept, until as many newer questions were put.
+# Number of answers kept in case they were lost in transit.
 _KEPT: Final = 4
 _CLOSED: Final = "its part in this run has ended"
-_REVOKED: Final = "it gives no answers any more"
+_REVOKED: Final = "it no longer answers"
 
 
 class Desk:
-    """A site's end: takes parcels, has a party handle them, and hands out the answers.
+    """Receives parcels, passes their questions to the party and returns the answers.
 
-    Nothing of the party may raise. ``hold`` is how long to wait for an answer before saying that it is busy.
+    The methods of the party must not raise. ``hold`` is the time in seconds to wait for an answer before
+    replying that the site is busy.
     """
 
     def __init__(self, party: SiteParty, hold: float = HOLD_SECONDS) -> None:
@@ -33,7 +34,7 @@ class Desk:
         self._lock = threading.Lock()
 
     def receive(self, data: bytes) -> bytes:
-        """Return a signed reply to a parcel; nothing where the bytes are none, or a notice."""
+        """Return a signed reply to a parcel; empty for a notice or bytes that are not a parcel."""
         try:
             parcel = read_parcel(data)
         except ProtocolError:
@@ -65,13 +66,13 @@ class Desk:
         return answer.result()
 
     def _answer(self, parcel: Parcel) -> Future[bytes] | None:
-        """Return the answer under way, and begin it where the question is new."""
+        """Return the pending or finished answer; start it if the question is new."""
         with self._lock:
             known = self._answers.get(parcel.hash)
             if parcel.data is None or (known is not None and not _was_refused(known)):
                 return known
             if question_hash(parcel.data) != parcel.hash:
-                raise ProtocolError("a question that is not the one that its parcel names")
+                raise ProtocolError("the question does not match the hash in its parcel")
             if self._closed:
                 raise ProtocolError(_CLOSED)
             self._answers.pop(parcel.hash, None)
@@ -80,21 +81,21 @@ class Desk:
             return answer
 
     def _forget(self) -> None:
-        """Make room for one more; refuse where all that is kept is still being worked on."""
+        """Make room for one more answer; refuse if all kept answers are still in progress."""
         ready = [hash_ for hash_, answer in self._answers.items() if answer.done()]
         surplus = len(self._answers) - _KEPT + 1
         if surplus > len(ready):
-            raise ProtocolError(f"{len(self._answers)} questions are being worked on: no more at once")
+            raise ProtocolError(f"{len(self._answers)} questions are in progress; no more are accepted")
         for hash_ in ready[: max(0, surplus)]:
             del self._answers[hash_]
 
     def close(self) -> None:
-        """Take no more questions; what is being worked on ends by itself."""
+        """Accept no more questions; answers in progress are completed."""
         with self._lock:
             self._closed = True
         self._workers.shutdown(wait=False, cancel_futures=True)
 
 
 def _was_refused(answer: Future[bytes]) -> bool:
-    """Whether there is an answer, and it is a refusal: put once more, the question is worked on once more."""
+    """Return whether the answer is a refusal; a repeated question is then processed again."""
     return answer.done() and not answer.cancelled() and is_refusal(answer.result())

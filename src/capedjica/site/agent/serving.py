@@ -1,4 +1,4 @@
-"""The agent at work: one socket for the carrier, one for the owner, until it is told to end."""
+"""The serving loop of the agent: one socket for the carrier, one for the owner."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from capedjica.site.run import own_log
 from capedjica.tools.log_files import private_log
 
 ROLE: Final = "carrier"
-# How soon it is noticed that a study is over.
+# Interval at which the end of a study is checked.
 _LOOK_SECONDS: Final = 0.5
 CARRIERS: Final = {
-    "user": "its own user",
+    "user": "a separate user account",
     "landlock": "Landlock, in the same user account",
     "none": "NOTHING: it runs unconfined",
 }
@@ -40,8 +40,8 @@ _journal: Final = logging.getLogger("capedjica.agent")
 class Agent:
     """Serves one carrier at a time.
 
-    ``carrier`` is what keeps the carrier from the site's files, ``uid`` the user whose processes may connect
-    as it, and ``network`` what keeps this process from the network, in words.
+    ``carrier`` is the confinement of the carrier, ``uid`` the user whose processes may connect as the
+    carrier, and ``network`` a description of what keeps this process from the network.
     """
 
     def __init__(self, home: SiteHome, kit: Kit, carrier: CarrierName, uid: int, network: str) -> None:
@@ -55,10 +55,10 @@ class Agent:
         path = socket_path(kit.path, ROLE)
         self._listener = Listener(path, MAX_FRAME, {uid}, self._admit, self._serve, self._report)
         self._owner = OwnersDesk(home, kit.path, self._standing, self._report)
-        self._log.info("the agent has begun: %s; the carrier is confined by %s", network, self._carrier)
+        self._log.info("agent started: %s; the carrier is confined by %s", network, self._carrier)
 
     def _report(self, line: str) -> None:
-        """Tell who was refused, in the site's own log and on the console."""
+        """Report a refused caller in the site's own log and on the console."""
         self._log.warning(line)
         _journal.warning(line)
 
@@ -75,12 +75,12 @@ class Agent:
             self._party.connected(greeting.seed)
             answer_calls(channel, self._answer)
         except LinkError as error:
-            self._report(f"the carrier was cut off: {error}")
+            self._report(f"the connection to the carrier was closed: {error}")
         except Exception:
             self._log.exception("unexpected error")
         finally:
             self._busy.release()
-            # Only now: whoever leaves while the job still runs would end it for all.
+            # Only now: a site that disconnects while the job runs would end it for all sites.
             if self._party.is_over:
                 self.over.set()
 
@@ -93,18 +93,18 @@ class Agent:
         return Standing(self._network, self._carrier, self._busy.locked(), asked)
 
     def close(self) -> None:
-        """Take no more questions, and let go of everything."""
+        """Accept no more questions and release all resources."""
         self._listener.close()
         self._owner.close()
         self._desk.close()
         self._party.close()
-        self._log.info("the agent has ended")
+        self._log.info("agent ended")
 
 
 def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> bool:
-    """Serve until a signal says to end, or the study is over; return whether it is over."""
+    """Serve until a signal arrives or the study is over; return whether the study is over."""
     if carrier not in CARRIERS:
-        raise InputError(f"a carrier is confined by one of {', '.join(CARRIERS)}, got {carrier!r}")
+        raise InputError(f"CARRIER must be one of {', '.join(CARRIERS)}, got {carrier!r}")
     kit = Kit.load(Path(place))
     check_protocol(kit.label.protocol, str(kit.path))
     home = SiteHome.load(kit.path.parents[1])
@@ -123,10 +123,10 @@ def serve(network: str, place: str, carrier: CarrierName, uid: str = "") -> bool
 
 
 def _keep_the_console_clean(home: SiteHome) -> None:
-    """Print refusals without their reasons; what may name a person goes to the site's own log, or nowhere."""
+    """Print refusals without reasons; text that may name a participant goes only to the site's own log."""
     logging.basicConfig(format="%(message)s", level=logging.CRITICAL)
     _journal.setLevel(logging.INFO)
-    # A library may name the file of a scan in a warning; as a log of a low level it goes nowhere.
+    # A library may name the file of a scan in a warning; captured as a low-level log record, it is discarded.
     # defence: no-warnings-on-the-console
     logging.captureWarnings(True)
 

@@ -1,7 +1,7 @@
-"""A site's part in a study while its agent runs: joined when the first question comes, kept until the end.
+"""A site's session in a study: opened at the first question and kept until the agent ends.
 
-A job of the carrier ends whenever a process of anybody dies; the agent's part does not. Masks, and answers
-that may have got lost, are still there when the aggregator asks again through another job, so nothing is
+A job of the carrier ends whenever a process of any party dies; the session does not. Masks, and answers that
+may have been lost, are still available when the aggregator asks again through another job, so nothing is
 charged twice.
 """
 
@@ -38,21 +38,20 @@ from capedjica.study.study_file import Study
 from capedjica.tools.atomic_files import write_whole
 from capedjica.tools.log_files import private_log
 
-# Told to the aggregator: why, may name a patient, and is in the site's own log.
+# Sent to the aggregator. The reason may name a participant, so it is written to the site's own log only.
 # defence: silence-of-a-site-that-refuses
 _SILENT: Final = "it does not take part; its own log says why"
 
 
-# For the console, and so for a system's journal: it names nobody.
+# For the console, and so for a system's journal: it names no participant.
 _journal: Final = logging.getLogger("capedjica.agent")
 
 
 class SiteParty:
-    """The site of one study.
+    """A site in one study.
 
-    The ``label`` of its kit names the coordinator's key, which the site pinned when it approved. In ``place``
-    the agent keeps what is about this study. What keeps the ``carrier`` from the site's files is told to
-    everybody.
+    The ``label`` of its kit names the coordinator's key, which the site pinned when it approved the study.
+    ``place`` is the agent's folder of the study. The confinement of the ``carrier`` is published.
     """
 
     def __init__(self, home: SiteHome, study: Study, label: Label, place: Path, carrier: CarrierName) -> None:
@@ -71,17 +70,17 @@ class SiteParty:
         """Whether the coordinator has ended the study."""
         return (self._place / OVER).exists()
 
-    # A carrier comes and goes
+    # Connections of the carrier
 
     def connected(self, seed: int | None) -> None:
-        """Learn that a carrier connected, with a seed for studies that say insecure_noise."""
+        """Handle the connection of a carrier, with a seed for studies with insecure_noise."""
         with self._joining:
             if self._site is not None and seed != self._seed:
                 self._leave()
             self._seed = seed
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         with self._joining:
             self._leave()
 
@@ -103,15 +102,15 @@ class SiteParty:
         except Exception as error:
             with suppress(InputError):
                 log_refusal(self._home, error)
-            _journal.warning("does not take part; %s says why", log_path(self._home))
+            _journal.warning("this site does not take part; the reason is in %s", log_path(self._home))
             return self.reply(question_hash(question), Refusal, _SILENT)
         reply = site.handle(question)
         if is_refusal(reply):
-            _journal.warning("refused a question; %s says why", log_path(self._home))
+            _journal.warning("this site refused a question; the reason is in %s", log_path(self._home))
         return reply
 
     def _joined(self, greeted: bool) -> Site:
-        """Return the site; whenever it is greeted before the study begins, all is looked at once more."""
+        """Return the site; before the study has started, every greeting repeats all checks."""
         with self._joining:
             try:
                 if self._site is None:
@@ -128,7 +127,7 @@ class SiteParty:
         return self._begun
 
     def _check(self) -> None:
-        """Refuse what was not approved, or is not as it was."""
+        """Raise InputError if the study is not approved or something changed since the approval."""
         home, study = self._home, self._study
         if self.is_over:
             raise InputError(f"the coordinator has ended the study ({self._place / OVER})")
@@ -138,7 +137,7 @@ class SiteParty:
             raise InputError(f"site {home.settings.name}: {found[0]}")
         if self._seed is not None and not study.contract.insecure_noise:
             raise InputError(
-                f"site {home.settings.name}: a seed for a study that does not say insecure_noise"
+                f"site {home.settings.name}: got a noise seed, but the study does not set insecure_noise"
             )
 
     def _join(self) -> Site:
@@ -150,37 +149,37 @@ class SiteParty:
         return site
 
     def stands(self) -> bool:
-        """Whether the approval stands: it may be revoked at any moment."""
+        """Return whether the approval is still valid: it may be revoked at any time."""
         with self._joining, ExitStack() as held:
             try:
                 ledger = self._ledger or held.enter_context(self._home.open_ledger())
                 ledger.spent(self._study.contract.hash)
             except CapedjicaError:
-                # A site that never took part has said no more than that.
+                # A site that never took part can only have sent refusals.
                 return self._site is None
         return True
 
     def reply(self, hash_: bytes, kind: type[Busy | Refusal | Unknown], *reason: str) -> bytes:
-        """Return, signed, what is not an answer to a question."""
+        """Return a signed reply that is not an answer: busy, a refusal or unknown."""
         words = [text[:1000] for text in reason]
         header = VERSION, self._study.contract.hash, self._home.settings.name
         return sign_reply(self._identity, hash_, kind(*header, *words))
 
-    # What the coordinator says
+    # Notices of the coordinator
 
     def notice(self, notice: Notice) -> None:
-        """Note that the coordinator has ended the study; anything that is not signed by it is ignored."""
+        """Record that the coordinator has ended the study; ignore a notice it did not sign."""
         log = private_log(self._home.settings.name)
         # defence: notices-are-signed
         if not self._is_signed(notice):
             with suppress(CapedjicaError), own_log(self._home):
-                log.warning("ignored a notice that the coordinator of this study has not signed")
+                log.warning("ignored a notice that is not signed by the coordinator of this study")
             return
         with suppress(CapedjicaError, OSError):
             write_whole(self._place / OVER, f"{notice.when}\n".encode())
             self._home.note_over(self._study.hash, notice.when)
             with own_log(self._home):
-                log.info("the coordinator has ended the study, at %s", notice.when)
+                log.info("the coordinator ended the study at %s", notice.when)
 
     def _is_signed(self, notice: Notice) -> bool:
         return notice.study == self._study.hash and self._label.key.verify(notice.signature, notice.content)

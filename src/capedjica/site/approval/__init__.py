@@ -1,1 +1,1 @@
-"""Whether a site takes part in a study: its terms, its approval, and the end of an approval."""
+"""Participation of a site in a study: admission, approval and revocation."""

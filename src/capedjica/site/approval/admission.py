@@ -1,7 +1,7 @@
-"""Whether a site may take part in a study: one list of reasons against it, for every command that asks.
+"""Admission of a site to a study: one list of reasons against it, shared by all commands.
 
 ``site check``, ``site approve``, ``site start``, a run in one process and the agent differ only in how
-closely they look at the scans, and in whether an approval or a run is in question.
+thoroughly they check the scans, and in whether they ask about an approval or a run.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from capedjica.site.participants.outliers import Measured, oddities
 from capedjica.study.study_file import Study, StudyFile, changes, read_study_file
 
 Kind = Literal["membership", "approval", "key", "policy", "enrolment", "budget", "consent", "record", "scans"]
-# What it is about, whether it is of the terms, and what says in words why not.
+# The kind of requirement, whether it concerns the terms, and a function that returns the reasons against it.
 _Demand = tuple[Kind, bool, Callable[[], Iterable[str]]]
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a site cannot take part, in words for its own people.
+    """A reason why a site cannot take part, in words for its own staff.
 
-    If it is ``of_terms``, the site cannot approve the study either. ``cause`` is what was raised where a
-    demand had no answer. A ``record`` is what the approval was given for.
+    If it is ``of_terms``, the site cannot approve the study either. ``cause`` is the exception raised where a
+    requirement could not be checked. Kind ``record`` concerns the data that were approved.
     """
 
     kind: Kind
@@ -47,9 +47,9 @@ class Reason:
 
 @dataclass(frozen=True)
 class Scans:
-    """The scans of a site as a study would find them: looked at once, and only if somebody asks.
+    """The scans of a site as a study would find them, checked once and on demand.
 
-    Unless each is to be ``read``, people and files are only counted; ``tick`` is called after each person.
+    Unless ``read``, participants and files are only counted. ``tick`` is called after each participant.
     """
 
     home: SiteHome
@@ -59,16 +59,16 @@ class Scans:
 
     @cached_property
     def roll(self) -> Roll:
-        """Who takes part."""
+        """The cohort."""
         return call_roll(self.home, self.study)
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """What is wrong with scans, each once."""
+        """The problems of the scans, without duplicates."""
         found = list(self.roll.problems)
         if self.read:
             found += look(self.home, self.roll.found, self.study, self.tick)
-            # Whoever watches counts people, and not those who could be found.
+            # Progress is counted over all participants, including those who could not be found.
             for _ in range(len(self.roll.people) - len(self.roll.found)):
                 self.tick()
             if self.study is None:
@@ -77,7 +77,7 @@ class Scans:
 
     @cached_property
     def measured(self) -> list[Measured]:
-        """What recordings say of themselves; one that cannot be read says nothing."""
+        """The measures of the recordings; unreadable recordings are skipped."""
         found = []
         for person in self.roll.found:
             for recording in person.recordings:
@@ -87,13 +87,13 @@ class Scans:
 
     @property
     def n_usable(self) -> int:
-        """How many people can be used, each counted once whatever is wrong."""
+        """Number of usable participants, each counted once."""
         unusable = {problem.name for problem in self.problems if problem.fatal}
         return sum(person.name not in unusable for person in self.roll.found)
 
 
 def _new_oddities(found: list[Problem], measured: list[Measured]) -> list[Problem]:
-    """Return what is odd about recordings of which nothing worse is known."""
+    """Return the outliers among recordings without other problems."""
     worse = {problem.path for problem in found}
     return [odd for odd in oddities(measured) if odd.path not in worse]
 
@@ -101,10 +101,10 @@ def _new_oddities(found: list[Problem], measured: list[Measured]) -> list[Proble
 def why_not(
     home: SiteHome, study: Study | None, scans: Scans | None = None, *, approving: bool = False
 ) -> list[Reason]:
-    """Return everything that keeps a site from taking part, in order; nothing is spent or changed.
+    """Return all reasons why a site cannot take part, in order; nothing is spent or changed.
 
-    Without ``scans`` nothing about people is asked. ``approving`` leaves out what only keeps from a run;
-    without a study the scans alone are looked at.
+    Without ``scans``, nothing about participants is checked. ``approving`` skips requirements that only apply
+    to a run. Without a study, only the scans are checked.
     """
     found: dict[str, Reason] = {}
     for kind, of_terms, demand in _demands(home, study, scans):
@@ -116,13 +116,13 @@ def why_not(
         except CapedjicaError as error:
             words, cause = [str(error)], error
         for one in words:
-            # A key that cannot be read is in the way more than once.
+            # An unreadable key causes the same error in several requirements.
             found.setdefault(one, Reason(kind, one, of_terms, cause))
     return list(found.values())
 
 
 def _demands(home: SiteHome, study: Study | None, scans: Scans | None) -> Iterator[_Demand]:
-    """Yield what is demanded; whether the ledger can be read comes first."""
+    """Yield the requirements, starting with a readable ledger."""
     if study is None or home.settings.name not in study.contract.roster.names:
         if study is not None:
             yield "membership", True, partial(_membership, study)
@@ -143,35 +143,35 @@ def _demands(home: SiteHome, study: Study | None, scans: Scans | None) -> Iterat
 
 
 def problems(home: SiteHome, study: Study, tick: Tick = lambda: None) -> list[str]:
-    """Return in words everything that keeps a site from a run, every scan read, for a list of all sites'."""
+    """Return all reasons why a site cannot run a study, after reading every scan, with the site's name."""
     found = why_not(home, study, Scans(home, study, tick=tick))
     return [f"site {home.settings.name}: {reason.words}" for reason in found]
 
 
 def spent_on(home: SiteHome, study: Study) -> Spent | None:
-    """Return what a site spent on a study; None where it has not approved it."""
+    """Return what a site spent on a study; None if it has not approved it."""
     totals = home.totals()
     return None if totals is None else totals.studies.get(study.contract.hash)
 
 
 def has_begun(home: SiteHome, study: Study) -> bool:
-    """Whether a site released anything for a study."""
+    """Return whether a site released anything for a study."""
     known = spent_on(home, study)
     return known is not None and known.n_releases > 0
 
 
 def is_settled(home: SiteHome, study: Study) -> bool:
-    """Whether the approval settles who takes part with which files, as the study has begun.
+    """Return whether the study has started, so that the approval alone fixes participants and files.
 
-    Then nothing may depend on what became of a scan: what can be read is read, and the rest counts as zero.
+    From then on, nothing may depend on changes to a scan: readable scans are read, the others count as zero.
     """
     return not home.settings.policy.auto_approve and has_begun(home, study)
 
 
 def approved(home: SiteHome, *, finished: bool = True) -> Iterator[StudyFile]:
-    """Yield the copies of approved studies, the latest first; one that cannot be read tells nothing.
+    """Yield the copies of approved studies, latest first; unreadable copies are skipped.
 
-    Unless those that have ``finished`` are wanted too, they are left out.
+    Finished studies are included only if ``finished``.
     """
     copies = sorted(home.approved_path.glob("*.toml"), key=lambda path: path.stat().st_mtime)
     for copy in reversed(copies):
@@ -181,12 +181,12 @@ def approved(home: SiteHome, *, finished: bool = True) -> Iterator[StudyFile]:
             yield read_study_file(copy)
 
 
-# What is demanded, in words where it is not fulfilled
+# Requirements: each returns the reasons why it is not met
 
 
 def _membership(study: Study) -> list[str]:
     roster = study.contract.roster
-    return [f"it is not a site of '{study.contract.title}', whose sites are {', '.join(roster.names)}"]
+    return [f"it is not a site of '{study.contract.title}'; the sites are {', '.join(roster.names)}"]
 
 
 def _keys(home: SiteHome, study: Study) -> list[str]:
@@ -195,12 +195,12 @@ def _keys(home: SiteHome, study: Study) -> list[str]:
     # defence: a-sites-own-key
     if pinned.public_key != own.public_key:
         found.append(
-            f"the study names another key for it, fingerprint {pinned.fingerprint}; its own is "
-            f"{own.fingerprint}: put its card into the study"
+            f"the study lists a different key for this site, fingerprint {pinned.fingerprint}; its own is "
+            f"{own.fingerprint}. Ask the coordinator to use the site's current card"
         )
     return found + [
-        f"site {peer.name} of the study has a key that this site revoked, fingerprint {peer.fingerprint}: it "
-        "needs a new key, and the study must be made anew with it"
+        f"site {peer.name} of the study has a key that this site revoked, fingerprint {peer.fingerprint}. "
+        "That site needs a new key, and the coordinator must create a new study with it"
         for peer in map(contract.roster.site, contract.roster.names)
         # defence: revoked-keys
         if home.revokes(peer)
@@ -212,14 +212,14 @@ def _protection(home: SiteHome, study: Study) -> list[str]:
     if not contract.protects and not _allows_unprotected(home):
         seeded = " with seeded noise" if contract.insecure_noise else ""
         found.append(
-            f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected in "
-            f"{home.folder / 'site.toml'})"
+            f"its policy does not allow mechanism '{contract.mechanism}'{seeded} (allow_unprotected = false "
+            f"in {home.folder / 'site.toml'})"
         )
     # defence: at-least-one-colluding-site
     if contract.mechanism == "cape" and not contract.roster.n_colluding and not _allows_unprotected(home):
         found.append(
             "privacy.n_colluding is 0: the guarantee does NOT hold against "
-            f"{contract.adversary.not_against}. Its policy wants at least 1 (allow_unprotected in "
+            f"{contract.adversary.not_against}. Its policy requires at least 1 (allow_unprotected = false in "
             f"{home.folder / 'site.toml'})"
         )
     return found
@@ -233,28 +233,28 @@ def _enrolment(home: SiteHome, study: Study) -> Iterator[str]:
     enrolment, expected = read_enrolment(home), study.contract.enrolled[home.settings.name]
     if enrolment is not None and len(enrolment.enrolled) != expected and not is_settled(home, study):
         yield (
-            f"the study enrols {expected} subjects, its enrolment has {len(enrolment.enrolled)}: put that "
-            "number into the study"
+            f"the study expects {expected} subjects, but this site enrolled {len(enrolment.enrolled)}. Ask "
+            "the coordinator to use that number"
         )
 
 
 def _cap(home: SiteHome, study: Study) -> Iterator[str]:
     cap, most = study.contract.cap(home.settings.name), home.policy.per_study
     if study.contract.protects and cap.mu2 > most.mu2:
-        yield f"the study asks for {cap}; its policy allows a study at most {most}"
+        yield f"the study may spend {cap}, but this site's policy allows at most {most} per study"
 
 
 def _revocation(home: SiteHome, study: Study) -> list[str]:
-    """Return that the site revoked its approval, if it did: the ledger does not take that back."""
+    """Return a reason if the site revoked its approval, which the ledger makes permanent."""
     known = spent_on(home, study)
     # defence: revoked-for-good
     if known is None or not known.revoked:
         return []
-    return ["the site revoked its approval, which cannot be taken back; it needs a new study"]
+    return ["the site revoked its approval, which is permanent; the coordinator must create a new study"]
 
 
 def _approval(home: SiteHome, study: Study) -> Iterator[str]:
-    """Yield that the study was not approved, and how it differs from one of the same title that was."""
+    """Yield a reason if the study was not approved, with its changes since the approved version, if any."""
     if home.settings.policy.auto_approve or spent_on(home, study) is not None:
         return
     advice = f"read it (capedjica study show) and run: capedjica site approve STUDY --site {home.folder}"
@@ -262,61 +262,60 @@ def _approval(home: SiteHome, study: Study) -> Iterator[str]:
     if earlier is None:
         yield f"it has not approved '{study.content.title}'; {advice}"
     else:
-        changed = "; ".join(changes(earlier, study.content)) or "the software's defaults"
+        changed = "; ".join(changes(earlier, study.content)) or "the defaults of the software"
         yield f"the study was changed after it was approved ({changed}); to approve the change, {advice}"
 
 
 def _budget(home: SiteHome, study: Study) -> Iterator[str]:
-    """Yield that what the study may still cost does not fit into the total, if so."""
+    """Yield a reason if the remaining cost of the study would exceed the site's total budget."""
     totals, known, cap = home.totals(), spent_on(home, study), study.contract.cap(home.settings.name)
     if not study.contract.protects or (known is not None and known.revoked):
         return
     asked = cap.mu2 - (0.0 if known is None else known.mu2)
     total, overall = home.policy.total, 0.0 if totals is None else totals.overall.mu2
-    # Unprotected releases are charged with infinity; where they are allowed, they stay outside the total.
+    # Unprotected releases are charged as infinity; where they are allowed, they do not count in the total.
     before = 0.0 if math.isinf(overall) else overall
     if asked > 0 and before + asked > total.mu2 * (1 + 1e-12):
         yield (
-            f"the study may cost {cap}, but all studies together are allowed {total} and have spent "
-            f"{gaussian_epsilon(math.sqrt(before), total.delta):.6g}"
+            f"the study may cost {cap}, but all studies in total are allowed {total} and have already spent "
+            f"epsilon {gaussian_epsilon(math.sqrt(before), total.delta):.6g}"
         )
 
 
 def _consent(home: SiteHome) -> list[str]:
-    """Raise if it cannot be known who withdrew."""
+    """Raise if the list of withdrawals cannot be read."""
     read_withdrawn(home)
     return []
 
 
 def _record(home: SiteHome, study: Study, scans: Scans) -> list[str]:
-    """Return what is not as it was when the study was approved; nothing of scans once it has begun.
+    """Return the differences from the approved data; none about scans once the study has started.
 
-    After the first release nothing may depend on what becomes of a scan, and the record itself says what is
-    read.
+    After the first release, nothing may depend on changes to a scan, and the record determines what is read.
     """
     known = None if home.settings.policy.auto_approve else spent_on(home, study)
     if known is None:
         return []
     record = read_record(home, study)
     if record is None:
-        advice = "put it back from a backup" if known.n_releases else "approve it again"
+        advice = "restore it from a backup" if known.n_releases else "approve the study again"
         return [
-            f"there is no record of the data for which '{study.content.title}' was approved "
-            f"({record_path(home, study)}): {advice}"
+            f"the record of the data approved for '{study.content.title}' is missing or malformed "
+            f"({record_path(home, study)}); {advice}"
         ]
     if known.n_releases:
         return []
     found: list[str] = []
-    with suppress(InputError):  # a folder that cannot be read is named by the demand on the scans
+    with suppress(InputError):  # an unreadable folder is reported by the requirement on the scans
         found = differences(home, record, scans.roll.people)
-    return [f"{words}; to use them as they are now, approve it again" for words in found]
+    return [f"{words}; to use the current data, approve the study again" for words in found]
 
 
 def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
-    """Return what about the scans is in the way.
+    """Return the reasons that concern the scans.
 
-    Those who were enrolled take part whatever became of their scans since then, unless nobody is left: that
-    would be a folder that is not there, and not a person. Once a study has begun nothing else is in the way.
+    Enrolled participants take part even if their scans changed since then, unless no usable scan is left,
+    which indicates a missing folder. Once a study has started, there are no other reasons.
     """
     if is_settled(home, study):
         check_folder(home.data_path)
@@ -324,16 +323,16 @@ def _scans(home: SiteHome, study: Study, scans: Scans) -> list[str]:
     roll, fatal = scans.roll, [problem for problem in scans.problems if problem.fatal]
     if roll.enrolment is None:
         expected, count = study.contract.enrolled[home.settings.name], len(roll.people)
-        wrong = f"the study enrols {expected} subjects, {home.data_path} holds {count}"
+        wrong = f"the study expects {expected} subjects, but {home.data_path} contains {count}"
         return [wrong] * (count != expected) + _told(fatal)
     if {person.name for person in roll.found} <= {problem.name for problem in fatal}:
-        first = fatal[0] if fatal else f"{home.data_path} holds nobody of them"
-        return [f"none of its {len(roll.people)} enrolled people can be used; the first reason: {first}"]
+        first = fatal[0] if fatal else f"{home.data_path} contains none of them"
+        return [f"none of its {len(roll.people)} enrolled participants is usable; the first reason: {first}"]
     return []
 
 
 def _unusable(scans: Scans) -> list[str]:
-    """Return what no study could use; whoever was enrolled is in nobody's way."""
+    """Return the problems that are fatal for any study; none if there is an enrolment."""
     found = scans.problems
     return [] if scans.roll.enrolment else _told(problem for problem in found if problem.fatal)
 

@@ -1,7 +1,7 @@
-"""A site takes its approval of a study back: from then on nothing leaves for it.
+"""Revocation of a site's approval of a study, after which nothing more leaves for it.
 
-The ledger holds it, so it is in force for every process that has the ledger open, from its next message on.
-What was released stays released and charged.
+The revocation is recorded in the ledger, so it applies to every process that has the ledger open, from its
+next message on. Past releases stay released and charged.
 """
 
 from __future__ import annotations
@@ -22,32 +22,33 @@ _REASON: Final = "revoked by the site"
 
 @dataclass(frozen=True)
 class Approval:
-    """An approval that stands: the hash under which the ledger has it, and what was spent under it."""
+    """A valid approval: the hash of the study's contract in the ledger, and what was spent."""
 
     hash: bytes
     spent: Spent
 
     @property
     def title(self) -> str:
-        """The study's title, as a terminal may show it."""
+        """Title of the study, quoted and safe for a terminal."""
         return f"'{printable(self.spent.title)}'"
 
 
 def find_approval(home: SiteHome, study: str) -> Approval:
-    """Return the approval of a study, named by its file, its folder, or its title in the ledger."""
+    """Return the approval of a study, given by its file, its folder or its title in the ledger."""
     name = home.settings.name
     with home.open_ledger(must_exist=True) as ledger:
         known = ledger.totals().studies
     chosen = _named(known, study)
     if not chosen:
         titles = ", ".join(sorted({f"'{printable(spent.title)}'" for spent in known.values()})) or "none"
-        raise InputError(f"site {name} never approved {printable(study)!r}; it approved {titles}")
+        raise InputError(f"site {name} has not approved {printable(study)!r}; approved studies: {titles}")
     standing = [one for one in chosen if not one.spent.revoked]
     if not standing:
-        raise InputError(f"site {name} has revoked its approval of {chosen[0].title} already")
+        raise InputError(f"site {name} has already revoked its approval of {chosen[0].title}")
     if len(standing) > 1:
         raise InputError(
-            f"site {name} approved {len(standing)} studies called {standing[0].title}: name one by its file"
+            f"site {name} approved {len(standing)} studies with the title {standing[0].title}; give the "
+            "study.toml of one of them"
         )
     return standing[0]
 
@@ -60,25 +61,28 @@ def _named(known: dict[bytes, Spent], study: str) -> list[Approval]:
 
 
 def revoke(home: SiteHome, approval: Approval) -> None:
-    """Take an approval back, for good."""
+    """Revoke an approval permanently."""
     with home.open_ledger(must_exist=True) as ledger:
         ledger.revoke(approval.hash, _REASON)
 
 
 def warn(approval: Approval) -> Iterator[str]:
-    """Yield in words what was spent under an approval, and what it means to revoke it."""
+    """Yield sentences on what was spent under an approval and the consequences of revoking it."""
     yield str(approval.spent)
     yield (
-        "If the approval is revoked, nothing more leaves for this study; what was released stays released "
-        "and charged. It is for good: the same study cannot be approved again."
+        "If you revoke the approval, nothing more leaves this site for the study; past releases stay "
+        "released and charged. This is permanent: the same study cannot be approved again."
     )
 
 
 def explain(home: SiteHome, approval: Approval) -> Iterator[str]:
-    """Yield in words what a revocation did."""
-    yield f"Site {home.settings.name} revoked its approval of {approval.title}. Nothing more leaves for it."
+    """Yield sentences on the effects of a revocation."""
     yield (
-        "A run under way loses this site from its next message on, and goes on if enough are left. Tell the "
-        f"coordinator; then: capedjica site stop {home.folder}"
+        f"Site {home.settings.name} revoked its approval of {approval.title}. Nothing more leaves this site "
+        "for it."
     )
-    yield "To take part after all, let the coordinator make a new study, which is charged anew."
+    yield (
+        "A run in progress loses this site from its next message on, and continues if enough sites are left. "
+        f"Inform the coordinator; then: capedjica site stop {home.folder}"
+    )
+    yield "To take part again, ask the coordinator for a new study, which is charged separately."

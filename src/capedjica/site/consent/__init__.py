@@ -1,1 +1,1 @@
-"""Whose consent stands, and what happens when somebody withdraws it."""
+"""Consent of the participants of a site and its withdrawal."""

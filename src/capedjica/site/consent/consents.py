@@ -1,9 +1,9 @@
-"""Whose consent no longer stands: a private list, and statistics that follow it while a study runs.
+"""The private list of withdrawn participants, and statistics that follow it while a study runs.
 
-A list that was lost must not pass for one on which nobody is. So the ledger, whose own loss is noticed, has a
-note for every entry of the list, with a sealed mark of who it is; where it has one that the list has not,
-nobody is read. For the same reason nobody is ever taken off the list: who is on it by mistake is marked, and
-has a second entry should they withdraw after all.
+A lost list must not be mistaken for an empty one. The ledger, whose own loss is detected, therefore has a
+note for every entry of the list, with a sealed mark of the participant. If the ledger has a note that the
+list lacks, no data are read. For the same reason entries are never removed: an entry made by mistake is
+marked as such, and a participant who withdraws later gets a second entry.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from capedjica.tools.toml import read_toml, toml_value
 SCHEMA: Final = 1
 NOTE: Final = "a participant withdrew consent"
 _HEADER: Final = """\
-# People who withdrew their consent (`capedjica site withdraw`): no study reads their scans, and they are not
-# enrolled again. This file stays here. Should somebody be on it by mistake, leave the entry where it is, as
-# the ledger knows it, and add to it the line: by_mistake = true
+# Participants who withdrew their consent (`capedjica site withdraw`): no study reads their scans, and they
+# are not enrolled again. This file stays at the site. If an entry was made by mistake, do not remove it,
+# because it is noted in the ledger; add this line to the entry: by_mistake = true
 """
 
 
 class Withdrawal(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Somebody who withdrew, and when, unless that was a mistake."""
+    """A withdrawn participant and the time, or an entry made by mistake."""
 
     name: str
     when: str
@@ -55,24 +55,24 @@ class Withdrawals(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def withdrawn_path(home: SiteHome) -> Path:
-    """Return where a site keeps the list."""
+    """Return the path of a site's list of withdrawn participants."""
     return home.folder / "withdrawn.toml"
 
 
 def lock(home: SiteHome) -> AbstractContextManager[None]:
-    """Let nobody else change the list, or what the ledger notes of it."""
-    busy = f"somebody else's consent is being withdrawn at site {home.settings.name}; try again"
+    """Lock the list and its notes in the ledger against concurrent changes."""
+    busy = f"another withdrawal is in progress at site {home.settings.name}; try again"
     return locked(home.folder / ".withdrawn.lock", busy)
 
 
 def read_list(home: SiteHome) -> tuple[Withdrawal, ...]:
-    """Return the list as it is, whole or not, entries that are mistakes included."""
+    """Return the list as it is, complete or not, including entries made by mistake."""
     file = withdrawn_path(home)
     return read_toml(file, Withdrawals, SCHEMA).withdrawn if file.exists() else ()
 
 
 def read_withdrawn(home: SiteHome) -> dict[str, str]:
-    """Return who withdrew, and when; refuse a list that is not whole."""
+    """Return all withdrawn participants and when they withdrew; refuse an incomplete list."""
     if not home.has_ledger:
         return standing(home)
     with home.open_ledger() as ledger:
@@ -80,7 +80,7 @@ def read_withdrawn(home: SiteHome) -> dict[str, str]:
 
 
 def standing(home: SiteHome) -> dict[str, str]:
-    """Return who withdrew, and when first, by the list as it is: for those who know whether it is whole."""
+    """Return all withdrawn participants and the first time, without checking that the list is complete."""
     return _standing(read_list(home))
 
 
@@ -93,7 +93,7 @@ def _standing(listed: Sequence[Withdrawal]) -> dict[str, str]:
 
 
 def _read_whole(home: SiteHome, ledger: Ledger) -> dict[str, str]:
-    """Return who withdrew; refuse if the ledger has noted somebody else."""
+    """Return all withdrawn participants; refuse a list that lacks an entry noted in the ledger."""
     listed, noted = read_list(home), _noted(ledger)
     # defence: marks-that-are-lacking
     lacking = noted - _marks(listed)
@@ -101,15 +101,15 @@ def _read_whole(home: SiteHome, ledger: Ledger) -> dict[str, str]:
     if lacking:
         raise InputError(
             f"{withdrawn_path(home)} lacks {lacking.total()} of the {noted.total()} withdrawals of consent "
-            f"that the ledger of site {home.settings.name} has noted: nobody is read. Put the list back from "
-            "a backup, or run capedjica site withdraw again for those who are missing; who is on it by "
-            "mistake stays on it (by_mistake = true)"
+            f"noted in the ledger of site {home.settings.name}, so no data are read. Restore the list from a "
+            "backup, or run capedjica site withdraw again for the missing participants; keep entries made by "
+            "mistake and mark them (by_mistake = true)"
         )
     return _standing(listed)
 
 
 def _mark(name: str) -> bytes:
-    """Return what a note has of somebody, sealed: enough to recognise their name."""
+    """Return the mark of a participant in a note, which allows the name to be recognised but not read."""
     return hashlib.sha256(b"capedjica/withdrawal/1\0" + name.encode(errors="surrogateescape")).digest()
 
 
@@ -122,7 +122,7 @@ def _noted(ledger: Ledger) -> Counter[bytes]:
 
 
 def add_withdrawn(home: SiteHome, name: str) -> str:
-    """Put somebody on the list, unless they are; return since when."""
+    """Add a participant to the list unless already on it; return the time of the first entry."""
     if name not in standing(home):
         _add(home, name, 1)
     return standing(home)[name]
@@ -134,7 +134,7 @@ def _add(home: SiteHome, name: str, count: int) -> None:
 
 
 def note_withdrawn(home: SiteHome, name: str) -> None:
-    """Let the ledger note everybody on the list; one that was lost gets all its entries of somebody again."""
+    """Note all entries of the list in the ledger; restore lost entries of the given participant."""
     with home.open_ledger() as ledger:
         lacking = _noted(ledger) - _marks(read_list(home))
         if lacking[_mark(name)]:
@@ -158,35 +158,36 @@ def _write(file: Path, withdrawn: Iterable[Withdrawal]) -> None:
         content = "\n".join([*lines, ""]).encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"{file} cannot be written: the name is not text in UTF-8; rename the scan"
+            f"{file} cannot be written: the name of the scan is not valid UTF-8; rename the scan"
         ) from None
     write_private(file, content)
 
 
 class Consenting:
-    """Statistics of the people whose consent stands, looked up before every release.
+    """Statistics of the participants whose consent is valid, checked before every release.
 
-    Statistics keep in memory what they made of scans. When somebody withdraws while a study runs, they are
-    made anew, without that person: they are functions of the subjects and of what was published, so nothing
-    else becomes different. The person stays counted, as a subject without time points, who contributes zero.
+    Statistics keep values computed from scans in memory. When a participant withdraws while a study runs, the
+    statistics are recomputed without that participant: they are functions of the subjects and of what was
+    published, so nothing else changes. The participant still counts, as a subject without time points who
+    contributes zero.
 
     Parameters
     ----------
     home : SiteHome
         The site.
     ledger : Ledger
-        Its ledger, which knows who withdrew.
+        The ledger of the site, which notes withdrawals.
     people : People
-        Who takes part.
+        The participants.
     make : callable
-        Returns the statistics of people.
+        Returns the statistics of the participants.
     """
 
     def __init__(
         self, home: SiteHome, ledger: Ledger, people: People, make: Callable[[People], Statistics]
     ) -> None:
         self._home, self._ledger, self._make = home, ledger, make
-        # Of a withdrawal that was killed half-way, or from before there was a ledger.
+        # Entries of an interrupted withdrawal, or from before there was a ledger.
         with suppress(BusyError), lock(home):
             _note_all(home, ledger)
         self._withdrawn = frozenset(self._read())
@@ -194,17 +195,17 @@ class Consenting:
         self._statistics = make(self.people)
 
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[Vectors]:
-        """Return the vectors of a release; nobody's if the list cannot be read or is not whole."""
+        """Return the vectors of a release; raise if the list is unreadable or incomplete."""
         self.follow()
         return self._statistics(stage, published, state)
 
     def follow(self) -> None:
-        """Forget those who withdrew since the last look, and all that was extracted from scans."""
+        """Drop participants who withdrew since the last check, and the series extracted from scans."""
         try:
             withdrawn = frozenset(self._read())
         except CapedjicaError:
-            # Why goes into the site's own log; its people count as zero, which nobody outside can tell.
-            private_log(self._home.settings.name).exception("nobody is read")
+            # The reason is logged at the site only; the participants count as zero, invisibly from outside.
+            private_log(self._home.settings.name).exception("no data are read")
             # defence: a-list-that-cannot-be-read
             raise
         # defence: withdrawal-during-a-run
@@ -221,10 +222,10 @@ class Consenting:
 def consenting(
     home: SiteHome, people: Iterable[Person], features: Features, withdrawn: Collection[str]
 ) -> People:
-    """Return people as they are read: those who withdrew have no recording.
+    """Return the participants as they are read: withdrawn participants have no recording.
 
-    Series are kept under the list by which they were read. What was made of scans under another list, be it
-    by a process that was killed before it learnt of a withdrawal, is removed here, before anything is read.
+    Cached series are tied to the list under which they were read. Series cached under another list, for
+    example by a process killed before it noticed a withdrawal, are removed before anything is read.
     """
     names = "\0".join(sorted(withdrawn)).encode(errors="surrogateescape")
     edition = hashlib.sha256(b"capedjica/withdrawn/1\0" + names).hexdigest()[:16]

@@ -1,9 +1,9 @@
-"""Somebody withdraws their consent: from then on no study reads their scans.
+"""Withdrawal of a participant's consent, after which no study reads their scans.
 
-What was released stays released; it says at most (epsilon, delta) about anybody. The person stays counted in
-the studies that were agreed on: the number of people is public and fixed, and each of them may contribute
-anything within the clip, also zero. So nothing that follows costs more, and no message tells of it: the
-ledger, which notes a withdrawal, shows nobody how long it is (:mod:`capedjica.mechanisms.site.head_seal`).
+Past releases stay released; they reveal at most (epsilon, delta) about any participant. The participant still
+counts in approved studies: the number of participants is public and fixed, and each of them may contribute
+any vector within the clip, including zero. Later releases therefore cost no more, and no message reveals the
+withdrawal: the ledger notes it, but its length is hidden (:mod:`capedjica.mechanisms.site.head_seal`).
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from capedjica.tools.text import printable
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """What a withdrawal did.
+    """The effects of a withdrawal.
 
     Attributes
     ----------
     name : str
-        Who withdrew.
+        Name of the participant.
     since : str
-        When they did so first.
+        Time of the first withdrawal.
     series, results : int
-        How many extracted series, of everybody, and folders of results, of this person, were removed.
+        Number of extracted series removed (of all participants) and of result folders (of this participant).
     studies : tuple of str
-        What it means for each study that was approved, in words.
+        Consequences for each approved study, in sentences.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Withdrawn:
 
 
 def withdraw(home: SiteHome, person: str) -> Withdrawn:
-    """Let nobody read somebody's scans any more, and remove what was made of them."""
+    """Withdraw a participant's consent and remove everything computed from their scans."""
     with lock(home):
         return _withdraw(home, person)
 
@@ -72,10 +72,10 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
     enrolment = read_enrolment(home)
     name = _name(home, enrolment, person)
     if enrolment is None and name not in standing(home):
-        # Everybody who is found is enrolled: so the number stays what it was when scans are removed.
+        # Enrol all participants found, so that the number does not change when scans are removed.
         enrolment = Enrolment.now(home.settings.data, _found(home), [], None)
         write_enrolment(home, enrolment)
-    # First of all, so that it holds whatever happens to the rest.
+    # First, so that it is in force even if a later step fails.
     since = add_withdrawn(home, name)
     try:
         # defence: series-of-the-withdrawn
@@ -91,18 +91,21 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
 
 
 def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
-    """Yield in words what a withdrawal did, and what nobody can do."""
-    yield f"{printable(done.name)} withdrew on {done.since}. From now on no study reads their data."
+    """Yield sentences on the effects of a withdrawal and its limits."""
+    yield f"{printable(done.name)} withdrew on {done.since}. From now on, no study reads their data."
     yield (
-        f"Removed: {done.series} extracted series (of everybody; they are extracted again when needed) and "
-        f"the results about this person of {done.results} studies. The data themselves are yours to remove, "
-        f"from {home.data_path} and from backups."
+        f"Removed: {done.series} extracted series (of all participants; they are extracted again when "
+        f"needed) and this participant's individual results of {done.results} studies. Remove the data "
+        f"themselves from {home.data_path} and from backups."
     )
     totals = home.totals()
     if totals is not None and totals.overall.n_releases:
         yield _released_words(totals.overall)
     if not is_resting(home):
-        yield "A study runs here: a mean that is computed at this moment may be the last with this person."
+        yield (
+            "A study is running here: a release that is being computed now may be the last to include this "
+            "participant."
+        )
     for words in done.studies:
         yield f"{words}."
     try:
@@ -113,21 +116,21 @@ def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
 
 def _released_words(spent: Spent) -> str:
     bound = f"at most epsilon {round_up(spent.subject_epsilon)} at delta {spent.delta:g}"
-    limit = "without any limit" if math.isinf(spent.epsilon) else bound
+    limit = "not limited" if math.isinf(spent.epsilon) else bound
     return (
-        f"What was released, {spent.n_releases} messages, cannot be taken back, and results are not computed "
-        f"anew. It tells about anybody of this site, this person included, {limit}. What was not yet "
-        "released will not contain this person."
+        f"Past releases ({spent.n_releases} messages) cannot be recalled, and results are not recomputed. "
+        f"What they reveal about any participant of this site, including this one, is {limit}. Later "
+        "releases will not include this participant."
     )
 
 
 def known_as(home: SiteHome, person: str) -> str:
-    """Return the name that somebody has here; refuse a stranger."""
+    """Return the name of a participant at this site; refuse an unknown one."""
     return _name(home, read_enrolment(home), person)
 
 
 def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
-    """Return the name that somebody has here, given with or without ``sub-``; refuse a stranger."""
+    """Return the name of a participant, given with or without ``sub-``; refuse an unknown one."""
     known = {one.name for one in read_list(home)}
     if enrolment is not None:
         known |= {*enrolment.enrolled, *(one.name for one in enrolment.left_out)}
@@ -137,21 +140,21 @@ def _name(home: SiteHome, enrolment: Enrolment | None, person: str) -> str:
     matching = [person] if person in known else [n for n in known if n.removeprefix("sub-") == plain]
     if not matching:
         near = difflib.get_close_matches(person, known, n=1)
-        guess = f"did you mean {printable(near[0])}?" if near else "names are those of the scans or rows"
-        raise InputError(f"site {home.settings.name} knows nobody called {printable(person)!r}; {guess}")
+        guess = f"did you mean {printable(near[0])}?" if near else "expected a name as in the scans or rows"
+        raise InputError(f"site {home.settings.name} has no participant {printable(person)!r}; {guess}")
     return matching[0]
 
 
 def _found(home: SiteHome) -> list[str]:
-    """Return the names of those who are there, in the space of the study that was approved last."""
+    """Return the names of the participants found, in the space of the study approved last."""
     latest = next((Study(content) for content in approved(home)), None)
-    # Names of files, which are not opened: that somebody withdraws must not depend on a list that is whole.
+    # Only file names are read: a withdrawal must be possible even if the list is incomplete.
     found = find(home, home.settings.data, latest, standing(home))
     return [person.name for person in found.people]
 
 
 def _remove_results(home: SiteHome, name: str) -> int:
-    """Remove what results say about somebody, the pages in which they are among others included."""
+    """Remove a participant's individual results, and the pages that include the participant."""
     removed = 0
     try:
         for study in (path for path in home.results_path.glob("*") if path.is_dir()):
@@ -162,7 +165,7 @@ def _remove_results(home: SiteHome, name: str) -> int:
                 removed += 1
     except OSError as error:
         raise InputError(
-            f"the results about {printable(name)} in {home.results_path} cannot be removed: {error.strerror}"
+            f"the results of {printable(name)} in {home.results_path} cannot be removed: {error.strerror}"
         ) from None
     return removed
 
@@ -175,12 +178,12 @@ def _studies(home: SiteHome) -> Iterator[str]:
         title = f"'{printable(study.title)}'"
         if any(one.n_releases for one in spent if one.title == study.title):
             yield (
-                f"{title} has begun: what it releases from now on does not contain this person, who counts "
-                f"as zero among the {enrolled}. Do not enrol anew before it is done"
+                f"{title} has started: its later releases do not include this participant, who counts as "
+                f"zero among the {enrolled}. Do not change the enrolment before it has finished"
             )
         else:
             yield (
-                f"{title} was approved for {enrolled} people here and has not begun: it can go on as it is, "
-                "and this person counts as zero; or let the coordinator make a new study, with the number "
-                "that capedjica site enrol --again gives"
+                f"{title} was approved for {enrolled} participants here and has not started: it can run as "
+                "it is, and this participant counts as zero; or ask the coordinator for a new study with the "
+                "number given by capedjica site enrol --again"
             )

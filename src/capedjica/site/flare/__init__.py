@@ -1,1 +1,1 @@
-"""The carrier of a site: NVIDIA FLARE's client with a relay, and what the site keeps of it."""
+"""The carrier of a site: the NVIDIA FLARE client with a relay, its kits and its processes."""

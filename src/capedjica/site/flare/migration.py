@@ -1,4 +1,4 @@
-"""A site from before the network was kept apart: its kits are put aside, and its ledger goes on counting."""
+"""Migration of a site from before the carrier was separate: old kits are archived, the ledger is kept."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _KEYS = ("startup", "local")
 
 
 def migrate(home: SiteHome) -> Iterator[str]:
-    """Put old kits aside, without their keys of the network; yield in words what becomes of each study."""
+    """Archive old kits without their network keys; yield a sentence on each study."""
     found = kits_from_before(home)
     if not found:
-        yield f"Site {home.settings.name} has no kits from before: there is nothing to do."
+        yield f"Site {home.settings.name} has no old kits: nothing to do."
     for kit in found:
         yield _migrated(home, kit)
 
@@ -32,19 +32,19 @@ def _migrated(home: SiteHome, kit: Path) -> str:
     try:
         aside.parent.mkdir(mode=0o700, exist_ok=True)
         for part in _KEYS:
-            # The key of the network would be the carrier's now, and that kit connects to nobody any more.
+            # Network keys now belong to the carrier, and an old kit can no longer connect.
             shutil.rmtree(kit / part, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
         kit.rename(aside)
     except OSError as error:
-        raise InputError(f"{kit} cannot be put aside: {error.strerror}") from None
+        raise InputError(f"{kit} cannot be moved to {aside}: {error.strerror}") from None
     title = f"'{printable(study.content.title)}' ({study.hash.hex()[:16]})"
     if begun:
         return (
-            f"{title} was begun by an earlier version and cannot go on: it needs a new study. What was spent "
-            f"on it stays in the ledger. Its kit is in {aside}."
+            f"{title} was started by an earlier version and cannot continue: the coordinator must create a "
+            f"new study. What was spent on it stays in the ledger. Its kit is in {aside}."
         )
     return (
-        f"{title} has not begun: let the coordinator make a new kit (capedjica study provision --again) and "
-        f"approve it. The earlier one is in {aside}."
+        f"{title} has not started: ask the coordinator for a new kit (capedjica study provision --again) and "
+        f"approve it. The old kit is in {aside}."
     )

@@ -1,4 +1,4 @@
-"""The two programs of a site: the agent, and the carrier in its confinement."""
+"""Start the two programs of a site: the agent and the confined carrier."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CARRIER: Final = "carrier"
 
 
 def write_workspace(kit: Kit, workspace: Path) -> None:
-    """Have the FLARE of this site write the folder in which its client works, with the kit's key in it."""
+    """Write the working folder of this site's FLARE client, with the key of the kit."""
     label, startup = kit.label, startup_files(kit.path)
     if not workspace.parent.exists():
-        # Another user passes through it.
+        # The carrier may run as another user, who must be able to traverse it.
         workspace.parent.mkdir(parents=True)
         workspace.parent.chmod(0o755)
     with tempfile.TemporaryDirectory(prefix=".workspace-", dir=workspace.parent) as scratch:
@@ -44,7 +44,7 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
             (folder / "startup" / name).write_bytes(content)
             (folder / "startup" / name).chmod(0o600)
         folder.chmod(0o700)
-        # Files of another user's carrier may have to stay; its folder makes room all the same.
+        # Files of a carrier of another user may be undeletable; its folder is renamed first.
         earlier = Path(f"{scratch}-earlier")
         with suppress(FileNotFoundError):
             workspace.rename(earlier)
@@ -53,23 +53,23 @@ def write_workspace(kit: Kit, workspace: Path) -> None:
 
 
 def choose(home: SiteHome, kit: Kit, *, unconfined: bool = False) -> Confinement:
-    """Return the strongest confinement that a carrier can be given here.
+    """Return the strongest confinement available here for a carrier.
 
-    Where there is none, people's data need ``unconfined``; simulated ones do not.
+    If there is none, real data require ``unconfined``; simulated data do not.
     """
     confinement = strongest(home.settings.carrier.user, [kit.workspace.parent], str(home.folder.absolute()))
     # defence: real-data-need-a-boundary
     if confinement.kind == "none" and not unconfined and not home.settings.policy.auto_approve:
         raise InputError(
-            f"site {home.settings.name}: nothing here can keep the program that has the network from the "
-            f"site's files ({confinement.words}). To start all the same: --unconfined, which the ledger "
-            "records and the report says"
+            f"site {home.settings.name}: this system cannot keep the carrier, the program with network "
+            f"access, from the site's files ({confinement.words}). To start anyway: --unconfined, which is "
+            "recorded in the ledger and stated in the report"
         )
     return confinement
 
 
 def programs(home: SiteHome, kit: Kit, confinement: Confinement) -> list[processes.Program]:
-    """Return what is run for a study; the carrier works in a folder that is its own, and knows one socket."""
+    """Return the programs of a study; the carrier has its own folder and access to one socket."""
     workspace, socket = kit.workspace.resolve(), socket_path(kit.path, ROLE)
     point_to(workspace, socket)
     command, closed = start_command(workspace), secrets(home, kit)
@@ -78,7 +78,7 @@ def programs(home: SiteHome, kit: Kit, confinement: Confinement) -> list[process
 
 
 def agent_program(kit: Kit, confinement: Confinement) -> processes.Program:
-    """Return the agent."""
+    """Return the program of the agent."""
     command = _agent_command(kit, confinement.kind, confinement.uid)
     return processes.Program(AGENT, command, str(kit.path.resolve()))
 
@@ -89,7 +89,7 @@ def _agent_command(kit: Kit, carrier: str, uid: int | None) -> tuple[str, ...]:
 
 
 def secrets(home: SiteHome, kit: Kit) -> list[Path]:
-    """Return what the carrier must not be able to open: key, ledger, enrolment, study, and a scan."""
+    """Return files that the carrier must not be able to open: key, ledger, enrolment, study, a scan."""
     own = [home.identity_path, home.ledger_path, home.head_path, enrolment_path(home), home.data_path]
     found = [path for path in (*own, kit.path, home.folder / "site.log") if path.exists()]
     with suppress(StopIteration, OSError):
@@ -98,30 +98,30 @@ def secrets(home: SiteHome, kit: Kit) -> list[Path]:
 
 
 def note_unconfined(home: SiteHome, study: Study, confinement: Confinement) -> None:
-    """Record in the ledger that a carrier was started which nothing confines."""
+    """Record in the ledger that a carrier was started without confinement."""
     if confinement.kind == "none":
         with home.open_ledger() as ledger:
             ledger.note(f"started unconfined for '{printable(study.content.title)}': {confinement.words}")
 
 
 def run_agent(home: SiteHome, kit: Kit) -> None:
-    """Become the agent, where a system manager starts the carrier as another user.
+    """Replace this process by the agent, if a system manager starts the carrier as another user.
 
-    The carrier's folder is pointed to the agent, and the group of the folder above works in it.
+    The carrier's folder is configured to connect to the agent, and shared with the group of its parent.
     """
     name = home.settings.carrier.user
     if name is None:
         raise InputError(
-            f"site {home.settings.name}: to run the agent by itself, its site.toml must name the user of the "
-            "carrier ([carrier] user)"
+            f"site {home.settings.name}: [carrier] user is missing in site.toml; running the agent alone "
+            "requires it"
         )
     uid, _ = account(name)
     if uid == os.getuid():
         raise InputError(
-            f"site {home.settings.name}: the agent runs as {name}, the user of the carrier; they must be two "
-            "users"
+            f"site {home.settings.name}: the agent runs as {name}, the user of the carrier; use two "
+            "different users"
         )
-    # Names of scans are not for the carrier.
+    # The carrier must not learn the names of scans.
     closed = [path for path in secrets(home, kit) if home.data_path not in path.parents]
     try:
         point_to(kit.workspace, socket_path(kit.path, ROLE), closed)

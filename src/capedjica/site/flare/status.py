@@ -1,4 +1,4 @@
-"""How a site's studies go, for its data manager."""
+"""Status of a site's studies for its data manager."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from capedjica.site.flare.starting import AGENT, CARRIER
 from capedjica.site.home import SiteHome
 from capedjica.site.ledger_view import row
 
-# How long an agent may take to begin, and a carrier to reach a server that is there.
+# Time limits for an agent to start, and for a carrier to reach a running server.
 _AGENT_SECONDS: Final = 120.0
 _SERVER_SECONDS: Final = 15.0
 
 
 def look(home: SiteHome, study: str | None = None) -> list[dict[str, Any]]:
-    """Return of each study, or of those whose hash begins so, whether this site runs and what it spent."""
+    """Return connection state and spending for each study whose hash starts with ``study``."""
     return [_facts(home, kit) for kit in installed(home, study or "")]
 
 
@@ -53,30 +53,30 @@ def _asked_words(agent: Standing) -> str:
 
 
 def _state(kit: Kit, agent: Standing | None) -> tuple[str, str]:
-    """Return how the site stands, in one word for programs and in a sentence for people."""
+    """Return the connection state as one word for programs and as a sentence."""
     over, supervisor = kit.path / OVER, processes.running(kit.path)
     ended = f"the coordinator ended the study on {over.read_text().strip()}" if over.exists() else ""
     if supervisor is None and agent is not None:
-        # The two programs were started apart, the carrier as another user.
+        # The two programs were started separately, the carrier as another user.
         if agent.connected:
-            return "connected", "connected, by a carrier of another user"
-        words = "the agent runs, and no job of a carrier is connected to it: between runs there is none"
+            return "connected", "connected, through a carrier of another user"
+        words = "the agent is running, but no job of a carrier is connected to it, as is normal between runs"
         return "connecting", words
     if supervisor is None:
         return "stopped", f"not running; {ended or 'to connect: capedjica site start'}"
     members = processes.family(kit.path, CARRIER)
     if agent is None or not members:
-        words = f"process {supervisor} is starting it; if it does not stay, {kit.path} has logs that say why"
+        words = f"starting, process {supervisor}; if it stops again, see the logs in {kit.path}"
         return "starting", words
     if _reaches(members, kit.label.port):
         return "connected", f"connected, process {supervisor}"
     if ended:
         return "over", f"{ended}; to stop it here: capedjica site stop"
-    return "connecting", f"not connected yet, process {supervisor} goes on trying: the server does not answer"
+    return "connecting", f"not connected yet: the server does not answer; process {supervisor} keeps trying"
 
 
 def _reaches(members: list[psutil.Process], port: int) -> bool:
-    """Whether one of these processes has a connection to the server's port."""
+    """Return whether one of these processes is connected to the server's port."""
     for process in members:
         try:
             lines = process.net_connections(kind="tcp")
@@ -91,12 +91,12 @@ def _reaches(members: list[psutil.Process], port: int) -> bool:
 
 
 def await_connection(kit: Kit) -> str:
-    """Wait until a site that was started is connected; return in one line that it is, or why not.
+    """Wait until a started site is connected; return one line about the connection.
 
     Raises
     ------
     CapedjicaError
-        If it does not run at all.
+        If the site could not be started.
     """
 
     def ended() -> bool:
@@ -106,24 +106,24 @@ def await_connection(kit: Kit) -> str:
         return _state(kit, standing(kit))[0] == "connected"
 
     if not processes.wait_until(lambda: ended() or standing(kit) is not None, _AGENT_SECONDS):
-        raise _failed(kit, f"its agent did not begin within {_AGENT_SECONDS:.0f} s")
+        raise _failed(kit, f"its agent did not start within {_AGENT_SECONDS:.0f} s")
     processes.wait_until(lambda: ended() or connected(), _SERVER_SECONDS)
     if ended():
         raise _failed(kit)
     if connected():
         return f"Connected to the server at {kit.server()}."
     return (
-        f"Not connected yet: the server at {kit.server()} does not answer. It goes on trying, and connects "
-        "when the coordinator runs the study."
+        f"Not connected yet: the server at {kit.server()} does not answer. The site keeps trying and "
+        "connects when the coordinator runs the study."
     )
 
 
 def _failed(kit: Kit, reason: str = "") -> CapedjicaError:
-    """Return why it does not run, or the last words of the program that would not; nothing of it is left."""
+    """Stop a site that failed to start, and return the reason or the last log line as an error."""
     processes.stop(kit.path)
     logs = [processes.log(kit.path, name) for name in (AGENT, CARRIER)]
     latest = max(logs, key=lambda log: log.stat().st_mtime if log.exists() else 0.0)
-    words = reason or processes.refusal(latest) or f"the logs in {kit.path} say why"
+    words = reason or processes.refusal(latest) or f"see the logs in {kit.path}"
     error = CapedjicaError(f"the site could not be started: {words}. Nothing was spent")
     error.exit_code = 2
     return error

@@ -1,1 +1,1 @@
-"""Who takes part at a site: the roll of its people, whom it enrolled, and the scans that it approved."""
+"""Participants of a site: its cohort, the enrolment and the approved scans."""

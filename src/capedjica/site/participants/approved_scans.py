@@ -1,9 +1,9 @@
-"""What an approval was given for: the people who take part, and their files as they were.
+"""Record of an approval: the participants of a study and the state of their files.
 
-The record stays at the site, and only its owner can read it. It is compared with what is there before
-anything is spent on the study, and never afterwards: what happens to a scan while a study runs must not be
-seen from outside. A study reads the people and the files of the record and no others: one that came later was
-never approved, and must not push out another.
+The record stays at the site and is readable only by its owner. It is compared with the current files before
+anything is spent on the study, and never afterwards: changes to a scan during a study must not be visible
+from outside. A study reads only the participants and files of the record: a later participant was never
+approved and must not displace another.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _UNREADABLE: Final = "unreadable"
 
 
 class FileState(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """A file: its size in bytes, when it was changed (ns) and the SHA-256 of its content.
+    """A file: its size in bytes, its modification time (ns) and the SHA-256 of its content.
 
-    Of a table with a row per person only somebody's own ``row`` is theirs, and the hash is that of the row.
+    In a table with a row per participant, only the participant's own ``row`` counts, and the hash is that of
+    the row.
     """
 
     size: int
@@ -51,10 +52,10 @@ class ApprovedScans(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     Attributes
     ----------
     when : str
-        The time of the approval.
+        Time of the approval.
     people : dict
-        The files of everybody who takes part, by names relative to the folder of the scans. Whoever was
-        enrolled and could not be found has none.
+        The files of each participant, by paths relative to the folder of the scans. An enrolled participant
+        who could not be found has none.
     """
 
     schema: int = SCHEMA
@@ -63,19 +64,19 @@ class ApprovedScans(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
 
 def record_path(home: SiteHome, study: Study) -> Path:
-    """Return where the record of a study is, beside its copy."""
+    """Return the path of the record of a study, next to its copy."""
     return home.approved_path / f"{study.hash.hex()[:16]}.people"
 
 
 def read_record(home: SiteHome, study: Study) -> ApprovedScans | None:
-    """Return what a study was approved for; None where no record of it can be read."""
+    """Return the record of a study's approval; None if it cannot be read."""
     return _read(record_path(home, study))
 
 
 def approved_people(home: SiteHome, study: Study) -> tuple[Person, ...] | None:
-    """Return for whom a study was approved, with the files they had then; None without a record.
+    """Return the approved participants with the files they had then; None without a record.
 
-    Nothing is looked for in the folder of the scans, so nothing that is there can be in the way.
+    The folder of the scans is not searched, so its current content cannot interfere.
     """
     record = read_record(home, study)
     if record is None:
@@ -92,12 +93,12 @@ def _approved(home: SiteHome, study: Study, name: str, files: Files) -> Person:
 
 
 def write_record(home: SiteHome, study: Study, record: ApprovedScans) -> None:
-    """Keep what a study is approved for."""
+    """Write the record of a study's approval."""
     write_private(record_path(home, study), msgspec.json.encode(record))
 
 
 def forget_person(home: SiteHome, name: str) -> None:
-    """Take what is known of somebody's files out of all records; they stay approved, without any file."""
+    """Remove a participant's files from all records; the participant stays approved, without files."""
     for file in home.approved_path.glob("*.people"):
         record = _read(file)
         if record is not None and record.people.get(_text(name)):
@@ -114,9 +115,9 @@ def _read(file: Path) -> ApprovedScans | None:
 
 
 def take_record(home: SiteHome, people: Iterable[Person], tick: Callable[[], None]) -> ApprovedScans:
-    """Return a record of this moment; ``tick`` is called after each person.
+    """Return a record of the current files; ``tick`` is called after each participant.
 
-    A file of a name, size and time of change that an earlier approval recorded is not read again.
+    A file whose name, size and modification time match an earlier approval is not read again.
     """
     known, taken = _known(home), {}
     for person in people:
@@ -127,9 +128,10 @@ def take_record(home: SiteHome, people: Iterable[Person], tick: Callable[[], Non
 
 
 def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person]) -> list[str]:
-    """Return in words what became different since the record was taken, for the site's own people.
+    """Return sentences on what changed since the record was taken, for the site's own staff.
 
-    A file is read only where its time of change is another and its size is not, or it has a row per person.
+    A file is read only if its modification time changed but its size did not, or if it is a table with a row
+    per participant.
     """
     now = {_text(person.name): person for person in people}
     new = [name for name in now if name not in record.people]
@@ -137,23 +139,23 @@ def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person])
     found = []
     if new or gone:
         found.append(
-            f"not the same people take part as when the study was approved ({len(new)} came, {len(gone)} "
-            f"went): the first is {printable((new + gone)[0])}"
+            f"the participants changed since the study was approved ({len(new)} new, {len(gone)} missing); "
+            f"the first is {printable((new + gone)[0])}"
         )
     both = [name for name in now if name in record.people]
     changed = [name for name in both if not _is_as_it_was(home, now[name], record.people[name])]
     if changed:
         found.append(
-            f"{len(changed)} of {len(now)} people's data changed since the study was approved: the first is "
-            f"that of {printable(changed[0])}"
+            f"the data of {len(changed)} of {len(now)} participants changed since the study was approved; "
+            f"the first is {printable(changed[0])}"
         )
     return found
 
 
 def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Recording]]:
-    """Yield every file that has a say in a person's series, by its name in the folder of the scans.
+    """Yield every file that affects a participant's series, by its path in the folder of the scans.
 
-    Each comes as if it were the recording; what counts is the file, or the person's row in it.
+    Each is yielded as a separate recording; only the file, or the participant's row in it, counts.
     """
     # defence: covariates-of-the-approval
     rows = () if person.covariates is None else (person.covariates,)
@@ -164,12 +166,12 @@ def _files(home: SiteHome, person: Person) -> Iterator[tuple[str, Recording]]:
 
 
 def _text(name: str) -> str:
-    """Return a name as text that can be written, also one that is not in UTF-8."""
+    """Return a name as printable text, even if it is not valid UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def _name(text: str) -> str:
-    """Return the name that :func:`_text` wrote; only bytes that are no text were escaped."""
+    """Return the name that :func:`_text` encoded; only bytes that are not text were escaped."""
     plain = re.sub(rb"\\x([89a-f][0-9a-f])", lambda found: bytes.fromhex(found[1].decode()), text.encode())
     return os.fsdecode(plain)
 
@@ -178,7 +180,7 @@ _Known = dict[tuple[str, int, int], str]
 
 
 def _known(home: SiteHome) -> _Known:
-    """Return the hashes that all records of the site have."""
+    """Return the file hashes of all records of the site."""
     records = filter(None, map(_read, home.approved_path.glob("*.people")))
     files = (item for record in records for files in record.people.values() for item in files.items())
     return {
@@ -189,9 +191,9 @@ def _known(home: SiteHome) -> _Known:
 
 
 def _state(name: str, file: Recording, known: _Known) -> FileState | None:
-    """Return a file as it is, None where it is not there any more."""
+    """Return the current state of a file; None if it no longer exists."""
     try:
-        # Before it is read: if it changes meanwhile, the next look finds another time.
+        # Before it is read: if it changes meanwhile, the next check finds a different time.
         status = file.path.stat()
     except OSError:
         return None
@@ -231,7 +233,7 @@ def _is_same(file: Recording, before: FileState) -> bool:
         return False
     if (size, changed) == (before.size, before.mtime_ns):
         return True
-    # Another's row may have become longer.
+    # The row of another participant may have changed.
     if before.row:
         return _row_digest(file) == before.sha256
     return size == before.size and _digest(file.path) == before.sha256

@@ -1,4 +1,4 @@
-"""The people of a site: found, looked at, enrolled, and opened for a run."""
+"""Find, check and enrol the participants of a site, and open their scans for a run."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
     from nibabel.nifti1 import Nifti1Image
 
 Tick = Callable[[], None]
-# Without a study, images are looked at through the brain of the MNI152 template, in coarse voxels.
+# Without a study, images are checked within the MNI152 brain mask, in coarse voxels.
 _PLAIN_IMAGES: Final = FeatureTable(kind="voxels", voxel_size=8.0)
 # The fewest time points that any analysis needs.
 _FEWEST_TIMEPOINTS: Final = 2
-# So many tables tell how wide they usually are.
+# Number of tables from which the usual number of columns is determined.
 _FOR_THE_WIDTH: Final = 25
 _WITHDREW: Final = "withdrew consent on"
 
 
 @dataclass(frozen=True)
 class Roll:
-    """Who takes part at a site.
+    """The cohort of a site.
 
     Attributes
     ----------
     kind : str
-        What the folder of the scans was taken for.
+        Layout of the folder of the scans.
     people : tuple of Person
-        In order. Somebody who is enrolled but cannot be found has no recordings.
+        The participants in order. One who is enrolled but cannot be found has no recordings.
     problems : tuple of Problem
-        What is wrong already, before any scan is opened.
+        Problems found before any scan is opened.
     enrolment : Enrolment or None
-        None where all that are found take part.
+        None if there is no enrolment and every participant found takes part.
     withdrawn : frozenset of str
-        Names of those among the enrolled who withdrew their consent, and who therefore have no recordings.
+        Names of enrolled participants who withdrew their consent and therefore have no recordings.
     """
 
     kind: str
@@ -73,23 +73,23 @@ class Roll:
 
     @property
     def missing(self) -> list[str]:
-        """Names of those who are enrolled but cannot be found."""
+        """Names of enrolled participants who cannot be found."""
         names = [person.name for person in self.people if not person.recordings]
         return [name for name in names if name not in self.withdrawn]
 
     @cached_property
     def found(self) -> list[Person]:
-        """All who have recordings."""
+        """The participants who have recordings."""
         return [person for person in self.people if person.recordings]
 
 
 def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
-    """Return who takes part: exactly those who were enrolled, or all that are found if nobody was."""
+    """Return the cohort: exactly the enrolled participants, or all that are found without an enrolment."""
     enrolment = read_enrolment(home)
     if enrolment is None:
         found = find(home, home.settings.data, study)
         return Roll(found.kind, found.people, found.problems, None)
-    # The folder may have been moved, and whoever was asked for by name may be gone.
+    # The folder may have been moved, and participants selected by name may be missing.
     data = msgspec.structs.replace(enrolment.data, path=home.settings.data.path, participants=())
     found = find(home, data, study)
     present = {person.name: person for person in found.people}
@@ -103,13 +103,13 @@ def call_roll(home: SiteHome, study: Study | None = None) -> Roll:
 def find(
     home: SiteHome, data: DataTable, study: Study | None, withdrawn: Collection[str] | None = None
 ) -> Found:
-    """Return who is in the folder of the scans and did not withdraw, in the study's space if it has one.
+    """Return the participants found who did not withdraw, in the study's space if it has one.
 
-    ``withdrawn`` takes the place of the site's list, for those who do not open what is found.
+    ``withdrawn`` replaces the site's list, for callers that do not open the scans.
     """
     wanted = None if study is None else study.content.features.space
     if wanted is not None and data.space not in (None, wanted):
-        raise InputError(f"its site.toml says space {data.space!r}, the study needs {wanted!r}")
+        raise InputError(f"site.toml: [data] space is {data.space!r}, but the study requires {wanted!r}")
     found = find_people(
         data.kind,
         home.data_path,
@@ -127,12 +127,12 @@ def find(
 
 
 def open_people(home: SiteHome, study: Study) -> People:
-    """Return the people of a site as a study reads them: those of the approval, with the files of then."""
+    """Return the participants as a study reads them: those of the approval, with their approved files."""
     return consenting(home, _taking_part(home, study), study.features, read_withdrawn(home))
 
 
 def _taking_part(home: SiteHome, study: Study) -> tuple[Person, ...]:
-    """Return who was approved; a site that approves by itself keeps no record, and takes whoever is there."""
+    """Return the approved participants; a site with auto_approve has no record and uses its cohort."""
     # defence: the-people-of-the-approval
     approved = None if home.settings.policy.auto_approve else approved_people(home, study)
     if approved is None:
@@ -144,7 +144,7 @@ def _taking_part(home: SiteHome, study: Study) -> tuple[Person, ...]:
 def look(
     home: SiteHome, people: list[Person], study: Study | None, tick: Tick = lambda: None
 ) -> list[Problem]:
-    """Read everybody once, and return everything that is wrong; without a study, what none could use."""
+    """Read every scan once and return all problems; without a study, only those fatal for any study."""
     if study is None:
         found = People(people, _plain_features(people)).check(_FEWEST_TIMEPOINTS, tick)
         return [problem for problem in found if problem.fatal]
@@ -161,7 +161,7 @@ def look(
 
 
 def _covariate_problems(people: Sequence[Person], study: Study) -> Iterator[Problem]:
-    """Say what is wrong with covariates: of one person after the other, and of all together."""
+    """Yield the problems of the covariates, of each participant and of the whole site."""
     for table in study.content.analyses:
         if not table.participant_columns:
             continue
@@ -184,14 +184,14 @@ def _covariate_problems(people: Sequence[Person], study: Study) -> Iterator[Prob
 
 
 def _plain_features(people: list[Person]) -> Features:
-    """Return features that suit the recordings where no study says what to make of them."""
+    """Return features that fit the recordings, for use without a study."""
     recordings = [recording for person in people for recording in person.recordings]
     if any(recording.row is not None for recording in recordings):
         return PersonRows(())
     paths = [recording.path for recording in recordings]
     if any(map(is_image, paths)):
         return open_features(_PLAIN_IMAGES, Path(), None)
-    # The usual width, and not that of the first file, which may be the odd one.
+    # The usual width rather than that of the first file, which may be an outlier.
     widths = [width for width in map(_n_columns, paths[:_FOR_THE_WIDTH]) if width is not None]
     return open_features(FeatureTable(), Path(), mode(widths) if widths else 1)
 
@@ -205,7 +205,7 @@ def _n_columns(path: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Measures:
-    """What a recording says of itself: time points, seconds between them, and the grid in words."""
+    """Measures of a recording: time points, repetition time in seconds and grid in words."""
 
     n_timepoints: int
     repetition_time: float | None
@@ -213,7 +213,7 @@ class Measures:
 
 
 def measure(recording: Recording) -> Measures:
-    """Measure a recording; raise whatever comes when it cannot be read."""
+    """Measure a recording; raise any exception if it cannot be read."""
     if recording.row is not None:
         return Measures(1, None, f"{read_person_table(recording.path).width} columns")
     if not is_image(recording.path):
@@ -235,15 +235,15 @@ def enrol(
     again: bool = False,
     tick: Tick = lambda: None,
 ) -> Enrolment:
-    """Look at everybody that ``data`` selects, leave out those who cannot take part, and fix the list.
+    """Check every participant that ``data`` selects, exclude the unusable ones and fix the list.
 
-    Those who withdrew their consent are left out without a look. An earlier list is replaced only if
-    ``again`` says so.
+    Withdrawn participants are excluded without reading their data. An earlier list is replaced only if
+    ``again``.
     """
     if enrolment_path(home).exists() and not again:
         raise InputError(
-            f"site {home.settings.name} has enrolled its people ({enrolment_path(home)}); "
-            "--again replaces the list"
+            f"site {home.settings.name} already has an enrolment ({enrolment_path(home)}); replace it with "
+            "--again"
         )
     found = find(home, data, study)
     problems = list(dict.fromkeys([*found.problems, *look(home, list(found.people), study, tick)]))
@@ -253,8 +253,10 @@ def enrol(
             reasons.setdefault(problem.name, []).append(str(problem))
     enrolled = [person.name for person in found.people if person.name not in reasons]
     if not enrolled:
-        first = next(iter(reasons.values()), ["nobody is there"])[0]
-        raise InputError(f"nobody of site {home.settings.name} can be enrolled; the first reason: {first}")
+        first = next(iter(reasons.values()), ["no participant was found"])[0]
+        raise InputError(
+            f"no participant of site {home.settings.name} can be enrolled; the first reason: {first}"
+        )
     names = [person.name for person in found.people if person.name in reasons]
     left_out = [LeftOut(name, tuple(reasons[name])) for name in names]
     left_out += [

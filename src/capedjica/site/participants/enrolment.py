@@ -1,7 +1,7 @@
-"""The list of people that a site enrolled: fixed before a study is approved, and kept at the site.
+"""Enrolment of a site: the list of participants, fixed before a study is approved and kept at the site.
 
-Only how many they are is public. Who was left out, and why, was decided by looking at scans, so it may not
-change anything once a study runs.
+Only their number is public. The exclusions and their reasons depend on the scans, so they must not influence
+anything once a study runs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from capedjica.tools.toml import read_toml, toml_value
 
 SCHEMA: Final = 1
 _HEADER: Final = """\
-# The people of this site who take part in studies, fixed by `capedjica site enrol`. This file stays here; how
-# many are enrolled is public. Somebody whose scan vanishes later stays enrolled and counts as zero.
+# Participants of this site in studies, fixed by `capedjica site enrol`. This file stays at the site; only the
+# number enrolled is public. A participant whose scan is removed later stays enrolled and counts as zero.
 """
 
 
 class LeftOut(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Somebody who is not enrolled, and why."""
+    """An excluded participant and the reasons."""
 
     name: str
     reasons: tuple[str, ...]
@@ -37,15 +37,15 @@ class Enrolment(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     Attributes
     ----------
     when : str
-        The time of the enrolment.
+        Time of the enrolment.
     study : str, optional
-        Title of the study whose demands were made on the scans.
+        Title of the study whose requirements the scans were checked against.
     data : DataTable
-        What was looked at.
+        The data that were checked.
     enrolled : tuple of str
-        Names, in order.
+        Names of the enrolled participants, in order.
     left_out : tuple of LeftOut
-        All others.
+        The excluded participants.
     """
 
     schema: int = SCHEMA
@@ -59,35 +59,38 @@ class Enrolment(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
     def now(
         cls, data: DataTable, enrolled: list[str], left_out: list[LeftOut], study: str | None
     ) -> Enrolment:
-        """Return an enrolment of this moment."""
+        """Return an enrolment with the current time."""
         when = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(when=when, study=study, data=data, enrolled=tuple(enrolled), left_out=tuple(left_out))
 
 
 def enrolment_path(home: SiteHome) -> Path:
-    """Return where a site keeps its enrolment."""
+    """Return the path of a site's enrolment."""
     return home.folder / "enrolled.toml"
 
 
 def read_enrolment(home: SiteHome) -> Enrolment | None:
-    """Return who is enrolled; None where nobody was chosen, and all that are found take part."""
+    """Return the enrolment of a site, or None if there is none and every participant found takes part."""
     file = enrolment_path(home)
     if not file.exists():
         return None
     enrolment = read_toml(file, Enrolment, SCHEMA)
     if not enrolment.enrolled or len(set(enrolment.enrolled)) < len(enrolment.enrolled):
-        raise InputError(f"{file}: enrolled must name everybody once, and somebody")
+        raise InputError(
+            f"{file}: enrolled must list at least one participant, and each only once; to repair it: "
+            "capedjica site enrol --again"
+        )
     return enrolment
 
 
 def write_enrolment(home: SiteHome, enrolment: Enrolment) -> None:
-    """Write who is enrolled, whole or not at all; only its owner can read the file."""
+    """Write the enrolment atomically, readable only by its owner."""
     file = enrolment_path(home)
     try:
         content = _toml(enrolment).encode()
     except UnicodeEncodeError:
         raise InputError(
-            f"{file} cannot be written: there are names of scans that are not text in UTF-8; rename them"
+            f"{file} cannot be written: some names of scans are not valid UTF-8; rename these scans"
         ) from None
     write_private(file, content)
 
@@ -96,11 +99,11 @@ def _toml(enrolment: Enrolment) -> str:
     lines = [_HEADER, f"schema = {enrolment.schema}", f"when = {toml_value(enrolment.when)}"]
     if enrolment.study is not None:
         lines += [
-            "# The study whose demands were made on the scans.",
+            "# Study whose requirements the scans were checked against.",
             f"study = {toml_value(enrolment.study)}",
         ]
-    lines += ["", f"# {len(enrolment.enrolled)} people.", *_list("enrolled", enrolment.enrolled)]
-    lines += ["", "# What was looked at.", "[data]"]
+    lines += ["", f"# {len(enrolment.enrolled)} participants.", *_list("enrolled", enrolment.enrolled)]
+    lines += ["", "# Data that were checked.", "[data]"]
     lines += [
         f"{key} = {toml_value(value)}" for key, value in msgspec.to_builtins(enrolment.data).items() if value
     ]

@@ -1,7 +1,7 @@
-"""Recordings unlike those of the others at a site: no study is needed to see that something is odd.
+"""Outliers among the recordings of a site, detected without a study.
 
-What is usual is what more than half of the recordings have. Nobody is left out for being odd: these are notes
-for the site, which looks before it enrols.
+A recording is an outlier if it differs from more than half of the others. Outliers are not excluded: they are
+notes for the site to review before it enrols participants.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 from capedjica.data.scans import Problem, Recording
 from capedjica.site.participants.cohort import Measures
 
-# A scan of less than this part of the typical length was probably broken off.
+# A scan shorter than this fraction of the median length was probably interrupted.
 _SHORT: Final = 0.5
-_ALL_THE_SAME: Final = "the participant takes part all the same"
+_ALL_THE_SAME: Final = "the participant is not excluded"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A recording that could be read, whose it is, and what it says of itself."""
+    """A readable recording with its participant and measures."""
 
     person: str
     recording: Recording
@@ -30,7 +30,7 @@ class Measured:
 
 
 def oddities(measured: Sequence[Measured]) -> Iterator[Problem]:
-    """Yield which recordings have another grid, fewer time points or no confounds, unlike the others."""
+    """Yield recordings that differ from the others in grid, number of time points or confounds."""
     scans = [one for one in measured if one.recording.row is None]
     if len(scans) < 3:
         return
@@ -41,10 +41,10 @@ def oddities(measured: Sequence[Measured]) -> Iterator[Problem]:
         if 2 * times > len(scans) and one.measures.grid != grid:
             yield _odd(one, one.measures.grid, f"{grid}, as in {times} of {len(scans)}")
         if one.measures.n_timepoints < _SHORT * typical:
-            usual = f"about {typical:g}, as is typical here"
+            usual = f"about {typical:g}, the median of this site"
             yield _odd(one, f"{one.measures.n_timepoints} time points", usual)
         if 2 * n_with > len(scans) and one.recording.confounds is None:
-            yield _odd(one, "no table of confounds", f"one, as beside {n_with} of {len(scans)}")
+            yield _odd(one, "no confounds table", f"one, as for {n_with} of {len(scans)}")
 
 
 def _odd(one: Measured, found: str, usual: str) -> Problem:

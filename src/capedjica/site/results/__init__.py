@@ -1,1 +1,1 @@
-"""Results about single people, which are made at their site and never leave it."""
+"""Individual results, computed at a site from published maps; they never leave the site."""

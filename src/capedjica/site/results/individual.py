@@ -1,17 +1,17 @@
-"""What a study says about each person of one site: written at that site, for its own use, and never sent.
+"""Individual results of a study for each participant of a site: written at that site and never sent.
 
-Each person has a folder with names after BIDS::
+Each participant has a folder with BIDS-style names::
 
     results/<study>/sub-01/sub-01_desc-components_timeseries.tsv   a column per component
                            sub-01_desc-components_spectra.tsv      power of the time courses by frequency
                            sub-01_desc-components_relmat.tsv       functional network connectivity
-                           sub-01_desc-components_maps.nii.gz      the person's own maps (.npy without images)
+                           sub-01_desc-components_maps.nii.gz      individual maps (.npy without images)
 
-with a JSON file beside every table, which also has the grade of every component
-(:mod:`capedjica.algorithms.reliability`). Somebody with several runs has ``run-1``, ``run-2``... in the names
-of what belongs to one. Where the study censors volumes, these are left out of the time courses: what was
-apart becomes neighbours, and spectra are approximate. Nothing of it is private in the sense of the study:
-whoever can read it sees the person.
+with a JSON file next to every table, which also has the reliability grade of every component
+(:mod:`capedjica.algorithms.reliability`). With several runs, the names of the files of one run contain
+``run-1``, ``run-2``... If the study censors volumes, they are excluded from the time courses: volumes that
+were apart become adjacent, and spectra are approximate. These files are not differentially private: they
+reveal the data of the participant.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from capedjica.tools.arrays import FloatArray, Scan, read_matrix
 from capedjica.tools.atomic_files import write_whole, writing
 
 _README: Final = """\
-About single people: never to leave this site. Made by `capedjica site results` from the maps of
-'{title}'; `capedjica site purge --results` removes it.
+Individual results: they must not leave this site. Written by `capedjica site results` from the maps of
+'{title}'; remove them with `capedjica site purge --results`.
 """
 
 
 @dataclass(frozen=True)
 class LocalResults:
-    """What was written.
+    """The individual results that were written.
 
     Attributes
     ----------
     folder : Path
-        Where it is.
+        Folder of the results.
     written, kept : int
-        People of this time, and of earlier times.
+        Number of participants written now, and kept from before.
     unusable : tuple of str
-        Names of those whose scans cannot be used.
+        Names of participants whose scans are unusable.
     """
 
     folder: Path
@@ -67,15 +67,16 @@ class LocalResults:
 
 
 def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = lambda: None) -> LocalResults:
-    """Write what the maps of a run say about each person of a site.
+    """Write the individual results of each participant of a site from the maps of a run.
 
-    Everybody's folder appears when it is complete. After an interruption those who have one are kept.
-    ``tick`` is called after each person.
+    Each folder appears when it is complete. After an interruption, existing folders are kept. ``tick`` is
+    called after each participant.
     """
     study = Study.load(run)
     if study.content.features.kind == "table":
         raise InputError(
-            f"'{study.content.title}' analysed rows of a table: single people have no brain networks in it"
+            f"'{study.content.title}' analysed rows of a table, which give no individual brain networks; "
+            "expected a study of scans"
         )
     unmixing, origin = unmixing_of(run, study), _origin(run, study)
     people = call_roll(home, study).people
@@ -88,7 +89,7 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
 
 
 def purge_results(home: SiteHome) -> int:
-    """Remove the results about single people; return of how many studies there were some."""
+    """Remove all individual results; return the number of studies that had some."""
     folders = [path for path in home.results_path.glob("*") if path.is_dir()]
     try:
         if home.results_path.exists():
@@ -99,27 +100,27 @@ def purge_results(home: SiteHome) -> int:
 
 
 def unmixing_of(run: Path, study: Study) -> FloatArray:
-    """Return the unmixing matrix of a run, if it is that of the study."""
+    """Return the unmixing matrix of a run; raise InputError if it does not match the study."""
     step, table = study.networks, study.content.networks
     if step is None or table is None:
-        raise InputError(f"'{study.content.title}' has no analysis of kind 'ica': there are no networks")
+        raise InputError(f"'{study.content.title}' has no analysis of kind 'ica' and so no networks")
     file = run / study.results_folder(step) / "unmixing.npy"
     unmixing = read_matrix(file)
     expected = (table.most_components, step.setting.n_features)
     if unmixing.ndim != 2 or not table.fits(len(unmixing)) or unmixing.shape[1] != expected[1]:
-        raise InputError(f"{file} has shape {unmixing.shape}, that of its study would be {expected}")
+        raise InputError(f"{file} has shape {unmixing.shape}, but its study requires {expected}")
     return unmixing
 
 
 def reliability_of(run: Path) -> Reliability:
-    """Return how far the maps of a run are to be trusted."""
+    """Return the reliability of the maps of a run."""
     study = Study.load(run)
     assert study.networks is not None
     return read_reliability(run, study, study.networks)
 
 
 def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
-    """Return the folder of a study's results, made so that only its owner can open it."""
+    """Create and return the folder of a study's results, accessible only to its owner."""
     folder, digest = home.results_path / study.hash.hex()[:16], hashlib.sha256(unmixing.tobytes()).hexdigest()
     mark = folder / ".maps"
     with writing(folder):
@@ -128,7 +129,7 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
             path.chmod(0o700)
         if mark.exists() and mark.read_text(encoding="ascii") != digest:
             raise InputError(
-                f"{folder} holds results from other maps of this study; remove them first: "
+                f"{folder} contains results computed from different maps of this study; remove them first: "
                 "capedjica site purge --results"
             )
         write_whole(mark, digest.encode(), mode=0o600)
@@ -139,7 +140,7 @@ def _own_folder(home: SiteHome, study: Study, unmixing: FloatArray) -> Path:
 
 
 def person_label(name: str) -> str:
-    """Return what the folder of somebody's results is called."""
+    """Return the folder name of a participant's results."""
     return name if name.startswith("sub-") else f"sub-{name}"
 
 
@@ -151,7 +152,7 @@ def _write_person(
     unmixing: FloatArray,
     origin: dict[str, Any],
 ) -> str:
-    """Write the folder of one person, whole or not at all; return what became of it."""
+    """Write the folder of one participant atomically; return "written", "kept" or "unusable"."""
     label = person_label(person.name)
     if _withdrew(folder, person, home):
         return "unusable"
@@ -172,12 +173,12 @@ def _write_person(
             raise InputError(f"{folder / label} cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    # Once more: a withdrawal is on the list first and removes results next, so one of the two sees the other.
+    # Checked again: a withdrawal first adds to the list, then removes results, so either side sees the other.
     return "unusable" if _withdrew(folder, person, home) else "written"
 
 
 def _withdrew(folder: Path, person: Person, home: SiteHome) -> bool:
-    """Whether a person withdrew their consent; then there is no folder of theirs any more."""
+    """Return whether a participant withdrew; if so, remove their folder."""
     # defence: results-written-after-a-withdrawal
     if person.name not in standing(home):
         return False
@@ -186,14 +187,14 @@ def _withdrew(folder: Path, person: Person, home: SiteHome) -> bool:
 
 
 def _runs(person: Person, study: Study, home: SiteHome) -> list[Scan]:
-    """Return the series of a person's runs; nothing unless all can be used, as in the study itself."""
+    """Return the series of a participant's runs; empty unless all are usable, as in the study itself."""
     alone = [Person(person.name, (recording,)) for recording in person.recordings]
     runs = list(consenting(home, alone, study.features, standing(home)))
     return runs if all(run.size and np.isfinite(run).all() for run in runs) else []
 
 
 def _origin(run: Path, study: Study) -> dict[str, Any]:
-    """Return what every file of a person says: the study, and how far its components are to be trusted."""
+    """Return the metadata of every file of a participant: the study and the component reliability."""
     reliability = reliability_of(run)
     columns = _columns(reliability.n_maps)
     origin: dict[str, Any] = {"Study": study.content.title, "StudyHash": study.hash.hex()}
@@ -219,7 +220,7 @@ def _files(
     unmixing: FloatArray,
     origin: dict[str, Any],
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of a person's files."""
+    """Yield the names and contents of a participant's files."""
     found, columns = analyse_subject(runs, unmixing), _columns(len(unmixing))
     for number, (recording, courses) in enumerate(
         zip(person.recordings, found.courses, strict=True), start=1
@@ -241,18 +242,18 @@ def _files(
 
 _RELATIONS: Final = {
     "Description": "Functional network connectivity: Fisher's z, artanh(r), of the correlations r between "
-    "the time courses of components, over all runs, each standardised by itself. The diagonal is 0.",
+    "the time courses of components, over all runs, each run standardised separately. The diagonal is 0.",
     "RelationshipMeasure": "Fisher's z of Pearson's correlation",
 }
 _MAPS: Final = {
-    "Description": "The person's own maps by dual regression: time courses that explain the scan best given "
-    "the group's maps, then maps that explain it best given these time courses, standardised.",
+    "Description": "Individual maps by dual regression: regression of the scan on the group maps gives time "
+    "courses; regression of the scan on these time courses, standardised, gives the maps.",
 }
 
 
 def _courses_words(tr: float | None) -> dict[str, Any]:
     return {
-        "Description": "Time courses of the group's components, in the units of the scan.",
+        "Description": "Time courses of the group components, in the units of the scan.",
         "SamplingFrequency": None if tr is None else 1 / tr,
         "StartTime": 0,
     }
@@ -270,7 +271,7 @@ def _spectra_words(tr: float | None) -> dict[str, Any]:
 def _table(
     stem: str, columns: list[str], values: FloatArray, about: dict[str, Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield a table and the words that go with it."""
+    """Yield a table and its JSON file."""
     buffer = io.BytesIO()
     np.savetxt(buffer, values, fmt="%.8g", delimiter="\t", header="\t".join(columns), comments="")
     yield f"{stem}.tsv", buffer.getvalue()
@@ -280,7 +281,7 @@ def _table(
 def _maps(
     label: str, study: Study, found: SingleSubject, about: dict[str, Any]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield a person's maps, as an image where the features have places."""
+    """Yield a participant's maps, as an image if the features have positions in the brain."""
     stem, image = f"{label}_desc-components_maps", study.features.image(found.maps)
     if image is None:
         buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""A site's results about its people, gathered for the page that stays there."""
+"""The local report: a page of the individual results of a site, which stays there."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ REPORT: Final = "report.html"
 
 
 def write_local_report(run: Path, home: SiteHome, tick: Callable[[], None] = lambda: None) -> Path:
-    """Write results about a site's people that are missing, and the page of all; only its owner reads it."""
+    """Write missing individual results and the page of all of them, readable only by its owner."""
     written = write_local_results(run, home, tick)
     study = Study.load(run)
     group = mixing_of(unmixing_of(run, study)).T
     people = [_person(folder, study, group) for folder in sorted(written.folder.glob("sub-*"))]
     if not people:
-        raise InputError(f"site {home.settings.name} has no results about anybody: no scan can be used")
+        raise InputError(f"site {home.settings.name} has no individual results: no scan is usable")
     path = written.folder / REPORT
     table = study.content.networks
     names = () if table is None else table.template_names
@@ -59,12 +59,12 @@ def _person(folder: Path, study: Study, group: FloatArray) -> PersonResults:
         )
     except (OSError, KeyError, IndexError, TypeError, ValueError):
         raise InputError(
-            f"{folder} is not as it was written; remove it, and it is made again: capedjica site results"
+            f"{folder} is malformed; remove it and write it again with capedjica site results"
         ) from None
 
 
 def _sorted(folder: Path, kind: str) -> list[Path]:
-    """Return the tables of a kind, by run."""
+    """Return the tables of a kind, sorted by run."""
     return sorted(folder.glob(f"*_desc-components_{kind}.tsv"), key=lambda path: (len(path.name), path.name))
 
 
@@ -87,13 +87,13 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _words(path: Path) -> str:
-    """Return what a file holds: the last part of its name, and the run if there are several."""
+    """Return the content of a file in words: the suffix of its name, and the run if there are several."""
     parts = path.name.split(".")[0].split("_")
     return " ".join([parts[-1], *(part.replace("-", " ") for part in parts if part.startswith("run-"))])
 
 
 def _fit(folder: Path, study: Study, group: FloatArray) -> float:
-    """Return the mean correlation of somebody's own maps with those of the group, in the same places."""
+    """Return the mean spatial correlation of a participant's own maps with the group maps."""
     (own,) = folder.glob("*_desc-components_maps.n*")
     if own.suffix == ".npy":
         maps, reference = read_matrix(own), group

@@ -1,7 +1,7 @@
-"""The tables ``[analysis]`` of a study: one class for each kind of analysis, found by its ``kind``.
+"""The ``[analysis]`` tables of a study: one class for each ``kind`` of analysis.
 
-Kinds of other packages are found by their entry points in `GROUP`: the name is the kind, the object a
-subclass of :class:`AnalysisTable`.
+Other packages add kinds through entry points in `GROUP`: the name is the kind, the object a subclass of
+:class:`AnalysisTable`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["GROUP", "OWN", "AnalysisTable", "IcaTable", "Setting", "known_kinds"
 
 @cache
 def _foreign() -> dict[str, EntryPoint]:
-    """Return the kinds of other packages; none takes the place of one of ours."""
+    """Return the kinds of other packages; none can replace a built-in kind."""
     return {point.name: point for point in entry_points(group=GROUP) if point.name not in OWN}
 
 
 def known_kinds() -> list[str]:
-    """Return every kind that can be run here."""
+    """Return every kind that this installation can run."""
     return [*OWN, *_foreign()]
 
 
 def provider(kind: str) -> str:
-    """Return the package and version that a kind comes from; empty for our own."""
+    """Return the package and version that provide a kind; empty for built-in kinds."""
     point = _foreign().get(kind)
     if point is None:
         return ""
@@ -51,18 +51,18 @@ def provider(kind: str) -> str:
 
 
 def table_class(kind: Any) -> type[AnalysisTable]:
-    """Return the class of a kind; InputError names those that are known."""
+    """Return the class of a kind; raise an InputError that lists the known kinds."""
     if isinstance(kind, str) and kind in OWN:
         return OWN[kind]
     if not isinstance(kind, str) or kind not in _foreign():
         raise InputError(
-            f"analysis.kind: {str(kind)[:60]!r} is not known here; known are {', '.join(known_kinds())}. A "
-            "kind of another package needs that package to be installed"
+            f"analysis.kind {str(kind)[:60]!r} is unknown; expected one of {', '.join(known_kinds())}. If it "
+            "belongs to another package, install that package"
         )
     try:
         found = _foreign()[kind].load()
     except Exception as error:  # whatever another package raises when it is imported
         raise InputError(f"analysis.kind {kind!r} of {provider(kind)} cannot be loaded: {error}") from None
     if not (isinstance(found, type) and issubclass(found, AnalysisTable)):
-        raise InputError(f"analysis.kind {kind!r} of {provider(kind)} is no AnalysisTable")
+        raise InputError(f"analysis.kind {kind!r} of {provider(kind)} is not a subclass of AnalysisTable")
     return found

@@ -1,4 +1,4 @@
-"""What every table ``[analysis]`` has in common."""
+"""Base class of the ``[analysis]`` tables of ``study.toml``."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from capedjica.tools.arrays import Scan
 MOST_ITERATIONS: Final = 10**6
 Iterations = Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-# Becomes the name of a folder.
+# Also used as the name of a folder.
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,39}\Z")]
 Words = Mapping[str, str]
 POWER: Final = 0.8
-"""With which probability a plan wants a difference to be found."""
+"""Statistical power assumed for the smallest detectable difference of a plan."""
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """What an analysis may know of its study: public all of it, and agreed on.
+    """The facts of a study that an analysis may use, all public and part of the agreement.
 
     Attributes
     ----------
     features : FeatureTable
-        What the features are.
+        The features of the study.
     open_features : callable
-        Returns what a scan is made into; public files are opened for it.
+        Returns the features computed from a scan; opens public files.
     noise : float
-        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if all of the
-        analysis' share of the budget went into one release; 0 without privacy.
+        Standard deviation of the noise on each number of a mean of vectors of norm at most 1, if the whole
+        share of the analysis in the budget were spent on one release; 0 without privacy.
     earlier : dict
         The analyses before this one, by name.
     folder : Path
-        Where the public files that it names are.
+        Folder of the public files.
     sites : dict
-        How many people each site enrols.
+        Number of participants enrolled at each site.
     """
 
     features: FeatureTable
@@ -55,17 +55,17 @@ class Setting:
 
     @property
     def n_features(self) -> int:
-        """D; a row of a table has as many as columns are named."""
+        """Number of features D; for a table, the number of its columns."""
         return len(self.features.columns) or self.features.n_features or 0
 
     @property
     def scan_length(self) -> int:
-        """Time points of a typical scan; the rows of tables have one."""
+        """Time points of a typical scan; 1 for the row of a table."""
         return self.features.scan_length or 1
 
     @property
     def names(self) -> list[str]:
-        """What the features are called."""
+        """Names of the features."""
         return list(self.features.columns) or [
             f"feature {number}" for number in range(1, self.n_features + 1)
         ]
@@ -73,18 +73,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class Detectable:
-    """The smallest differences that a study can find, in standard deviations of an outcome.
+    """The smallest detectable differences of a study, in standard deviations of an outcome.
 
     Attributes
     ----------
     contrast : str
-        Between what.
+        The groups or values that are compared.
     n_outcomes : int
-        How many are tested.
+        Number of outcomes tested.
     single, among_all : float
-        Found with probability `POWER` by one test at 5%, and by the same among all (Bonferroni).
+        Detected with probability `POWER` by one test at 5%, and after correction for all (Bonferroni).
     without_privacy : float
-        What one test of as many people would find without any noise.
+        Detected by one test with the same number of participants without privacy noise.
     """
 
     contrast: str
@@ -95,98 +95,101 @@ class Detectable:
 
 
 class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """One analysis of a study: its fields are the keys of its table in ``study.toml``.
+    """One analysis of a study; its fields are the keys of its table in ``study.toml``.
 
-    A subclass says in its docstring, in one sentence, what is computed; sites read it before they approve.
+    The docstring of a subclass states in one sentence what is computed; sites read it before they approve.
 
     Attributes
     ----------
     kind : str
-        Which analysis it is.
+        Kind of the analysis.
     name : str
-        Under which later analyses and the results know it; by default its kind.
+        Name by which later analyses and the results refer to it; the kind by default.
     share : float, optional
-        Its part of the budget (of mu^2); by default what the others leave, in equal parts.
+        Share of the budget (of mu^2); by default an equal part of what the other analyses leave.
     """
 
     kind: str
     name: Name | None = None
     share: Share | None = None
 
-    # What each release holds, by the label of its query, and what each key means.
+    # Content of each release by the label of its query, and meaning of each key.
     meanings: ClassVar[Words] = {}
     comments: ClassVar[Words] = {}
-    # Keys of files beside the study.toml, each with its hash under the same name and "_sha256".
+    # Keys of files next to study.toml, each with its hash under the same name and "_sha256".
     public_keys: ClassVar[tuple[str, ...]] = ()
 
     @property
     def called(self) -> str:
-        """Its name."""
+        """Name of the analysis, its kind by default."""
         return self.name or self.kind
 
     @property
     def releases(self) -> bool:
-        """Whether anything is released; what releases nothing has no part of the budget."""
+        """Whether anything is released; an analysis without releases has no share of the budget."""
         return True
 
     @property
     def participant_columns(self) -> tuple[str, ...]:
-        """Columns of ``participants.tsv`` by which people are compared, besides their scans."""
+        """Columns of ``participants.tsv`` that the analysis reads in addition to the scans."""
         return ()
 
     @property
     def constants(self) -> Mapping[str, Any]:
-        """Numbers of the code that a person's vector rests on; the study's hash covers them.
+        """Constants of the code on which a subject's vector depends, covered by the hash of the study.
 
-        Sites whose versions disagree on one of them would add up different things.
+        Sites whose versions disagree on one of them would add up different quantities.
         """
         return {}
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What the guarantee does not cover or rests on because of it, in sentences."""
+        """Sentences on what this analysis excludes from the guarantee, or what the guarantee assumes."""
         return ()
 
     def problems(self, setting: Setting) -> list[str]:
-        """Return what is wrong with it in a study, in words; public files are not opened."""
+        """Return the problems of the table in its study, without opening public files."""
         return []
 
     def open(self, setting: Setting) -> Analysis[Any]:
         """Return the analysis."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it is computed")
+        raise NotImplementedError(f"{type(self).__name__} does not implement open")
 
     def summary(self, setting: Setting) -> str:
-        """Return in few words what is computed."""
+        """Return a short description of the computation."""
         return (type(self).__doc__ or self.kind).strip().splitlines()[0].rstrip(".")
 
     def words(self, setting: Setting) -> list[str]:
-        """Return what is computed in sentences, for those who approve."""
+        """Return sentences on the computation for the approval text."""
         return [f"{self.summary(setting)}."]
 
     def article(self, setting: Setting) -> str:
-        """Return the same as part of a sentence of an article, after "participants at 3 sites"."""
+        """Return the description as part of a methods sentence, after "participants at 3 sites"."""
         summary = self.summary(setting)
         return summary[:1].lower() + summary[1:]
 
     def detectable(self, setting: Setting) -> list[Detectable]:
-        """Return which differences a study can find, known beforehand; nothing of other analyses."""
+        """Return the smallest detectable differences, known before the run; empty for most analyses."""
         return []
 
     def fewest_timepoints(self, setting: Setting) -> int:
-        """Return how many time points a scan must have to be of any use."""
+        """Return the minimum number of time points of a usable scan."""
         return 1
 
     def covariate_notes(self, covariates: Mapping[str, Any]) -> Iterable[tuple[str, str, bool]]:
-        """Return what is found and expected of a person's covariates, and whether it has to be mended."""
+        """Return the problems of a subject's covariates.
+
+        Each is what was found, what is expected, and whether it must be corrected.
+        """
         return ()
 
     def site_notes(self, people: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
-        """Return what is found and expected of the covariates of a site's people together."""
+        """Return the problems of the covariates of a whole site: what was found and what is expected."""
         return ()
 
     def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
-        """Return what only its site is told of a scan that is of less or no use: what is found and expected.
+        """Return the problems of a scan, shown only at its site: what was found and what is expected.
 
-        What is expected is the same for everybody, so that all who are alike are told in one line.
+        The expectation does not depend on the scan, so that scans with the same problem share one line.
         """
         return []

@@ -13,22 +13,20 @@ from capedjica.tools.text import counted
 
 
 class PcaTable(AnalysisTable, frozen=True, kw_only=True):
-    """Principal components: the directions in which scans, or rows, vary most."""
+    """Principal components: the directions of largest variation of scans or table rows."""
 
     kind: Literal["pca"] = "pca"
     n_components: Count
     clip: Positive | None = None
 
-    meanings: ClassVar[Words] = {
-        "second moments (PCA)": "how strongly the features vary, and which vary together"
-    }
+    meanings: ClassVar[Words] = {"second moments (PCA)": "the variances and covariances of the features"}
     comments: ClassVar[Words] = {
-        "n_components": "Directions to find.",
-        "clip": "Longest vector of one time point; without it each scan is centred and scaled by itself.",
+        "n_components": "Number of principal components.",
+        "clip": "Largest norm of one time point; if omitted, each scan is centred and scaled on its own.",
     }
 
     def problems(self, setting: Setting) -> list[str]:
-        """Return what keeps components from being found."""
+        """Return the problems of the table."""
         found = []
         if setting.n_features and self.n_components > setting.n_features:
             found.append(
@@ -36,7 +34,7 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
                 f"{self.n_components}"
             )
         if setting.features.kind == "table" and self.clip is None:
-            found.append("analysis.clip is missing: the longest that a row of the table may be")
+            found.append("analysis.clip is missing; give the largest norm of a row of the table")
         return found
 
     def open(self, setting: Setting) -> Analysis[Any]:
@@ -51,25 +49,25 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
         )
 
     def summary(self, setting: Setting) -> str:
-        """Return in few words what is computed."""
+        """Return a short description of the computation."""
         return f"{self._counted} of {counted(setting.n_features, 'feature')} (capePCA)"
 
     def words(self, setting: Setting) -> list[str]:
-        """Return what is computed in sentences."""
+        """Return sentences on the computation for the approval text."""
         about = (
-            "Each scan is centred and scaled by itself before."
+            "Each scan is first centred and scaled on its own."
             if self.clip is None
-            else "Nothing is centred: what counts are second moments about zero, of vectors of length "
-            f"{self.clip:g} at most."
+            else "Nothing is centred: the second moments are about zero, of vectors clipped to norm "
+            f"{self.clip:g}."
         )
         which = "the direction" if self.n_components == 1 else "the directions"
         return [
-            f"{self._counted}: {which}, among {counted(setting.n_features, 'feature')}, in which everybody's "
-            f"numbers are largest, every person counted alike. {about}"
+            f"{self._counted}: {which} of largest variation of {counted(setting.n_features, 'feature')}, "
+            f"with equal weight for every participant. {about}"
         ]
 
     def article(self, setting: Setting) -> str:
-        """Return it as part of a sentence."""
+        """Return the description as part of a methods sentence."""
         return f"{self._counted} {'was' if self.n_components == 1 else 'were'} estimated"
 
     @property

@@ -1,4 +1,4 @@
-"""Analyses of one vector per person: mean, histogram, k-means and logistic regression."""
+"""Analyses of one vector per subject: mean, histogram, k-means and logistic regression."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ GroupName = Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
 Several = Annotated[int, msgspec.Meta(ge=2, le=MOST)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _VALUES: Final = {
-    "average": "the mean over time of each of {n} numbers",
-    "connectivity": "how strongly each two of {n} time courses go together (Fisher's z of their correlation)",
-    "amplitudes": "how strongly each of {n} time courses varies (logarithm, less the person's own mean)",
-    "partial-connectivity": "how strongly each two of {n} time courses go together when all others are "
-    "accounted for (Fisher's z of their partial correlation)",
-    "blocks": "how strongly {n} time courses go together, within groups and between (means of Fisher's z)",
-    "band-power": "how much of each of {n} time courses is in given bands of frequency (logarithm)",
-    "spectra": "how much of each of {n} time courses is slow or fast, in eight bands (logarithm)",
-    "loadings": "how much a person's own maps resemble those of {n} networks (Fisher's z)",
+    "average": "the mean over time of each of {n} features",
+    "connectivity": "the correlation of each pair of {n} time courses (Fisher's z)",
+    "amplitudes": "the amplitude of each of {n} time courses (logarithm, minus the participant's own mean)",
+    "partial-connectivity": "the partial correlation of each pair of {n} time courses, given all others "
+    "(Fisher's z)",
+    "blocks": "the mean correlation of {n} time courses within and between groups (Fisher's z)",
+    "band-power": "the power of each of {n} time courses in given frequency bands (logarithm)",
+    "spectra": "the power of each of {n} time courses in eight frequency bands (logarithm)",
+    "loadings": "the similarity of the participant's own maps to those of {n} networks (Fisher's z)",
 }
 
 
 class RowsTable(AnalysisTable, frozen=True, kw_only=True):
-    """Numbers of one vector per person."""
+    """An analysis of one vector per subject."""
 
     values: ValuesName = "average"
     networks: str | None = None
@@ -53,56 +53,58 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
     shrinkage: Number = 0.1
 
     comments: ClassVar[Words] = {
-        "values": 'One vector per person: "average" over time, "connectivity", "partial-connectivity", '
+        "values": 'Vector of each participant: "average" over time, "connectivity", "partial-connectivity", '
         '"blocks", "amplitudes", "band-power", "spectra" or "loadings".',
-        "groups": 'Of "blocks": the group of each network; by default the systems of its template.',
-        "bands": 'Of "band-power": lowest and highest frequency of each, in cycles per time point.',
-        "shrinkage": 'Of "partial-connectivity": how far correlations are drawn towards 0, up to 1.',
-        "networks": "Of the networks that this earlier analysis found, instead of the features.",
-        "center": "Public numbers that are subtracted, one for each number of a person.",
-        "scale": "Public numbers by which they are divided then.",
+        "groups": 'For "blocks": group of each network; by default the systems of the template.',
+        "bands": 'For "band-power": lowest and highest frequency of each band, in cycles per time point.',
+        "shrinkage": 'For "partial-connectivity": shrinkage of correlations towards 0, at most 1.',
+        "networks": "Earlier analysis whose networks are used instead of the features.",
+        "center": "Public values that are subtracted, one for each number of the vector.",
+        "scale": "Public values by which the centred numbers are divided.",
     }
 
     def problems(self, setting: Setting) -> list[str]:
-        """Return what keeps a scan from becoming a vector."""
+        """Return the problems of the table."""
         found = []
         if self.networks is not None and not isinstance(setting.earlier.get(self.networks), IcaTable):
             before = ", ".join(setting.earlier) or "none"
             found.append(
-                f"analysis.networks must name an analysis of kind 'ica' before this one ({before}); got "
+                f"analysis.networks must name an earlier analysis of kind 'ica' (earlier: {before}); got "
                 f"{self.networks!r}"
             )
         if self.networks is not None and getattr(setting.earlier.get(self.networks), "auto", False):
             found.append(
-                f"analysis.networks names {self.networks!r}, whose n_components is 'auto': what is asked of "
-                "people must be known beforehand, so give that analysis a number"
+                f"analysis.networks names {self.networks!r}, whose n_components is 'auto', but the size of a "
+                "release must be known before the run starts; give that analysis a number"
             )
         if setting.features.kind == "table" and self.values != "average":
-            found.append(f"analysis.values {self.values!r} needs scans; features.kind is 'table'")
+            found.append(f"analysis.values {self.values!r} requires scans, but features.kind is 'table'")
         if self.networks is not None and self.values == "average":
-            found.append("analysis.values 'average' of networks is always 0: take connectivity or amplitudes")
+            found.append(
+                "analysis.values 'average' of networks is always 0; use 'connectivity' or 'amplitudes'"
+            )
         if self.values != "average" and self._n_courses(setting) < 2:
-            found.append(f"analysis.values {self.values!r} needs at least 2 features or networks")
+            found.append(f"analysis.values {self.values!r} requires at least 2 features or networks")
         if self.values == "loadings" and self.networks is None:
-            found.append("analysis.values 'loadings' needs analysis.networks: features have no maps")
+            found.append("analysis.values 'loadings' requires analysis.networks, as features have no maps")
         if self.values == "blocks" and not self.block_groups(setting):
             found.append(
-                "analysis.values 'blocks' needs analysis.groups: nothing says which group a network is of"
+                "analysis.values 'blocks' requires analysis.groups, the group of each network; it is missing"
             )
         elif (outcome := self._values(setting).outcome) is not None:
             found += [f"analysis.{problem}" for problem in outcome.problems()]
         return found or self._size_problems(setting)
 
     def _size_problems(self, setting: Setting) -> list[str]:
-        """Return what is wrong with the number of numbers, before any list of that length is made."""
+        """Return the problems of the vector's size, before any list of that length is built."""
         size = self.vector(setting).size
         if size > MAX_BLOCK_WORDS:
             return [
-                f"a person would have {size:,} numbers, more than the {MAX_BLOCK_WORDS:,} of a release: "
-                "analyse fewer features, regions of an atlas for example"
+                f"analysis: the vector of a participant would have {size:,} numbers; at most "
+                f"{MAX_BLOCK_WORDS:,} are possible. Use fewer features, for example the regions of an atlas"
             ]
         return [
-            f"analysis.{key} must hold a number for each of {self._n_scaled(setting):,}; got {len(given)}"
+            f"analysis.{key} must have {self._n_scaled(setting):,} values, one per number; got {len(given)}"
             for key, given in (("center", self.center), ("scale", self.scale))
             if given and len(given) != self._n_scaled(setting)
         ]
@@ -111,7 +113,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
         return self.vector(setting).size
 
     def vector(self, setting: Setting) -> Values:
-        """Return how a scan becomes a vector."""
+        """Return the rule that computes the vector of a scan."""
         return self._values(setting)
 
     def _values(self, setting: Setting) -> Values:
@@ -127,7 +129,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
         )
 
     def block_groups(self, setting: Setting) -> tuple[str, ...]:
-        """Return the group of each network: as given, or the systems of the template that they come from."""
+        """Return the group of each network: as given, or the systems of their template."""
         earlier = setting.earlier.get(self.networks or "")
         if self.values == "blocks" and not self.groups and isinstance(earlier, IcaTable):
             return earlier.template_systems
@@ -138,46 +140,46 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
         return earlier.most_components if isinstance(earlier, IcaTable) else setting.n_features
 
     def vector_names(self, setting: Setting) -> tuple[str, ...]:
-        """Return what the numbers of the vector are called."""
+        """Return the names of the numbers of the vector."""
         return self.vector(setting).names(self.course_names(setting))
 
     def course_names(self, setting: Setting) -> tuple[str, ...]:
-        """Return what the features or networks are called."""
+        """Return the names of the features or networks."""
         earlier = setting.earlier.get(self.networks or "")
         return earlier.network_names if isinstance(earlier, IcaTable) else tuple(setting.names)
 
     def on_scans(self, rows: Analysis[Any], setting: Setting) -> Analysis[Any]:
-        """Return an analysis of rows as one of scans."""
+        """Return an analysis of rows as an analysis of scans."""
         longest = longest_scan(setting.scan_length)
         return OfScans(rows, self.vector(setting), setting.n_features, longest, self.networks or "")
 
     def person_words(self, setting: Setting) -> str:
-        """Return in words what a person's vector is."""
+        """Return a sentence on the vector of a participant."""
         if setting.features.kind == "table":
-            return f"Each person enters with a row of a table: {', '.join(setting.names)}."
+            return f"Each participant contributes one row of a table: {', '.join(setting.names)}."
         made = _VALUES[self.values].format(n=f"{self._n_courses(setting):,}")
-        whose = f" of the networks that '{self.networks}' found" if self.networks else ""
-        return f"Each person enters with {made}{whose}: {self.vector(setting).size:,} numbers."
+        whose = f" of the networks of '{self.networks}'" if self.networks else ""
+        return f"Each participant contributes {made}{whose}: {self.vector(setting).size:,} numbers."
 
     def words(self, setting: Setting) -> list[str]:
-        """Return what is computed in sentences."""
+        """Return sentences on the computation for the approval text."""
         return [f"{self.summary(setting)}.", self.person_words(setting)]
 
     def fewest_timepoints(self, setting: Setting) -> int:
-        """Return 1 for averages; correlations and deviations of fewer than 3 time points mean nothing."""
+        """Return 1 for averages, else 3: shorter scans give no meaningful correlations or deviations."""
         return 1 if self.values == "average" else 3
 
 
 class MeanTable(RowsTable, frozen=True, kw_only=True):
-    """The mean of everybody's vector."""
+    """The mean of the participants' vectors."""
 
     kind: Literal["mean"] = "mean"
     clip: Positive
 
-    meanings: ClassVar[Words] = {"mean of the subjects' vectors": "the mean of everybody's numbers"}
+    meanings: ClassVar[Words] = {"mean of the subjects' vectors": "the mean of the participants' vectors"}
     comments: ClassVar[Words] = {
         **RowsTable.comments,
-        "clip": "Longest vector of one person; longer ones are shortened.",
+        "clip": "Norm to which the vector of each participant is clipped.",
     }
 
     def open(self, setting: Setting) -> Analysis[Any]:
@@ -186,40 +188,38 @@ class MeanTable(RowsTable, frozen=True, kw_only=True):
         return self.on_scans(MeanOfRows(len(names), self.clip, names), setting)
 
     def summary(self, setting: Setting) -> str:
-        """Return in few words what is computed."""
+        """Return a short description of the computation."""
         numbers = counted(self.vector(setting).size, "number")
-        return f"The mean of {numbers} per person, shortened to length {self.clip:g}"
+        return f"The mean of {numbers} per participant, clipped to norm {self.clip:g}"
 
     def article(self, setting: Setting) -> str:
-        """Return it as part of a sentence."""
+        """Return the description as part of a methods sentence."""
         return f"the mean of {counted(self.vector(setting).size, 'number')} per participant was estimated"
 
 
 class HistogramTable(RowsTable, frozen=True, kw_only=True):
-    """How many people fall between public edges."""
+    """Histogram of the participants, with public edges."""
 
     kind: Literal["histogram"] = "histogram"
     edges: Annotated[tuple[Edges, ...], msgspec.Meta(min_length=1, max_length=16)]
 
     meanings: ClassVar[Words] = {
-        "share of people in each cell": "which part of the people falls into each cell"
+        "share of people in each cell": "the fraction of the participants in each bin"
     }
     comments: ClassVar[Words] = {
         **RowsTable.comments,
-        "edges": "Public edges of the cells, for each number of a person.",
+        "edges": "Public bin edges for each number of the vector.",
     }
 
     def problems(self, setting: Setting) -> list[str]:
-        """Return what is wrong with the edges."""
+        """Return the problems of the table, including those of the edges."""
         found = super().problems(setting)
         size = self.vector(setting).size
         if size and len(self.edges) != size:
-            found.append(
-                f"analysis.edges must be one list for each of {size:,} numbers; got {len(self.edges)}"
-            )
+            found.append(f"analysis.edges must have {size:,} lists, one per number; got {len(self.edges)}")
         for number, axis in enumerate(self.edges, start=1):
             if any(low >= high for low, high in pairwise(axis)):
-                found.append(f"analysis.edges[{number}] must rise from each number to the next")
+                found.append(f"analysis.edges[{number}] must be strictly increasing")
         return found
 
     def open(self, setting: Setting) -> Analysis[Any]:
@@ -228,17 +228,17 @@ class HistogramTable(RowsTable, frozen=True, kw_only=True):
         return self.on_scans(HistogramOfRows(edges, self.vector_names(setting)), setting)
 
     def summary(self, setting: Setting) -> str:
-        """Return in few words what is computed."""
+        """Return a short description of the computation."""
         cells = " by ".join(str(len(axis) - 1) for axis in self.edges)
-        return f"How many people fall into each of {cells} cells"
+        return f"A histogram of the participants with {cells} bins"
 
     def article(self, setting: Setting) -> str:
-        """Return it as part of a sentence."""
+        """Return the description as part of a methods sentence."""
         return "a histogram of participants was estimated"
 
 
 class KMeansTable(RowsTable, frozen=True, kw_only=True):
-    """Clusters of people, by k-means."""
+    """Clusters of participants, by k-means."""
 
     kind: Literal["kmeans"] = "kmeans"
     n_clusters: Several
@@ -247,14 +247,15 @@ class KMeansTable(RowsTable, frozen=True, kw_only=True):
     seed: Seed = 0
 
     meanings: ClassVar[Words] = {
-        "shares and sums of the clusters": "how many people are near each center, and where they are"
+        "shares and sums of the clusters": "the fraction of participants nearest to each center, and the sum "
+        "of their vectors"
     }
     comments: ClassVar[Words] = {
         **RowsTable.comments,
-        "n_clusters": "Clusters to find.",
-        "radius": "Longest vector of one person; longer ones are shortened. Centre numbers at public values.",
-        "max_iter": "Steps, over which the budget is spread.",
-        "seed": "Of the first centers, which are public.",
+        "n_clusters": "Number of clusters.",
+        "radius": "Norm to which a participant's vector is clipped, after subtraction of center (public).",
+        "max_iter": "Number of steps, among which the budget is divided.",
+        "seed": "Seed of the initial centers, which are public.",
     }
 
     def open(self, setting: Setting) -> Analysis[Any]:
@@ -264,16 +265,16 @@ class KMeansTable(RowsTable, frozen=True, kw_only=True):
         return self.on_scans(rows, setting)
 
     def summary(self, setting: Setting) -> str:
-        """Return in few words what is computed."""
-        return f"{self.n_clusters} clusters of people by k-means in {counted(self.max_iter, 'step')}"
+        """Return a short description of the computation."""
+        return f"{self.n_clusters} clusters of participants by k-means in {counted(self.max_iter, 'step')}"
 
     def article(self, setting: Setting) -> str:
-        """Return it as part of a sentence."""
+        """Return the description as part of a methods sentence."""
         return f"{self.n_clusters} clusters of participants were estimated by k-means"
 
 
 class RegressionTable(RowsTable, frozen=True, kw_only=True):
-    """A label, 0 or 1, from the other numbers of a person, by logistic regression."""
+    """Logistic regression of a label, 0 or 1, on the other columns of a participant."""
 
     kind: Literal["regression"] = "regression"
     label: str
@@ -284,30 +285,33 @@ class RegressionTable(RowsTable, frozen=True, kw_only=True):
     l2: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
 
     meanings: ClassVar[Words] = {
-        "gradient of the logistic loss": "in which way to change the weights so that they fit better"
+        "gradient of the logistic loss": "the change of the weights that improves the fit"
     }
     comments: ClassVar[Words] = {
         **RowsTable.comments,
-        "label": "The column with the label, 0 or 1.",
-        "feature_bound": "Longest vector of the other numbers; longer ones are shortened.",
-        "clip": "Longest gradient of one person; by default sqrt(feature_bound^2 + 1) / 3.",
-        "max_iter": "Steps, over which the budget is spread.",
-        "learning_rate": "Length of a step; by default 4 / (feature_bound^2 + 1).",
+        "label": "Column with the label, 0 or 1.",
+        "feature_bound": "Norm to which the vector of the other columns is clipped.",
+        "clip": "Norm to which a participant's gradient is clipped; default sqrt(feature_bound^2 + 1) / 3.",
+        "max_iter": "Number of steps, among which the budget is divided.",
+        "learning_rate": "Step size; by default 4 / (feature_bound^2 + 1).",
         "l2": "Penalty on the weights.",
     }
 
     def problems(self, setting: Setting) -> list[str]:
-        """Return what is wrong with the label."""
+        """Return the problems of the table, including those of the label."""
         found = super().problems(setting)
         if setting.features.kind != "table":
-            found.append("analysis.kind 'regression' needs labels: features.kind must be 'table'")
+            found.append(
+                "analysis.kind 'regression' requires labels: features.kind must be 'table', got "
+                f"{setting.features.kind!r}"
+            )
         elif self.label not in setting.names:
             found.append(
                 f"analysis.label must be one of features.columns ({', '.join(setting.names)}); got "
                 f"{self.label!r}"
             )
         elif len(setting.names) < 2:
-            found.append("analysis.kind 'regression' needs a column besides the label")
+            found.append("analysis.kind 'regression' requires at least one column in addition to the label")
         return found
 
     def vector(self, setting: Setting) -> Values:
@@ -331,21 +335,22 @@ class RegressionTable(RowsTable, frozen=True, kw_only=True):
         return self.on_scans(rows, setting)
 
     def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:
-        """Return whether a row has another label than 0 or 1, or is longer than the bound."""
+        """Return the problems of a row: a label other than 0 or 1, or a norm above the bound."""
         *numbers, label = map(float, self.vector(setting).of(scan, None))
         length, found = math.hypot(*numbers), []
         if label not in (0.0, 1.0):
-            found.append((f"label {label:g}", f"0 or 1 in column '{self.label}'; others count as zero"))
+            expected = f"0 or 1 in column '{self.label}'; other rows count as the zero vector"
+            found.append((f"label {label:g}", expected))
         if length > self.feature_bound:
-            bound = f"at most {self.feature_bound:g} (feature_bound), to which longer ones are shortened"
-            found.append((f"numbers of length {length:.4g}", bound))
+            bound = f"at most {self.feature_bound:g} (feature_bound); longer rows are clipped"
+            found.append((f"row of norm {length:.4g}", bound))
         return found
 
     def summary(self, setting: Setting) -> str:
-        """Return in few words what is computed."""
+        """Return a short description of the computation."""
         numbers = counted(setting.n_features - 1, "number")
-        return f"Logistic regression of '{self.label}' on {numbers} per person"
+        return f"Logistic regression of '{self.label}' on {numbers} per participant"
 
     def article(self, setting: Setting) -> str:
-        """Return it as part of a sentence."""
+        """Return the description as part of a methods sentence."""
         return f"'{self.label}' was predicted by logistic regression"

@@ -77,7 +77,7 @@ def strongest(account: str | None, needed: Sequence[Path], seed: str) -> Confine
     obstacle = users.obstacle(uid, gid, needed)
     if not obstacle:
         rules = f" and Landlock, ABI {landlock.abi()}" if landlock.abi() else ""
-        return Confinement("user", uid, gid, f"its own user ({uid}){rules}")
+        return Confinement("user", uid, gid, f"a separate user account ({uid}){rules}")
     if account is not None:
         raise InputError(f"the account {account} cannot be used: {obstacle}")
     return _in_the_same_account(obstacle)
