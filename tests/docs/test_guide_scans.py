@@ -14,7 +14,8 @@ from capedjica.metrics import match_components
 from tests.docs.test_docs import ROOT, blocks
 from tests.support.shell import run_script
 
-GUIDE = ROOT / "docs" / "guide-scans.md"
+GUIDE = ROOT / "docs" / "user-guide" / "scans.md"
+GETTING_STARTED = ROOT / "docs" / "user-guide" / "getting-started.md"
 CHANGED = """
 sed '{edits}; s/^title = .*/title = "{name}"/' {study}/study.toml > {study}/{name}.toml
 capedjica run {study}/{name}.toml --out {study}/run-{name}
@@ -32,9 +33,9 @@ def script(language):
 
 
 def script_of(heading):
-    """The commands of a section that has its own test."""
-    text = GUIDE.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    """Return the commands of a section of the page for beginners."""
+    text = GETTING_STARTED.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
 
 
 def correlations(run, truth):
@@ -125,7 +126,7 @@ def make_abide(folder, per_site, length, sites=ABIDE_SITES):
 
 def test_twenty_sites_of_abide(tmp_path):
     people = make_abide(tmp_path, per_site=3, length=60)
-    said = run_script(script_of("ABIDE"), tmp_path)
+    said = run_script(script_of("ABIDE from nilearn"), tmp_path)
     assert said.count("$ capedjica") <= 6
     assert said.count("left out: ") == 1
     assert people[0][0] in next(line for line in said.splitlines() if "left out: " in line)
@@ -133,10 +134,10 @@ def test_twenty_sites_of_abide(tmp_path):
     words = " ".join(said.split())
     assert re.search(r"20 maps, \w+ of them reliable, from 59 people at 20 sites", words)
     assert words.index("Not reliable: ") < words.index("20 maps, ")
-    cost = json.loads((tmp_path / "abide" / "run" / "privacy.json").read_text())
+    cost = json.loads((tmp_path / "pcp" / "run" / "privacy.json").read_text())
     assert cost["private"]
     assert cost["epsilon"] == 10
-    maps = np.load(tmp_path / "abide" / "run" / "maps.npy")
+    maps = np.load(tmp_path / "pcp" / "run" / "maps.npy")
     assert maps.shape == (20, 200)
     assert np.isfinite(maps).all()
 
