@@ -8,7 +8,7 @@ ever stored. Sums within a tile are float32, sums over tiles and everything afte
 point, or values whose arithmetic overflows float32 (the Infomax norms do from about 1e19) yields zeros.
 No product is left out where a bound would show it idle, so the work of a pass on finite numbers follows from
 the shapes. The time a site takes still tells of its data: a subject that yields zeros is done sooner and a
-long scan later, by milliseconds to tens of milliseconds (docs/threat-model.md, section 8).
+long scan later, by milliseconds to tens of milliseconds (docs/concepts/threat-model.md, section 10).
 
 **Names.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
 :math:`z_n = W x_n + b` the source estimates.

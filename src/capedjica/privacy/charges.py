@@ -2,7 +2,7 @@ r"""What charges add up to, and the most they may.
 
 A release that shifts the adversary's view by mu standard deviations costs :math:`\mu^2`, and charges add
 up, also where the cost of each release is chosen after seeing the earlier ones, as long as a cap on the sum
-is checked before each (a privacy filter: docs/privacy.md, section 2). So a cap
+is checked before each (a privacy filter: docs/concepts/privacy.md, section 2). So a cap
 :math:`(\epsilon, \delta)` is a cap on :math:`\sum_i \mu_i^2`, at the largest :math:`\mu` whose exact
 curve :math:`\delta(\epsilon)` stays below it. Charges are rounded up and caps are rounded down, so no
 rounding of this module can make the sum look smaller than it is; the curve itself is accurate to 1e-11.

@@ -35,7 +35,7 @@ Where even rotations would be noise (`AUDIBLE`) the whole budget is for the supp
 those of the template.
 
 Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen by looking at ABIDE with the
-sites USM, UCLA_1 and UM_1 as public ones (docs/research-notes.md).
+sites USM, UCLA_1 and UM_1 as public ones (docs/development/research-notes.md).
 """
 
 from __future__ import annotations

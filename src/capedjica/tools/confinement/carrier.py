@@ -5,7 +5,7 @@ files of others from it, and all of their programs. In the same user account Lan
 the memory of other programs and (ABI 6) signals to them.
 
 What Landlock leaves open in the same user account, other programs' sockets before ABI 9 above all, is in
-docs/threat-model.md; a user of its own is the answer to all of it.
+docs/concepts/threat-model.md; a user of its own is the answer to all of it.
 """
 
 from __future__ import annotations
