@@ -2,8 +2,9 @@ r"""The total cost of many releases, under one interface and five ways of adding
 
 Every release is described by its mu (:mod:`capedjica.privacy.gaussian`), so the exact answer is one
 line: :math:`\mu^2 = \sum_i \mu_i^2`. With a cap that is checked before each release this also holds where the
-costs themselves are chosen on the way: it is a privacy filter (Smith and Thakurta 2022; docs/concepts/privacy.md,
-section 2). The other accountants are upper bounds for costs that are fixed in advance, and exist because the
+costs themselves are chosen on the way: it is a privacy filter (Smith and Thakurta 2022;
+docs/concepts/privacy.md, section 2).
+The other accountants are upper bounds for costs that are fixed in advance, and exist because the
 paper plots them. Composing is transactional: a release that would exceed the cap is refused before anything
 changes.
 """

@@ -8,8 +8,9 @@ it.
 **What is charged** is the cap of the call, :math:`\mu^2` of its epsilon at its delta, in one transaction
 before anything is computed. It stays charged whether the call stops early, fails on the way or succeeds: how
 far it came depends on data. So the guarantee of all calls together is that of the sum of their caps
-(docs/concepts/privacy.md, section 2): whether a call is made, and with what epsilon, may depend on the results of
-earlier ones, and calls may run at the same time, since their releases in the order of time are one sequence
+(docs/concepts/privacy.md, section 2): whether a call is made, and with what epsilon, may depend on
+the results of earlier ones, and calls may run at the same time, since their releases in the
+order of time are one sequence
 whose costs stay within the caps.
 
 **Different deltas.** A call's delta serves to find its mu and nothing else; the budget's own delta is the one

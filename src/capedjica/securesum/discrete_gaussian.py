@@ -55,8 +55,8 @@ e^{\varepsilon' + 2 \eta} Q(E) + e^\eta \delta_{\mu'}(\varepsilon')`. With :math
 
 The free :math:`\tau` is chosen to make (4) small. **Several releases** whose costs are fixed in advance can
 be bounded as one, because composition multiplies densities: (2) adds up and (3) holds for the total
-:math:`\mu`. Or, also where costs are chosen on the way (docs/concepts/privacy.md, section 2), the numbers that (4)
-adds for each are added. It holds at every real epsilon, so with :math:`y` the first outcome,
+:math:`\mu`. Or, also where costs are chosen on the way (docs/concepts/privacy.md, section 2), the
+numbers that (4) adds for each are added. It holds at every real epsilon, so with :math:`y` the first outcome,
 :math:`\int P_1(y) \, \delta_2(\varepsilon + \log \frac{Q_1(y)}{P_1(y)}) \, dy` grows by no more than what the
 second adds when its curve is replaced by that of :math:`\mu_2`, and then the same is done for the first.
 """

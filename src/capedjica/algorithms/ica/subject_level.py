@@ -17,8 +17,8 @@ The model is the paper's, x = A s. What differs is what is asked of a subject: w
 
 Clips, shares, the number of iterations and the curvature are fixed by public quantities: R, the length of a
 scan, the features and the noise that the budget implies. They were chosen by looking at scores on synthetic
-data of the paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/development/research-notes.md),
-never on the data at hand.
+data of the paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE
+(docs/development/research-notes.md), never on the data at hand.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ QUIET_FLOOR: Final = 1e-9
 # Without noise the second whitening is repeated until it finds no more than this.
 QUIET_WHITENINGS: Final = 20
 WHITE: Final = 1e-3
-# The correlation of a map with itself below which clipping has changed it (docs/development/research-notes.md), and the
-# part of the clip's square above which it does not tell by how much.
+# The correlation of a map with itself below which clipping has changed it, and the part of the clip's square
+# above which the change cannot be determined (docs/development/research-notes.md).
 UNCHANGED: Final = 0.98
 MOST_CLIPPED: Final = 0.998
 # Subspace iteration: columns beyond R, and steps.
