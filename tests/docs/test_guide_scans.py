@@ -126,7 +126,7 @@ def make_abide(folder, per_site, length, sites=ABIDE_SITES):
 
 def test_twenty_sites_of_abide(tmp_path):
     people = make_abide(tmp_path, per_site=3, length=60)
-    said = run_script(script_of("ABIDE from nilearn"), tmp_path)
+    said = run_script(script_of("Arrays in one archive").replace("abide_cc200", "nilearn_data"), tmp_path)
     assert said.count("$ capedjica") <= 6
     assert said.count("left out: ") == 1
     assert people[0][0] in next(line for line in said.splitlines() if "left out: " in line)
@@ -134,10 +134,10 @@ def test_twenty_sites_of_abide(tmp_path):
     words = " ".join(said.split())
     assert re.search(r"20 maps, \w+ of them reliable, from 59 people at 20 sites", words)
     assert words.index("Not reliable: ") < words.index("20 maps, ")
-    cost = json.loads((tmp_path / "pcp" / "run" / "privacy.json").read_text())
+    cost = json.loads((tmp_path / "abide" / "run" / "privacy.json").read_text())
     assert cost["private"]
     assert cost["epsilon"] == 10
-    maps = np.load(tmp_path / "pcp" / "run" / "maps.npy")
+    maps = np.load(tmp_path / "abide" / "run" / "maps.npy")
     assert maps.shape == (20, 200)
     assert np.isfinite(maps).all()
 

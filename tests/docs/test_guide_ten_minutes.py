@@ -44,13 +44,9 @@ def tables(folder):
     simulated(folder, "my_tables", "--sites 3 --subjects 24 --components 3 --timepoints 80 --image-side 8")
 
 
-def images(folder, name="my_images", kind="nifti"):
-    options = f"--format {kind} --sites 3 --subjects 9 --components 3 --timepoints 80 --voxel-size 12"
-    simulated(folder, name, options)
-
-
 def derivatives(folder):
-    images(folder, "my_derivatives", "bids")
+    options = "--format bids --sites 3 --subjects 9 --components 3 --timepoints 80 --voxel-size 12"
+    simulated(folder, "my_derivatives", options)
 
 
 def people(folder):
@@ -66,13 +62,11 @@ def people(folder):
 LAYOUTS = {
     "Arrays in one archive": arrays,
     "Tables of regions": tables,
-    "NIfTI images": images,
     "fMRIPrep derivatives": derivatives,
-    "ABIDE from nilearn": lambda folder: make_abide(folder, per_site=2, length=60),
     "A participant table": people,
 }
 # The other ways differ in what is read, and that is tested where it is read.
-LONG = {"NIfTI images", "fMRIPrep derivatives", "ABIDE from nilearn"}
+LONG = {"fMRIPrep derivatives"}
 
 
 def test_every_way_has_a_layout():
