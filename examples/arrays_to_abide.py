@@ -1,7 +1,8 @@
 """Region time series in one NumPy archive, laid out as nilearn's fetcher leaves ABIDE.
 
 The archive holds one (time, regions) array per participant; the table says of which site each one is
-(columns ``participant_id`` and ``site``). Then docs/guide-scans.md goes on as with nilearn's own download.
+(columns ``participant_id`` and ``site``). Then continue with docs/user-guide/getting-started.md,
+"ABIDE from nilearn".
 
 Run: python examples/arrays_to_abide.py timeseries.npz participants.tsv nilearn_data
 """

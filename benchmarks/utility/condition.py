@@ -76,7 +76,7 @@ def summary(cells: Sequence[Cell]) -> str:
         f"Gain index of the default method against that of FastICA, by condition number: {', '.join(parts)}. "
         "Singular values of the mixing matrix fall in equal ratios; both analyse the same numbers, those of "
         "the low-pass basis. With privacy, clips bury components that are far weaker than others: they are "
-        "said not to be recoverable (docs/research-notes.md)."
+        "said not to be recoverable (docs/development/research-notes.md)."
     )
 
 

@@ -33,7 +33,7 @@ _HEADER: Final = """# The paper's figures and tables, reproduced
 Imtiaz et al., "Improved Differentially Private Decentralized Source Separation for fMRI Data". Each part is
 written by its command, all parts by `make paper ABIDE=FOLDER` (without the folder the parts on real data stay
 as they are), from the numbers of that run; table, figure and parameters are in `results/`. Where a formula of
-the paper is compared with the exact value, [Where we depart from the paper](../docs/departures.md) says why
+the paper is compared with the exact value, [Departures](../docs/concepts/departures.md) says why
 they differ. Errors are standard errors over the repeats, each with data and noise of its own; the paper made
 ten, here there are as many as a figure says, the same for every algorithm in it. A gain index of 0 is
 perfect, 0.1 the paper's limit of the usable, and about 0.35 that of a random matrix (20 components). ABIDE,

@@ -28,7 +28,7 @@ def report(tried: Defence, line: str) -> str:
         kept += same[:1]
     noticed = sum(line.startswith("noticed") for line in kept)
     head = [
-        "Every defence of docs/threat-model.md taken away: does its test notice? (python -m tests.defences)",
+        "Defences of docs/concepts/threat-model.md, removed one by one (python -m tests.defences)",
         f"{noticed} of {len(DEFENCES)} noticed, {len(DEFENCES) - len(kept)} not tried.",
         "outcome | defence | statement | change | test | how the test fails",
         "",

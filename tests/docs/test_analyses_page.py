@@ -13,7 +13,7 @@ from capedjica.study.study_file import Study, to_content
 from tests.support.drafts import draft, plain
 from tests.support.places import ROOT
 
-PAGE = (ROOT / "docs" / "analyses.md").read_text()
+PAGE = (ROOT / "docs" / "user-guide" / "analyses.md").read_text()
 SNIPPETS = [tomllib.loads(found) for found in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
 STUDIES = [snippet for snippet in SNIPPETS if "analysis" in snippet]
 

@@ -14,7 +14,7 @@ from tests.docs.test_docs import ROOT
 from tests.support.command_lines import command_lines, parse
 from tests.support.shell import run_script
 
-PAGE = ROOT / "docs" / "consortium-life.md"
+PAGE = ROOT / "docs" / "user-guide" / "consortium-life.md"
 TEXT = PAGE.read_text("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Files for containers and systemd: strictly parsed, and no weaker than docs/deployment.md says.
+"""Files for containers and systemd: strictly parsed, and no weaker than docs/user-guide/deployment.md says.
 
 No container is started here. Where systemd is installed, its own checker reads the units.
 """

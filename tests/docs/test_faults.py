@@ -26,7 +26,7 @@ def faults_tested():
 
 
 def test_the_page_names_every_test_of_a_fault():
-    text = (ROOT / "docs" / "faults.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "faults.md").read_text("utf-8")
     named = {name: bool(star) for star, name in re.findall(r"(\*?)`(test_\w+)`", text)}
     there = faults_tested()
     # That the control of the weighing works is no fault.

@@ -17,9 +17,9 @@ from tests.docs.test_docs import ROOT
 from tests.federated.consortium import own_port
 from tests.support.command_lines import command_lines, parse
 
-COORDINATOR = ROOT / "docs" / "guide-coordinator.md"
-MANAGER = ROOT / "docs" / "guide-data-manager.md"
-PAGES = [COORDINATOR, MANAGER, ROOT / "docs" / "deployment.md", ROOT / "README.md"]
+COORDINATOR = ROOT / "docs" / "user-guide" / "coordinator.md"
+MANAGER = ROOT / "docs" / "user-guide" / "data-manager.md"
+PAGES = [COORDINATOR, MANAGER, ROOT / "docs" / "user-guide" / "deployment.md", ROOT / "README.md"]
 # Who is whose turn, by the numbers of the sections.
 TURNS = [
     (COORDINATOR, (2, 3, 4, 5)),

@@ -15,7 +15,7 @@ from tests.docs.test_docs import ROOT, blocks
 from tests.support.drafts import ICA, draft, plain
 from tests.support.shell import run_script
 
-GUIDE = ROOT / "docs" / "guide-findings.md"
+GUIDE = ROOT / "docs" / "user-guide" / "findings.md"
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from capedjica.metrics import match_components
 from tests.docs.test_docs import ROOT, blocks
 from tests.support.shell import run_script
 
-GUIDE = ROOT / "docs" / "guide-scans.md"
+GUIDE = ROOT / "docs" / "user-guide" / "scans.md"
+GETTING_STARTED = ROOT / "docs" / "user-guide" / "getting-started.md"
 CHANGED = """
 sed '{edits}; s/^title = .*/title = "{name}"/' {study}/study.toml > {study}/{name}.toml
 capedjica run {study}/{name}.toml --out {study}/run-{name}
@@ -32,9 +33,9 @@ def script(language):
 
 
 def script_of(heading):
-    """The commands of a section that has its own test."""
-    text = GUIDE.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return "".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    """Return the commands of a section of the page for beginners."""
+    text = GETTING_STARTED.read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
 
 
 def correlations(run, truth):
@@ -138,7 +139,7 @@ def make_abide(folder, per_site, length, sites=ABIDE_SITES):
 
 def test_twenty_sites_of_abide(tmp_path):
     people = make_abide(tmp_path, per_site=3, length=60)
-    said = run_script(script_of("ABIDE"), tmp_path)
+    said = run_script(script_of("Arrays in one archive").replace("abide_cc200", "nilearn_data"), tmp_path)
     assert said.count("$ capedjica") <= 6
     assert said.count("excluded: ") == 1
     assert people[0][0] in next(line for line in said.splitlines() if "excluded: " in line)

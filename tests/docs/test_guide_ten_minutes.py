@@ -10,7 +10,7 @@ from tests.docs.test_docs import ROOT
 from tests.docs.test_guide_scans import make_abide
 from tests.support.shell import run_script
 
-PAGE = ROOT / "docs" / "guide-ten-minutes.md"
+PAGE = ROOT / "docs" / "user-guide" / "getting-started.md"
 
 
 def ways():
@@ -44,35 +44,29 @@ def tables(folder):
     simulated(folder, "my_tables", "--sites 3 --subjects 24 --components 3 --timepoints 80 --image-side 8")
 
 
-def images(folder, name="my_images", kind="nifti"):
-    options = f"--format {kind} --sites 3 --subjects 9 --components 3 --timepoints 80 --voxel-size 12"
-    simulated(folder, name, options)
-
-
 def derivatives(folder):
-    images(folder, "my_derivatives", "bids")
+    options = "--format bids --sites 3 --subjects 9 --components 3 --timepoints 80 --voxel-size 12"
+    simulated(folder, "my_derivatives", options)
 
 
 def people(folder):
     rng = np.random.default_rng(0)
     for site in ("north", "south", "west"):
-        (folder / "my_people" / site).mkdir(parents=True)
+        (folder / "my_participants" / site).mkdir(parents=True)
         rows = [f"sub-{n:02}\t{rng.normal(50, 9):.1f}\t{rng.normal(1400, 90):.1f}" for n in range(12)]
         text = "\n".join(["participant_id\tage\tvolume", *rows])
-        (folder / "my_people" / site / "participants.tsv").write_text(f"{text}\n")
-    (folder / "means.toml").write_text(fenced("A table of people", "toml"))
+        (folder / "my_participants" / site / "participants.tsv").write_text(f"{text}\n")
+    (folder / "means.toml").write_text(fenced("A participant table", "toml"))
 
 
 LAYOUTS = {
     "Arrays in one archive": arrays,
     "Tables of regions": tables,
-    "NIfTI images": images,
-    "Derivatives of fMRIPrep": derivatives,
-    "nilearn's copy of ABIDE": lambda folder: make_abide(folder, per_site=2, length=60),
-    "A table of people": people,
+    "fMRIPrep derivatives": derivatives,
+    "A participant table": people,
 }
 # The other ways differ in what is read, and that is tested where it is read.
-LONG = {"NIfTI images", "Derivatives of fMRIPrep", "nilearn's copy of ABIDE"}
+LONG = {"fMRIPrep derivatives"}
 
 
 def test_every_way_has_a_layout():

@@ -39,7 +39,7 @@ EXCEPTED_FILES = {
 
 
 def named_tests():
-    text = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    text = (ROOT / "docs" / "concepts" / "threat-model.md").read_text("utf-8")
     assert not re.findall(r"`tests/[\w/.]+\.py`", text), "a file is not a test"
     return {f"{path}::{name}" for path, name in re.findall(r"`(tests/[\w/.]+)::(\w+)`", text)}
 

@@ -15,7 +15,7 @@ is exactly mu-GDP with
 :math:`r_i (y_i - f_i)` and variance :math:`r_i t_i^2`, so :math:`T_H` has mean
 :math:`\sum w_i r_i (y_i - f_i)` and variance :math:`\sum w_i^2 r_i t_i^2`. By the chain rule the squared
 shift of the pair is that of :math:`y_s`, :math:`\Delta_s^2 / A_s`, plus that of :math:`T_H` given y,
-:math:`(w_s r_s \Delta_s)^2 / \sum w_i^2 r_i t_i^2`. (docs/privacy.md gives all steps.)
+:math:`(w_s r_s \Delta_s)^2 / \sum w_i^2 r_i t_i^2`. (docs/concepts/privacy.md gives all steps.)
 
 Only the sum in the denominator depends on which sites collude, so the worst S_C colluding sites for site s
 are the other sites with the largest *cover* :math:`w_i t_i \sqrt{r_i}`.

@@ -2,7 +2,7 @@ r"""Charges, their sum, and caps on the sum.
 
 A release that shifts the adversary's view by mu standard deviations costs :math:`\mu^2`. Charges add up, even
 if the cost of each release is chosen after seeing the earlier ones, as long as a cap on the sum
-is checked before each release (a privacy filter: docs/privacy.md, section 2). A cap
+is checked before each release (a privacy filter: docs/concepts/privacy.md, section 2). A cap
 :math:`(\epsilon, \delta)` is therefore a cap on :math:`\sum_i \mu_i^2`, at the largest :math:`\mu` whose
 exact curve :math:`\delta(\epsilon)` stays below it. Charges are rounded up and caps are rounded down, so
 rounding in this module never understates the sum; the curve itself is accurate to 1e-11.

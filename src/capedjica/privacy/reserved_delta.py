@@ -4,7 +4,7 @@ Noise lies on a grid and comes from a pseudo-random stream. Of every delta, the 
 not spent on mu: one half of it covers the grid, the other half the stream. A release that may use the share
 :math:`\mu_i^2 / \mu^2` of a budget may use the same share of each half, so any rule that keeps the sum of the
 :math:`\mu_i^2` below :math:`\mu^2` keeps both halves from being exceeded, even with adaptively chosen shares
-(docs/privacy.md, section 2).
+(docs/concepts/privacy.md, section 2).
 
 **The grid** adds to delta at every epsilon (:func:`capedjica.securesum.discrete_gaussian.grid_delta`).
 

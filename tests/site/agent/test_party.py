@@ -11,7 +11,7 @@ from capedjica.errors import InputError
 from capedjica.flare.parcels import Notice, write_notice
 from capedjica.mechanisms.messages import VERSION, Refusal, Status
 from capedjica.securesum.identity import Identity
-from capedjica.site.agent import party as party_module
+from capedjica.site.agent import study_session as party_module
 from capedjica.site.approval.participation import approve, taking_part
 from capedjica.site.approval.revocation import find_approval, revoke
 from capedjica.site.home import SiteHome

@@ -37,7 +37,7 @@ If even rotations would be dominated by noise (`AUDIBLE`), the whole budget is u
 networks are those of the template.
 
 Shares, clips, `QUIET`, `TAKEN`, `MOSTLY` and the number of rotations were chosen on ABIDE, with USM, UCLA_1
-and UM_1 as the public sites (docs/research-notes.md).
+and UM_1 as the public sites (docs/development/research-notes.md).
 """
 
 from __future__ import annotations
