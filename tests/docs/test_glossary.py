@@ -26,6 +26,11 @@ def replaced_terms(text):
     return sorted({term.strip() for cell in cells for term in cell.split(",") if term.strip()})
 
 
+def without_code(text):
+    """Return a docstring with names in double backticks, and names of parameters, blanked out."""
+    return re.sub(r"``[^`]*``|^ *\w+ : ", lambda found: " " * len(found[0]), text, flags=re.M)
+
+
 def pattern(term):
     """Match a term as whole words in either case, also across line breaks."""
     return re.compile(r"\b" + r"\s+".join(map(re.escape, term.split())) + r"\b", re.IGNORECASE)
@@ -41,7 +46,7 @@ def comments(source):
                 yield first, "\n".join(block)
                 block = []
             first = first if block else line
-            block.append(token.string.lstrip("#").strip())
+            block.append(re.sub(r"defence: \S+|noqa: .*", "", token.string.lstrip("#").strip()))
             last = line
     if block:
         yield first, "\n".join(block)
@@ -51,7 +56,7 @@ def strings(source):
     """Yield docstrings and string literals; words without spaces are identifiers, such as keys of JSON."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\s", node.value):
-            yield node.lineno, node.value
+            yield node.lineno, without_code(node.value)
 
 
 def template_text(source):

@@ -8,7 +8,8 @@ Sums within a tile are float32; sums over tiles and all later results are float6
 or values whose arithmetic overflows float32 (the Infomax norms do from about 1e19) yields zeros. No product
 is skipped where a bound would show that it has no effect, so the work of a pass on finite numbers depends
 only on the shapes. The time that a site takes still depends on its data: a subject that yields zeros finishes
-earlier and a long scan later, by milliseconds to tens of milliseconds (docs/concepts/threat-model.md, section 8).
+earlier and a long scan later, by milliseconds to tens of milliseconds (docs/concepts/threat-model.md, section
+8).
 
 **Notation.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
 :math:`z_n = W x_n + b` the source estimates.

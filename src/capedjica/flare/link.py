@@ -427,7 +427,7 @@ def peer_uid(line: socket.socket) -> int | None:
 
 
 def owners() -> set[int]:
-    """Return the IDs under which this process's owner or root may appear (in some namespaces, nobody)."""
+    """Return the IDs under which this process's owner or root may appear (in some namespaces, ``nobody``)."""
     return {os.getuid(), 0, _NOBODY}
 
 

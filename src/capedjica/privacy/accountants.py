@@ -2,10 +2,10 @@ r"""Composition of many releases: five accountants with one interface.
 
 Every release is described by its mu (:mod:`capedjica.privacy.gaussian`), so exact composition is one
 line: :math:`\mu^2 = \sum_i \mu_i^2`. With a cap that is checked before each release this also holds when the
-costs themselves are chosen adaptively: it is a privacy filter (Smith and Thakurta 2022; docs/concepts/privacy.md,
-section 2). The other accountants are upper bounds for costs that are fixed in advance; they are included
-because the paper plots them. Composition is transactional: a release that would exceed the cap is refused
-before any state changes.
+costs themselves are chosen adaptively: it is a privacy filter (Smith and Thakurta 2022;
+docs/concepts/privacy.md, section 2). The other accountants are upper bounds for costs that are fixed in
+advance; they are included because the paper plots them. Composition is transactional: a release that would
+exceed the cap is refused before any state changes.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ exceed it.
 **The charge** is the cap of the call, the :math:`\mu^2` of its epsilon at its delta, recorded in one
 transaction before anything is computed. It is never refunded, whether the call stops early, fails or
 succeeds, because how far the call progressed depends on the data. The guarantee of all calls in total is
-therefore that of the sum of their caps (docs/concepts/privacy.md, section 2). Whether a call is made, and with which
-epsilon, may depend on the results of earlier calls. Calls may also run concurrently: ordered in time, their
-releases form one sequence whose costs stay within the caps.
+therefore that of the sum of their caps (docs/concepts/privacy.md, section 2). Whether a call is made, and
+with which epsilon, may depend on the results of earlier calls. Calls may also run concurrently: ordered in
+time, their releases form one sequence whose costs stay within the caps.
 
 **Different deltas.** A call's delta only determines its mu; the total guarantee has the delta of the budget.
 The contributions of the grid and of the noise stream to delta (:mod:`capedjica.privacy.reserved_delta`) are

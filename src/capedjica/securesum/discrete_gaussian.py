@@ -56,8 +56,9 @@ e^{\varepsilon' + 2 \eta} Q(E) + e^\eta \delta_{\mu'}(\varepsilon')`. With :math
 
 The free :math:`\tau` is chosen to make (4) small. **Several releases** whose costs are fixed in advance can
 be bounded as one, because composition multiplies densities: (2) adds up and (3) holds for the total
-:math:`\mu`. Alternatively, also if costs are chosen adaptively (docs/concepts/privacy.md, section 2), the terms that
-(4) adds for each release are added up. Equation (4) holds at every real epsilon, so with :math:`y` the first
+:math:`\mu`. Alternatively, also if costs are chosen adaptively (docs/concepts/privacy.md, section 2), the
+terms that (4) adds for each release are added up. Equation (4) holds at every real epsilon, so with :math:`y`
+the first
 outcome, :math:`\int P_1(y) \, \delta_2(\varepsilon + \log \frac{Q_1(y)}{P_1(y)}) \, dy` grows by no more than
 what the second adds when its curve is replaced by that of :math:`\mu_2`, and then the same is done for the
 first.

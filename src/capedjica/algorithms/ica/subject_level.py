@@ -18,8 +18,8 @@ subject has little influence.
 
 Clips, shares, the number of iterations and the curvature depend only on public quantities: R, the length of a
 scan, the features and the noise implied by the budget. They were chosen by scores on synthetic data of the
-paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/development/research-notes.md), never on the
-data at hand.
+paper's model (:mod:`capedjica.data.simulated.synthetic`) and on ABIDE (docs/development/research-notes.md),
+never on the data at hand.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ QUIET_FLOOR: Final = 1e-9
 # Without noise, the second whitening is repeated until its result is below this.
 QUIET_WHITENINGS: Final = 20
 WHITE: Final = 1e-3
-# Correlation of a map with itself below which clipping has changed it (docs/development/research-notes.md), and the
-# fraction of the squared clip above which the size of the change is unknown.
+# Correlation of a map with itself below which clipping has changed it (docs/development/research-notes.md),
+# and the fraction of the squared clip above which the size of the change is unknown.
 UNCHANGED: Final = 0.98
 # Standard normal quantile of 99%.
 CERTAIN: Final = 2.33

@@ -4,8 +4,8 @@ The program is assumed to be hostile. The strongest confinement is a separate us
 denies it access to the files and processes of other users. In the same user account, Landlock denies access
 to files, to the memory of other programs and (ABI 6) sending signals to them.
 
-docs/concepts/threat-model.md lists what Landlock does not restrict in the same user account, in particular the sockets
-of other programs before ABI 9. A separate user closes all of these gaps.
+docs/concepts/threat-model.md lists what Landlock does not restrict in the same user account, in particular
+the sockets of other programs before ABI 9. A separate user closes all of these gaps.
 """
 
 from __future__ import annotations
