@@ -136,7 +136,7 @@ def without_network(*, user_namespace: bool = True) -> bool:
     """Leave all networks, including loopback, for this process and its children; return whether it worked.
 
     Sockets with a path still work. The process must have one thread. Root moves to an empty network
-    namespace. Another user also needs a user namespace, in which all other users appear as ``nobody`` (65534),
+    namespace. Another user also needs a user namespace, in which all others appear as ``nobody`` (65534),
     also as peers of sockets; this is not attempted if ``user_namespace`` is False. On failure nothing is
     changed.
     """
