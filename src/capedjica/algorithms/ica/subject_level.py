@@ -83,12 +83,10 @@ QUIET_FLOOR: Final = 1e-9
 # Without noise, the second whitening is repeated until its result is below this.
 QUIET_WHITENINGS: Final = 20
 WHITE: Final = 1e-3
-# Correlation of a map with itself below which clipping has changed it (docs/development/research-notes.md),
-# and the fraction of the squared clip above which the size of the change is unknown.
-UNCHANGED: Final = 0.98
+# Fraction of the squared clip above which the size of the change by clipping is unknown.
+MOST_CLIPPED: Final = 0.998
 # Standard normal quantile of 99%.
 CERTAIN: Final = 2.33
-MOST_CLIPPED: Final = 0.998
 # Subspace iteration: columns in addition to R, and steps.
 OVERSAMPLED: Final = 12
 POWER_STEPS: Final = 2
@@ -270,7 +268,7 @@ class SubjectMethod:
         return Networks(
             unmixing,
             lambda: self.draws(means.released),
-            recovered=lambda: self._recovered(means.released, W),
+            unclipped=lambda: self._unclipped(means.released, W),
             number=number if number.auto or self.noise > 0 else None,
             denoises=self.noise > 0,
             basis=self.basis,
@@ -312,12 +310,12 @@ class SubjectMethod:
 
         return InParallel(draw, range(DRAWS))
 
-    def _recovered(self, released: Sequence[ReleasedMean], W: FloatArray) -> NDArray[np.bool_] | None:
-        """Return for each row of W whether clipping has left its map unchanged; None if nothing was lost."""
+    def _unclipped(self, released: Sequence[ReleasedMean], W: FloatArray) -> FloatArray | None:
+        """Return for each row of W how similar its map is without clipping; None if nothing was clipped."""
         if self.noise == 0:
             return None
         _, before, _ = self._whitening(Replay(released))
-        return whitened_enough(before, released[FINE], self.clips[FINE], W)
+        return likeness_unclipped(before, released[FINE], self.clips[FINE], W)
 
     def _in_features(self, inside: FloatArray) -> FloatArray:
         """Convert columns of K coefficients to columns of D features."""
@@ -450,10 +448,10 @@ def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: fl
     return further
 
 
-def whitened_enough(
+def likeness_unclipped(
     sphering: FloatArray, released: ReleasedMean, clip: float, W: FloatArray
-) -> NDArray[np.bool_]:
-    r"""Return for each row of W whether its map would be the same without clipping.
+) -> FloatArray:
+    r"""Return for each row of W the correlation of its map with the map that it would be without clipping.
 
     The log-covariances of subjects after the sphering are the sum of a common part C and an individual part
     of norm about k, the clip (:func:`fine_clip`). After clipping, their mean is about :math:`m = C k /
@@ -475,16 +473,16 @@ def whitened_enough(
     """
     size, variance = released.value.size, released.noise**2
     energy = float(np.sum(released.value**2)) - size * variance
-    # What noise alone could show is no evidence: of a hundred studies one is misjudged.
+    # Noise alone exceeds this in one study of a hundred.
     seen = energy > CERTAIN * math.sqrt(2 * size) * variance
     part = min(energy / clip**2, MOST_CLIPPED) if seen else 0.0
     mean = unsvec(released.value)
     own, other = (
         np.linalg.inv(whitened_further(sphering, factor * mean)) @ W.T for factor in (1.0, (1 - part) ** -0.5)
     )
-    likeness = np.sum(own * other, axis=0) / np.linalg.norm(own, axis=0) / np.linalg.norm(other, axis=0)
-    enough: NDArray[np.bool_] = likeness >= UNCHANGED
-    return enough
+    lengths = np.linalg.norm(own, axis=0) * np.linalg.norm(other, axis=0)
+    likeness: FloatArray = np.sum(own * other, axis=0) / lengths
+    return likeness
 
 
 class ProjectorSite:

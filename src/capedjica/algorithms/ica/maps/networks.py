@@ -9,7 +9,7 @@ only to the noise: a map can be stable and yet meaningless.
 Clips and floors, which bound the influence of one subject, may suppress components whose power is far below
 that of others (mixing matrices with condition numbers above 20 or so), which redrawn noise does not show.
 Such maps are not *recoverable*, which is also determined from what was published
-(:func:`capedjica.algorithms.ica.subject_level.whitened_enough`); their stability is 0.
+(:func:`capedjica.algorithms.ica.subject_level.likeness_unclipped`); their stability is 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,9 @@ from capedjica.algorithms.parallel import one_thread
 from capedjica.tools.arrays import FloatArray
 
 Draws = Callable[[], Iterator[FloatArray] | None]
-Recovered = Callable[[], NDArray[np.bool_] | None]
+# Correlation of a map with itself below which clipping has changed it (docs/development/research-notes.md).
+UNCHANGED: Final = 0.98
+Unclipped = Callable[[], FloatArray | None]
 Prediction = Callable[[FloatArray], FloatArray]
 
 
@@ -124,8 +126,8 @@ class Networks(Result):
         Template of the networks; the rows of ``estimate`` are in its order.
     movements : tuple of Movement
         Distance of each network from the template, where it was measured.
-    recovered : callable
-        Returns whether each component of ``estimate`` was strong enough to be found; None if all were.
+    unclipped : callable
+        Returns the correlation of each map of ``estimate`` with that without clipping; None if it is unknown.
     number : ComponentNumber, optional
         Number of recoverable components, if a mean projector was released.
     predict : callable
@@ -140,7 +142,7 @@ class Networks(Result):
     draws: Draws = lambda: None
     template: Template | None = None
     movements: tuple[Movement, ...] = ()
-    recovered: Recovered = lambda: None
+    unclipped: Unclipped = lambda: None
     number: ComponentNumber | None = None
     predict: Prediction = between_runs
     denoises: bool = False
@@ -168,11 +170,15 @@ class Networks(Result):
         With a template it is the stability of the difference from it, or 0 if there is none. It is 0 for
         maps that are not recoverable.
         """
-        draws = self.draws()
-        if draws is None:
+        if self._redrawn is None:
             return None
-        predicted = self.predict(likeness(self.estimate, draws, self.template))
-        return np.where(self.recoverable, self._ordered(predicted), 0.0)
+        return np.where(self.recoverable, self._ordered(self.predict(self._redrawn)), 0.0)
+
+    @cached_property
+    def _redrawn(self) -> FloatArray | None:
+        """Correlation of each map with versions of it with fresh noise, in the order of ``estimate``."""
+        draws = self.draws()
+        return None if draws is None else likeness(self.estimate, draws, self.template)
 
     @cached_property
     def denoised(self) -> FloatArray | None:
@@ -200,10 +206,12 @@ class Networks(Result):
         in its place must not be used, however stable it is. More participants or a larger epsilon do not
         help; scaling features to equal power before the analysis, or fewer components, may.
         """
-        recovered = self.recovered()
-        if recovered is None:
+        unclipped = self.unclipped()
+        if unclipped is None:
             return np.ones(len(self.estimate), dtype=bool)
-        return self._ordered(recovered)
+        by_noise = 1.0 if self._redrawn is None else self._redrawn
+        # Where noise changes a map more than clipping does, its stability says so.
+        return self._ordered(unclipped >= np.minimum(UNCHANGED, by_noise))
 
     def _ordered(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return one value for each component of ``estimate`` in the order of the maps."""
