@@ -37,13 +37,16 @@ one more number of the same release, with g as one more outcome, multiplied by l
 :math:`\sigma^2_y` is the released variance, of y and not of e: the chance imbalance of z that remains after
 adjustment by pairs is as large as without adjustment (the sum over pairs of :math:`(h_i - h_j)(z_i - z_j)`
 differs from that of :math:`h_i z_i` by as many independent products), so the variance explained by covariates
-belongs to the noise. :math:`S_{hh} = q / w`, or less if gamma is shrunk. sigma is the privacy noise. b is the
-residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by a public prior (`COVARIATE_EFFECT`),
-and delta the part of the covariance of g and z that remains after adjustment. It shifts all outcomes at once,
-and in one direction. For a private contrast, whose adjustment is partial, its mean square is therefore that
-of the largest covariance that is consistent with the prior or the release (:class:`_DesignMoments`), and the
-part does not depend on the noise in it; with public groups it is the posterior mean square. The interval of
-an effect also includes the noise on q, by :math:`v / q^2 + \hat\beta^2 \sigma_q^2 / q^2`.
+belongs to the noise. With public groups the adjustment uses every participant and removes the chance
+imbalance too; what covariates explain is not released, so :math:`\sigma^2_y` is then an upper bound, and
+tests are conservative where covariates explain much. :math:`S_{hh} = q / w`, or less if gamma is shrunk.
+sigma is the privacy noise. b is the residual confounding: :math:`\Gamma'\delta / w`, with Gamma bounded by a
+public prior (`COVARIATE_EFFECT`), and delta the part of the covariance of g and z that remains after
+adjustment. It shifts all outcomes at once, and in one direction. For a private contrast, whose adjustment is
+partial, its mean square is therefore that of the largest covariance that is consistent with the prior or the
+release (:class:`_DesignMoments`), and the part does not depend on the noise in it; with public groups it is
+the posterior mean square. The interval of an effect also includes the noise on q, by :math:`v / q^2 +
+\hat\beta^2 \sigma_q^2 / q^2`.
 """
 
 from __future__ import annotations
