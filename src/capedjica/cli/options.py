@@ -91,3 +91,9 @@ def need_flare() -> None:
     """Refuse where NVIDIA FLARE is not installed."""
     if importlib.util.find_spec("nvflare") is None:
         raise InputError("studies on several machines need NVIDIA FLARE: pip install 'capedjica[federated]'")
+
+
+def need_web() -> None:
+    """Refuse where the packages of the local web pages are not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "python_multipart")):
+        raise InputError("the web pages need more packages: pip install 'capedjica[web]'")

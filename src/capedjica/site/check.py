@@ -6,6 +6,7 @@ Nothing is spent, and no ledger is begun.
 from __future__ import annotations
 
 import decimal
+import io
 import math
 import shlex
 from collections import Counter
@@ -179,12 +180,35 @@ def _finite(value: float) -> float | None:
 # For people
 
 
-def show_terms(home: SiteHome, study: Study, console: Console) -> None:
-    """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
+def terms(home: SiteHome, study: Study) -> dict[str, Any]:
+    """Return what a site of a study is asked to approve, and what that leaves of its limits, for programs."""
     facts, name = _cost(home, study), home.settings.name
     guarantee = study.guarantee(name).as_dict()
     own = {"name": name, "guarantee": guarantee, "words": list(_limit_words(facts))}
-    show_facts(facts["study"] | {"own": own}, console)
+    described: dict[str, Any] = facts["study"] or describe(study)
+    return described | {"own": own}
+
+
+def show_terms(home: SiteHome, study: Study, console: Console) -> None:
+    """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
+    show_facts(terms(home, study), console)
+
+
+def offer(home: SiteHome, study: Study) -> dict[str, Any]:
+    """Return a study as it is offered to a site, in words and for programs, and why it cannot be approved."""
+    reasons = [reason.words for reason in why_not(home, study, approving=True)]
+    taking_part = home.settings.name in study.contract.roster.names
+    facts = terms(home, study) if taking_part else describe(study)
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    with console.capture() as shown:
+        show_facts(facts, console)
+    spent = spent_on(home, study)
+    return facts | {
+        "text": shown.get(),
+        "refusals": reasons,
+        "own_fingerprint": home.card().fingerprint,
+        "approved": spent is not None and not spent.revoked,
+    }
 
 
 def show_site(facts: dict[str, Any], console: Console) -> None:
