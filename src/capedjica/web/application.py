@@ -44,8 +44,9 @@ class Pages:
     role: Role
     layout: str
 
-    def __init__(self) -> None:
-        self.commands = Commands(self.role)
+    def __init__(self, commands: Commands | None = None) -> None:
+        self._own_commands = commands is None
+        self.commands = commands or Commands(self.role)
         self.desk = Desk(self.commands)
         self.uploads = Uploads()
         self.guard: Guard | None = None
@@ -61,7 +62,8 @@ class Pages:
 
     def close(self) -> None:
         """End what was started for the pages; commands that run in the background go on."""
-        self.commands.close()
+        if self._own_commands:
+            self.commands.close()
         self.uploads.close()
 
     # Building blocks

@@ -1,9 +1,9 @@
 """Access control of the local web pages.
 
 A one-time token in the opening address is exchanged for a cookie. Every request is checked for its host,
-every action for its origin and a token of the session. Idle sessions are locked. The cookie is valid below one
-random path only: browsers send cookies of 127.0.0.1 to every port of the machine, and other programs' pages
-must not receive it.
+every action for its origin and a token of the session. Idle sessions are locked. The cookie is valid below
+one random path only: browsers send cookies of 127.0.0.1 to every port of the machine, and other programs'
+pages must not receive it.
 """
 
 from __future__ import annotations

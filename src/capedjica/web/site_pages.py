@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from capedjica.errors import InputError
 from capedjica.web.application import BrokenError, Pages, fragment, number, plain, text, uploaded
-from capedjica.web.commands import Finished
+from capedjica.web.commands import Commands, Finished
 from capedjica.web.uploads import unpack_results
 
 KINDS: Final = ("auto", "files", "nifti", "bids", "abide", "table")
@@ -43,8 +43,8 @@ class SitePages(Pages):
     role = "site"
     layout = "site.html.jinja"
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
+    def __init__(self, folder: Path, commands: Commands | None = None) -> None:
+        super().__init__(commands)
         self.folder = folder.parent if folder.name == "site.toml" else folder
         self._site = str(self.folder)
         self._checked: dict[str, Any] | None = None

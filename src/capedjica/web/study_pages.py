@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from capedjica.errors import InputError
 from capedjica.web.application import BrokenError, Pages, fragment, number, plain, text, uploaded
-from capedjica.web.commands import Finished
+from capedjica.web.commands import Commands, Finished
 from capedjica.web.jobs import Job
 
 # Size of the charts, in pixels, and the margin for their labels.
@@ -30,8 +30,8 @@ class StudyPages(Pages):
     role = "study"
     layout = "study.html.jinja"
 
-    def __init__(self, study: Path) -> None:
-        super().__init__()
+    def __init__(self, study: Path, commands: Commands | None = None) -> None:
+        super().__init__(commands)
         self.file = study if study.suffix == ".toml" else study / "study.toml"
         self.folder = self.file.parent
         self._study = str(self.file)
