@@ -1,4 +1,4 @@
-"""Web pages of a site and of a study, served as they are, with commands that are loaded once for all tests."""
+"""Web pages of a site and of a study, served as they are; commands are loaded once for all tests."""
 
 import shutil
 

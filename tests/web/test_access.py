@@ -16,7 +16,7 @@ PAGES = ["/", "/cohort", "/studies", "/ledger", "/withdrawals", "/results"]
 NOTHING = "0" * 43
 
 
-def test_nothing_is_shown_without_the_cookie(served):
+def test_nothing_is_shown_without_the_cookie(served, client):
     stranger = Client(served)
     for page in [*PAGES, "/live", "/jobs/0", "/results/0/report"]:
         answer = stranger.get(page)
@@ -69,7 +69,9 @@ def test_the_cookie_is_strict_and_for_one_path_only(served):
     assert "Max-Age" not in given
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", None])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "", None]
+)
 def test_another_host_is_refused(client, host):
     """DNS rebinding: a stranger's name that leads to 127.0.0.1 comes with the stranger's Host."""
     named = host and host.format(port=client.served.port)

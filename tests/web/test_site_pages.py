@@ -72,7 +72,12 @@ def test_a_site_is_made(tmp_path, commands):
         client.open()
         assert "no site in" in client.get("/").words
         limits = {"total_epsilon": "4", "study_epsilon": "2", "delta": "1e-5", "kind": "auto"}
-        for wrong in ({"total_epsilon": "many"}, {"total_epsilon": "-1"}, {"kind": "x"}, {"data": "/no/such"}):
+        for wrong in (
+            {"total_epsilon": "many"},
+            {"total_epsilon": "-1"},
+            {"kind": "x"},
+            {"data": "/no/such"},
+        ):
             answer = client.act("/", "/new", **({"name": "north"} | limits | wrong))
             assert "Not done" in answer.words, wrong
             assert not (tmp_path / "north").exists()
@@ -159,7 +164,9 @@ def test_a_study_beyond_the_limits_is_refused_in_words(client, home, study):
 
 
 def test_a_title_is_text(client, home, study):
-    hostile = changed(Study.load(study), study / "hostile.toml", title=f"{SCRIPT}</pre><script>alert(2)</script>")
+    hostile = changed(
+        Study.load(study), study / "hostile.toml", title=f"{SCRIPT}</pre><script>alert(2)</script>"
+    )
     answer = approve(client, study / "hostile.toml")
     assert hostile.content.title in answer.words
     for page in ("/", "/studies", "/ledger", "/cohort"):
@@ -197,9 +204,18 @@ def test_files_that_are_no_kit(client, home):
         assert answer.status == 400, name
         assert "Not done" in answer.words
         assert "capedjica-web-" not in answer.words
-    for name in ("../../site.toml", "a b.zip", f"{SCRIPT}.zip", "-x.zip", ".zip", "x" * 200 + ".zip", "a\\b.zip"):
+    for name in (
+        "../../site.toml",
+        "a b.zip",
+        f"{SCRIPT}.zip",
+        "-x.zip",
+        ".zip",
+        "x" * 200 + ".zip",
+        "a\\b.zip",
+    ):
         answer = client.act("/studies", "/studies/offer", files=[(name, b"x")])
         assert answer.status == 400, name
+        assert "Rename the file" in answer.words, name
         assert SCRIPT not in answer.html
     two = [("a.zip", b"x"), ("b.zip", b"x")]
     assert client.act("/studies", "/studies/offer", files=two).status == 400
@@ -301,7 +317,9 @@ def test_an_archive_that_leads_outside_is_not_unpacked(client, tmp_path):
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("../outside", "x")
-    answer = client.act("/results", "/results/make", files=[("results.zip", packed.getvalue())], what="report")
+    answer = client.act(
+        "/results", "/results/make", files=[("results.zip", packed.getvalue())], what="report"
+    )
     assert answer.status == 400
     assert "outside of its folder" in answer.words
 
