@@ -20,9 +20,9 @@ LOOPBACK: Final = "127.0.0.1"
 
 def serve(pages: Pages, *, port: int | None, idle_minutes: float, browser: bool) -> None:
     """Serve pages until interrupted; the opening address is printed, and opened in a browser if wanted."""
-    if not 0 < idle_minutes <= 24 * 60:
-        raise InputError(f"--idle must be more than 0 and at most 1440 minutes, got {idle_minutes:g}")
     try:
+        if not 0 < idle_minutes <= 24 * 60:
+            raise InputError(f"--idle must be more than 0 and at most 1440 minutes, got {idle_minutes:g}")
         with _listen(port or 0) as listener:
             _serve(pages, listener, idle_minutes, browser)
     finally:
