@@ -2,12 +2,15 @@
 
 import shutil
 import time
+from contextlib import contextmanager
 
 import pytest
 
+from capedjica.coordinator.flare.progress import Progress, read_progress
 from capedjica.flare import processes
 from capedjica.privacy.ledger import Totals
 from capedjica.site.flare import kits
+from capedjica.site.flare.starting import AGENT
 from capedjica.site.home import SiteHome
 from capedjica.web.site_pages import SitePages
 from capedjica.web.study_pages import StudyPages
@@ -73,6 +76,19 @@ def released(user):
     return int(found[0].split()[0]) if found else 0
 
 
+@contextmanager
+def held(folder):
+    """Hold the agent of a site for a while."""
+    agents = processes.family(kits.find_kit(SiteHome.load(folder)).path, AGENT)
+    for one in agents:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in agents:
+            one.resume()
+
+
 def spent(folder) -> Totals:
     return SiteHome.load(folder).totals()
 
@@ -119,9 +135,13 @@ def test_four_sites_one_withdrawal_one_revocation_and_a_report(
     coordinator.form("/run", "Run the study, or resume it")
     coordinator.visit("/run")
     coordinator.browser.evaluate("window.stayed = true")
-    wait_until(lambda: released(coordinator) >= 1, "a release is shown")
-    assert "revoked its approval" in north.form(place, "Revoke for good", confirm=phrase)
-    left = spent(tmp_path / "north").overall.n_releases
+    run = tmp_path / "joint" / "run"
+    wait_until(lambda: (read_progress(run) or Progress(phase="joining")).n_done, "the first release")
+    # One of the others is held, so that the run does not end before the revocation.
+    with held(others["s4"]):
+        wait_until(lambda: released(coordinator) >= 1, "a release is shown")
+        assert "revoked its approval" in north.form(place, "Revoke for good", confirm=phrase)
+        left = spent(tmp_path / "north").overall.n_releases
     wait_until(lambda: "complete" in coordinator.browser.text(), "the run is complete")
     assert coordinator.browser.evaluate("window.stayed")
     assert "lost to the run" in coordinator.browser.text()
