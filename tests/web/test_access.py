@@ -225,6 +225,13 @@ def test_a_page_that_only_watches_does_not_stay_open(served, client):
     assert client.get("/").status == 403
 
 
+def test_a_page_that_loads_itself_again_does_not_stay_open(served, client):
+    served.clock.now += 600
+    assert client.get("/?watching").status == 200
+    served.clock.now += 600
+    assert client.get("/").status == 403
+
+
 def test_lock_locks_at_once(client):
     answer = client.post("/lock", {"form_token": client.get("/").hidden("form_token")})
     assert "locked" in answer.words

@@ -182,6 +182,30 @@ def test_without_script_everything_is_there(user, home):
     assert (home / "enrolled.toml").exists()
 
 
+def test_the_page_that_is_opened_for_the_owner_leads_in(browser, served):
+    """The token is in a private file, not on the command line of the browser."""
+    page = served.pages.uploads.opening_page(served.addresses[-1])
+    assert page.parent.stat().st_mode & 0o777 == 0o700
+    browser.call("Page.navigate", url=page.as_uri())
+    browser.wait("document.title.startsWith('Site s1')")
+    assert "token" not in browser.evaluate("location.href")
+
+
+def test_paper_has_what_is_read_and_not_what_is_pressed(user):
+    user.visit("/")
+    pages = re.findall(rb"/Type\s*/Page\b", user.browser.pdf())
+    assert 1 <= len(pages) <= 3
+    user.browser.call("Emulation.setEmulatedMedia", media="print")
+    try:
+        shown = user.browser.evaluate(
+            "[...document.querySelectorAll('button, nav')].filter((one) => one.offsetParent !== null).length"
+        )
+        assert shown == 0
+        assert "Budget" in user.browser.text()
+    finally:
+        user.browser.call("Emulation.setEmulatedMedia", media="")
+
+
 def test_another_site_cannot_send_a_form(user, home, tmp_path):
     """A page of another origin posts to the pages: the browser leaves the cookie out, and nothing happens."""
     token = user.browser.evaluate("document.querySelector('[name=form_token]').value")

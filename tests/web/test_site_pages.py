@@ -150,6 +150,24 @@ def test_a_study_is_read_compared_approved_and_revoked(client, home, study):
     assert 'name="confirm"' not in refused.html
 
 
+def test_cards_of_other_sites_are_compared_with_the_study(client, home, study):
+    toml = ("study.toml", (study / "study.toml").read_bytes())
+    own, other = ((study / "sites" / name / f"{name}.card").read_bytes() for name in ("s2", "s3"))
+    shown = client.act("/studies", "/studies/offer", files=[toml, ("s2.card", own)])
+    assert "same as on the card that you added" in shown.words
+    forged = other.replace(b" s3 ", b" s2 ")
+    stranger = other.replace(b" s3 ", b" nobody ")
+    for wrong in (forged, stranger, b"no card", b"\xff"):
+        answer = client.act("/studies", "/studies/offer", files=[toml, ("s2.card", wrong)])
+        assert answer.status == 400
+        assert "capedjica-web-" not in answer.words
+    assert (
+        "another key in this study"
+        in client.act("/studies", "/studies/offer", files=[toml, ("s2.card", forged)]).words
+    )
+    assert not SiteHome.load(home).has_ledger
+
+
 def test_a_study_beyond_the_limits_is_refused_in_words(client, home, study):
     text = (home / "site.toml").read_text()
     (home / "site.toml").write_text(re.sub(r"study_epsilon = .*", "study_epsilon = 1.0", text))

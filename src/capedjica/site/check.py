@@ -10,7 +10,8 @@ import io
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.charges import epsilon_of
 from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR, round_up, short
+from capedjica.securesum.identity import PublicIdentity
 from capedjica.site.approval.admission import Reason, Scans, spent_on, why_not
 from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
@@ -192,6 +194,26 @@ def terms(home: SiteHome, study: Study) -> dict[str, Any]:
 def show_terms(home: SiteHome, study: Study, console: Console) -> None:
     """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
     show_facts(terms(home, study), console)
+
+
+def read_card(path: Path) -> str:
+    """Return the card in a file."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not a card: {error}") from None
+
+
+def compare_cards(study: Study, cards: Sequence[str]) -> dict[str, bool]:
+    """Return for each card that other sites sent whether the study has the same key under its name."""
+    keys = {site.name: site.public_key for site in study.contract.roster.sites}
+    found = {}
+    for text in cards:
+        card = PublicIdentity.from_card(text)
+        if card.name not in keys:
+            raise InputError(f"site {printable(card.name)}, whose card was given, is not in this study")
+        found[card.name] = keys[card.name] == card.public_key
+    return found
 
 
 def offer(home: SiteHome, study: Study) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from capedjica.errors import CapedjicaError, InputError
-from capedjica.web.commands import Commands, Finished, Role, Running
+from capedjica.web.commands import Commands, Finished, Role, Running, shown
 from capedjica.web.jobs import Desk, Job, StaleError
 from capedjica.web.security import COOKIE, HEADERS, REPORT_POLICY, Guard, Session
 from capedjica.web.uploads import MOST_BYTES, Uploads
@@ -31,6 +31,8 @@ Handler = Callable[[Request, FormData], Awaitable[Response]]
 _SHORT_SECONDS: Final = 1.5
 _LIVE_SECONDS: Final = 5.0
 _MOST_STREAMS: Final = 6
+# In the address of a page that loads itself again.
+WATCHING: Final = "watching"
 _OPEN: Final = ("/open", "/style.css", "/web.js")
 
 
@@ -302,7 +304,9 @@ class Gate:
         path = request.scope["path"]
         if path != guard.base and not path.startswith(f"{guard.base}/"):
             return Response("There is no such page.", 404, media_type="text/plain")
-        request.state.session = guard.session(request.cookies.get(COOKIE), touch=not path.endswith("/live"))
+        # Watching is not using: a page that loads itself again does not keep itself unlocked.
+        watching = path.endswith("/live") or WATCHING in request.query_params
+        request.state.session = guard.session(request.cookies.get(COOKIE), touch=not watching)
         if request.method not in ("GET", "HEAD", "POST"):
             return Response("This method is not used here.", 405, media_type="text/plain")
         if request.method == "POST" and not guard.own_origin(headers):
@@ -393,13 +397,15 @@ def fragment(template: str, **content: Any) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         autoescape=True,
         loader=PackageLoader("capedjica.web"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["command"] = shown
+    return environment
 
 
 @cache

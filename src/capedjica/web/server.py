@@ -60,7 +60,8 @@ def _serve(pages: Pages, listener: socket.socket, idle_minutes: float, browser: 
     address = guard.renew()
     print("Press Enter for a new address, Ctrl-C to end.", flush=True)  # noqa: T201 (a program's words)
     if browser:
-        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        page = pages.uploads.opening_page(address)
+        threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
     if sys.stdin is not None and sys.stdin.isatty():
         threading.Thread(target=_renew_on_enter, args=(guard,), daemon=True).start()
     asyncio.run(server.serve(sockets=[listener]))

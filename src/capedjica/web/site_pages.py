@@ -203,24 +203,27 @@ class SitePages(Pages):
     async def receive(self, request: Request, form: FormData) -> Response:
         """Receive a kit or a study, and read its terms; nothing is approved."""
         files, path = uploaded(form, "files"), text(form, "path")
+        cards: list[str] = []
         if files:
             _, folder = self.uploads.keep(files)
             names = sorted(one.name for one in folder.iterdir())
+            cards = [str(folder / name) for name in names if name.endswith(".card")]
             kits = [name for name in names if name.endswith((".zip", ".toml"))]
             if len(kits) != 1:
                 raise InputError(
                     f"got {', '.join(names)}; expected one kit (NAME.zip), or one study.toml with the files "
-                    "that it names"
+                    "that it names, and cards of other sites if you have them"
                 )
             given, name = folder / kits[0], kits[0]
         elif path:
             given, name = Path(plain(path, "the path")).expanduser(), path
         else:
             raise InputError("no file was chosen; expected a kit (NAME.zip) or a study.toml")
-        finished = await self.run("site", "approve", str(given), self._site, "--show", "--json")
+        options = [word for one in cards for word in ("--card", one)]
+        finished = await self.run("site", "approve", str(given), self._site, "--show", "--json", *options)
         terms = finished.json()
         if terms is None:
-            raise InputError(finished.error.replace(str(given), name))
+            raise InputError(finished.error.replace(f"{given.parent}/", ""))
         key = secrets.token_hex(8)
         self._offers[key] = Offer(given, name, terms)
         return self.redirect(f"/studies/offer/{key}")

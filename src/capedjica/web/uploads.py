@@ -56,6 +56,12 @@ class Uploads:
         """Return the path of a new file in the folder."""
         return Path(self._folder.name) / name
 
+    def opening_page(self, address: str) -> Path:
+        """Write a page that leads to an address: as an argument of a browser others would see the token."""
+        page = self.place("open.html")
+        page.write_text(f'<!DOCTYPE html><meta http-equiv="refresh" content="0;url={address}">\n')
+        return page
+
     def close(self) -> None:
         """Remove everything."""
         self._folder.cleanup()

@@ -115,6 +115,10 @@ def approve(
         str | None,
         typer.Option("--hash", help="Beginning of the study's hash; any other study is refused."),
     ] = None,
+    card: Annotated[
+        list[Path] | None,
+        typer.Option(help="A card that another site sent you; another key in the study is refused."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --show, print JSON.")] = False,
 ) -> None:
     """Show what a study asks, and approve exactly that.
@@ -127,7 +131,7 @@ def approve(
     from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
     from capedjica.site.approval.admission import has_begun
-    from capedjica.site.check import offer, show_terms
+    from capedjica.site.check import compare_cards, offer, read_card, show_terms
     from capedjica.site.flare.kits import coordinator_of, received
     from capedjica.site.home import SiteHome
 
@@ -140,9 +144,16 @@ def approve(
                 f"{study}: the study's hash is {given.hash.hex()}, --hash expected one that begins with "
                 f"{digest!r} (8 digits or more); nothing was approved"
             )
+        same = compare_cards(given, [read_card(path) for path in card or ()])
+        for name in (name for name, alike in same.items() if not alike):
+            raise InputError(
+                f"site {name} has another key in this study than on the card that it sent you; call the "
+                "coordinator. Nothing was approved"
+            )
         if as_json:
             coordinator = coordinator_of(study) if study.suffix == ".zip" else None
-            typer.echo(json.dumps(offer(home, given) | {"coordinator_fingerprint": coordinator}, indent=2))
+            more = {"coordinator_fingerprint": coordinator, "same_cards": sorted(same)}
+            typer.echo(json.dumps(offer(home, given) | more, indent=2))
             return
         if show:
             typer.echo(offer(home, given)["text"])

@@ -7,7 +7,7 @@ document.querySelectorAll("[data-live]").forEach((part) => {
   source.addEventListener("locked", () => { source.close(); location.reload(); });
 });
 document.querySelectorAll("[data-reload]").forEach((part) => {
-  setTimeout(() => location.reload(), 1000 * Number(part.dataset.reload));
+  setTimeout(() => location.replace(`${location.pathname}?watching`), 1000 * Number(part.dataset.reload));
 });
 document.querySelectorAll("form[data-draw]").forEach((form) => {
   const target = document.getElementById(form.dataset.draw);
