@@ -24,7 +24,7 @@ $(VENV)/installed: $(VENV)/created pyproject.toml
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable '.[federated,test]'
+	$(BIN)/python -m pip install --quiet --editable '.[federated,web,test]'
 	@touch $@
 
 demo: $(VENV)/installed  ## four hospitals find brain networks together; figures in capedjica-demo/

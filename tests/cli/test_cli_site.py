@@ -411,3 +411,47 @@ def test_results_and_purge(tmp_path, cli):
     nothing = cli("site", "results", str(tmp_path / "none"), "--site", str(site))
     assert nothing.returncode == 2
     assert "cannot be read" in nothing.stderr
+
+
+def test_show_states_the_budget_spent_reserved_and_left_and_opens_no_scan(home, cli):
+    fresh = json.loads(cli("site", "show", str(home.folder), "--json").stdout)
+    assert fresh["fingerprint"] == home.card().fingerprint
+    assert fresh["budget"]["spent_part"] == fresh["budget"]["reserved_part"] == 0
+    assert fresh["budget"]["left_part"] == 1
+    assert not home.ledger_path.exists()
+    spend(home)
+    facts = json.loads(cli("site", "show", str(home.folder), "--json").stdout)
+    budget, (study,) = facts["budget"], facts["studies"]
+    limit = home.policy.total.mu2
+    assert budget["spent_part"] == pytest.approx(2 * 0.1**2 / limit)
+    assert budget["spent_part"] + budget["reserved_part"] == pytest.approx(Cap(1.5, 1e-5).mu2 / limit)
+    assert budget["spent_part"] + budget["reserved_part"] + budget["left_part"] == pytest.approx(1)
+    assert study["state"] == "approved"
+    shown = cli("site", "show", str(home.folder)).stdout
+    assert "Resting state" in shown
+    with home.open_ledger() as ledger:
+        ledger.revoke(b"s" * 32, "revoked by the site")
+    facts = json.loads(cli("site", "show", str(home.folder), "--json").stdout)
+    assert facts["studies"][0]["state"] == "revoked"
+    assert facts["budget"]["reserved_part"] == 0
+
+
+def test_terms_are_shown_without_approving_and_a_hash_binds_the_approval(tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    study = make_study(tmp_path, simulated=False)
+    home = tmp_path / "sites" / "s1"
+    words = cli("site", "approve", str(tmp_path), str(home), "--show")
+    assert words.returncode == 0
+    assert "Who takes part" in words.stdout
+    facts = json.loads(cli("site", "approve", str(tmp_path), str(home), "--show", "--json").stdout)
+    assert facts["hash"] == study.hash.hex()
+    assert facts["refusals"] == []
+    assert not SiteHome.load(home).has_ledger
+    wrong = cli("site", "approve", str(tmp_path), str(home), "--hash", "0" * 16)
+    assert wrong.returncode == 2
+    assert "nothing was approved" in wrong.stderr
+    assert cli("site", "approve", str(tmp_path), str(home), "--hash", facts["hash"][:4]).returncode == 2
+    assert cli("site", "approve", str(tmp_path), str(home), "--json").returncode == 2
+    assert not SiteHome.load(home).has_ledger
+    assert cli("site", "approve", str(tmp_path), str(home), "--hash", facts["hash"][:16]).returncode == 0
+    assert SiteHome.load(home).has_ledger

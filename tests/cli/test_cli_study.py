@@ -18,6 +18,7 @@ from capedjica.study.study_file import Study, write_study
 from tests.cli.test_cli import run as run_process
 from tests.support.drafts import card, draft
 from tests.support.in_process import run_main
+from tests.support.small_study import make_study
 from tests.support.terminal import Terminal
 
 NUMBERS = ["--title", "Rest", "--components", "3", "--features", "12", "--timepoints", "60", "--epsilon", "2"]
@@ -543,3 +544,17 @@ def test_a_template_never_goes_over_another_file(tmp_path, run, atlas, known):
     made = run("study", "new", *WITHOUT_COMPONENTS, *SITES, *flags)
     assert "exists with other content and is not overwritten" in made.stderr
     assert os.listdir(tmp_path) == ["template.npy"]
+
+
+def test_sites_of_a_study_and_of_a_draft_are_listed(tmp_path, cli):
+    study = make_study(tmp_path)
+    facts = json.loads(cli("study", "sites", str(tmp_path), "--json").stdout)
+    assert [one["name"] for one in facts["sites"]] == ["s1", "s2", "s3", "s4"]
+    assert facts["hash"] == study.hash.hex()
+    assert study.contract.roster.sites[0].fingerprint in cli("study", "sites", str(tmp_path)).stdout
+    text = (tmp_path / "study.toml").read_text()
+    (tmp_path / "study.toml").write_text(text[: text.index("[[sites]]")])
+    draft = json.loads(cli("study", "sites", str(tmp_path), "--json").stdout)
+    assert draft["sites"] == []
+    assert draft["hash"] is None
+    assert draft["problems"]

@@ -1070,4 +1070,83 @@ DEFENCES = (
         "test_a_row_that_cannot_be_read_changes_nobody_elses",
         {"one-row-of-a-design-fails-alone": "raise"},
     ),
+    # Web pages
+    Defence(
+        "the web pages: one-time token",
+        "an opening address is valid once, and no other token is",
+        "test_the_address_is_valid_once",
+        {"web-one-time-token": NEVER},
+    ),
+    Defence(
+        "the web pages: guesses",
+        "guessing replaces the opening address",
+        "test_guessing_replaces_the_address",
+        {"web-guesses-are-limited": NEVER},
+    ),
+    Defence(
+        "the web pages: cookie",
+        "nothing is shown without the cookie of the session",
+        "test_nothing_is_shown_without_the_cookie",
+        {"web-session-cookie": NEVER},
+    ),
+    Defence(
+        "the web pages: host",
+        "a stranger's name that leads to the machine is refused",
+        "test_another_host_is_refused",
+        {"web-host-check": "return True"},
+    ),
+    Defence(
+        "the web pages: origin",
+        "a request of another page changes nothing",
+        "test_a_request_of_another_page_changes_nothing",
+        {"web-origin-check": "same = True"},
+    ),
+    Defence(
+        "the web pages: form token",
+        "every action needs the token of a form of the session",
+        "test_every_action_needs_the_forms_token",
+        {"web-form-token": "return True"},
+    ),
+    Defence(
+        "the web pages: idle lock",
+        "pages that are not used are locked",
+        "test_idle_pages_are_locked_and_a_new_address_is_announced",
+        {"web-idle-lock": NEVER},
+    ),
+    Defence(
+        "the web pages: loopback",
+        "the server listens on the loopback interface only",
+        "test_it_listens_on_the_loopback_interface_only",
+        {"web-loopback-only": 'listener.bind(("", port))'},
+    ),
+    Defence(
+        "the web pages: one action at a time",
+        "an action waits for the one under way",
+        "test_a_second_action_waits_for_the_first",
+        {"web-one-action-at-a-time": NEVER},
+    ),
+    Defence(
+        "the web pages: older pages",
+        "a form of a page that is older than the latest action is refused",
+        "test_two_pages_at_once",
+        {"web-pages-that-are-old": NEVER},
+    ),
+    Defence(
+        "the web pages: names of files",
+        "the name of a file that is received leads nowhere",
+        "test_files_that_are_no_kit",
+        {"web-names-of-files": "wrong = None"},
+    ),
+    Defence(
+        "the web pages: no options by forms",
+        "what is typed into a form is never an option of a command",
+        "test_a_site_is_made",
+        {"web-no-options-by-forms": NEVER},
+    ),
+    Defence(
+        "the web pages: typed confirmation",
+        "nothing is approved or revoked without the typed phrase",
+        "test_a_study_is_read_compared_approved_and_revoked",
+        {"web-typed-confirmation": NEVER},
+    ),
 )

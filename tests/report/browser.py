@@ -93,7 +93,11 @@ class Browser:
         return json.loads(message)
 
     def open(self, path, width=1280, height=900, dark=False):
-        """Open a page and wait until it is loaded, its viewer included."""
+        """Open a file and wait until it is loaded, its viewer included."""
+        self.go(Path(path).resolve().as_uri(), width, height, dark)
+
+    def go(self, address, width=1280, height=900, dark=False):
+        """Open an address and wait until it is loaded."""
         self.events.clear()
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -105,7 +109,11 @@ class Browser:
             mobile=width < 600,
         )
         self.evaluate("window.isLeft = true")
-        self.call("Page.navigate", url=Path(path).resolve().as_uri())
+        self.call("Page.navigate", url=address)
+        self.wait_until_loaded()
+
+    def wait_until_loaded(self):
+        """Wait until another page than the one that was marked is there."""
         ready = (
             "!window.isLeft && document.readyState === 'complete' && (!document.querySelector('#viewer') || "
         )
@@ -114,10 +122,43 @@ class Browser:
 
     def wait(self, condition):
         end = time.monotonic() + PATIENCE
-        while not self.evaluate(condition):
+        while not self._holds(condition):
             if time.monotonic() > end:
                 raise RuntimeError(f"never true: {condition}")
             time.sleep(0.05)
+
+    def _holds(self, condition):
+        try:
+            return self.evaluate(condition)
+        except RuntimeError as error:
+            # Between two pages there is nothing to ask.
+            if "context" not in str(error):
+                raise
+            return False
+
+    def fill(self, name, value):
+        """Put a value into a field of a form."""
+        field = f"document.querySelector({json.dumps(f'main [name={json.dumps(name)}]')})"
+        self.evaluate(f"{field}.value = {json.dumps(value)}")
+
+    def choose_files(self, name, *paths):
+        """Choose files in a field of a form."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        field = self.call("DOM.querySelector", nodeId=root, selector=f'main input[name="{name}"]')["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=field, files=[str(path) for path in paths])
+
+    def push(self, words):
+        """Press the button or the link with these words, and wait for the next page."""
+        every = "[...document.querySelectorAll('main button, main a, nav a')]"
+        found = f"{every}.find((one) => one.textContent.trim() === {json.dumps(words)})"
+        assert self.evaluate(f"Boolean({found})"), words
+        self.evaluate("window.isLeft = true")
+        self.evaluate(f"{found}.click()")
+        self.wait_until_loaded()
+
+    def text(self):
+        """What is read on the page."""
+        return self.evaluate("document.body.innerText")
 
     def evaluate(self, code):
         """Return the value of an expression in the page, awaited."""

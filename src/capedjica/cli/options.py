@@ -97,3 +97,11 @@ def need_flare() -> None:
             "NVIDIA FLARE is not installed, but studies on several machines require it; to install it: "
             "pip install 'capedjica[federated]'"
         )
+
+
+def need_web() -> None:
+    """Raise InputError if the packages of the local web pages are not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ("starlette", "uvicorn", "python_multipart")):
+        raise InputError(
+            "the packages of the web pages are not installed; to install them: pip install 'capedjica[web]'"
+        )

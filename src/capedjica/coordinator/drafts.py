@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -43,6 +44,29 @@ def add_sites(path: str | os.PathLike[str], sites: Sequence[SiteTable]) -> Study
         raise InputError(listed(f"site {names} cannot be added to {file}", found))
     _append(file.resolve(), "".join(map(site_block, sites)), grown.content)
     return grown
+
+
+def site_list(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the sites of a study or a draft with their fingerprints, and what the study still lacks."""
+    file = study_path(path)
+    study = Study(read_study_file(file), file.parent)
+    found = study.problems()
+    return {
+        "title": study.content.title,
+        "file": str(file),
+        "sites": [
+            {
+                "name": site.name,
+                "participants": site.subjects,
+                "epsilon": site.epsilon or study.content.privacy.epsilon,
+                "fingerprint": PublicIdentity.from_card(site.card).fingerprint,
+            }
+            for site in study.content.sites
+        ],
+        "problems": found,
+        "hash": None if found else study.hash.hex(),
+        "sealed": sealed_path(file).exists(),
+    }
 
 
 def _check_newcomer(file: Path, content: StudyFile, site: SiteTable) -> None:

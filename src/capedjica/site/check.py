@@ -6,10 +6,12 @@ Checking a site spends nothing and creates no ledger.
 from __future__ import annotations
 
 import decimal
+import io
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from capedjica.flare.certificates import certificate_warning
 from capedjica.privacy import gaussian_epsilon
 from capedjica.privacy.charges import epsilon_of
 from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR, round_up, short
+from capedjica.securesum.identity import PublicIdentity
 from capedjica.site.approval.admission import Reason, Scans, spent_on, why_not
 from capedjica.site.flare.kits import installed
 from capedjica.site.home import SiteHome
@@ -179,12 +182,55 @@ def _finite(value: float) -> float | None:
 # Terminal output
 
 
-def show_terms(home: SiteHome, study: Study, console: Console) -> None:
-    """Print the approval text for a site of the study, and what the study leaves of the site's limits."""
+def terms(home: SiteHome, study: Study) -> dict[str, Any]:
+    """Return the terms a site is asked to approve, and what they leave of its limits, for use by programs."""
     facts, name = _cost(home, study), home.settings.name
     guarantee = study.guarantee(name).as_dict()
     own = {"name": name, "guarantee": guarantee, "words": list(_limit_words(facts))}
-    show_facts(facts["study"] | {"own": own}, console)
+    described: dict[str, Any] = facts["study"] or describe(study)
+    return described | {"own": own}
+
+
+def show_terms(home: SiteHome, study: Study, console: Console) -> None:
+    """Explain to a site of a study what it is asked to approve, and what that leaves of its limits."""
+    show_facts(terms(home, study), console)
+
+
+def read_card(path: Path) -> str:
+    """Return the card in a file."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not a card: {error}") from None
+
+
+def compare_cards(study: Study, cards: Sequence[str]) -> dict[str, bool]:
+    """Return for each card that other sites sent whether the study has the same key under its name."""
+    keys = {site.name: site.public_key for site in study.contract.roster.sites}
+    found = {}
+    for text in cards:
+        card = PublicIdentity.from_card(text)
+        if card.name not in keys:
+            raise InputError(f"site {printable(card.name)}, whose card was given, is not in this study")
+        found[card.name] = keys[card.name] == card.public_key
+    return found
+
+
+def offer(home: SiteHome, study: Study) -> dict[str, Any]:
+    """Return a study as it is offered to a site, in words and for programs, and why it cannot be approved."""
+    reasons = [reason.words for reason in why_not(home, study, approving=True)]
+    taking_part = home.settings.name in study.contract.roster.names
+    facts = terms(home, study) if taking_part else describe(study)
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    with console.capture() as shown:
+        show_facts(facts, console)
+    spent = spent_on(home, study)
+    return facts | {
+        "text": shown.get(),
+        "refusals": reasons,
+        "own_fingerprint": home.card().fingerprint,
+        "approved": spent is not None and not spent.revoked,
+    }
 
 
 def show_site(facts: dict[str, Any], console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -44,7 +45,16 @@ def status(
     look = _looker(given, run)
     facts = look(given, run)
     console = Console(highlight=False)
-    if as_json:
+    if as_json and watch:
+        # One line for each change.
+        typer.echo(json.dumps(facts))
+        while facts["state"] not in ("complete",):
+            sys.stdout.flush()
+            time.sleep(_EVERY_SECONDS)
+            before, facts = facts, look(given, run)
+            if facts != before:
+                typer.echo(json.dumps(facts))
+    elif as_json:
         typer.echo(json.dumps(facts, indent=2))
     elif watch:
         with Live(_view(facts), console=console, auto_refresh=False) as live:

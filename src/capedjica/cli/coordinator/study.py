@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from capedjica.cli.coordinator.plan import image_size
-from capedjica.cli.options import JsonOption
+from capedjica.cli.options import JsonOption, need_web
 from capedjica.errors import InputError
 from capedjica.tools.text import counted
 
@@ -250,6 +250,56 @@ def add_site(
     else:
         typer.echo(f"The study's hash is now:\n  {grown.hash.hex()}")
         typer.echo(f"Next: capedjica study show {file}; capedjica plan {file}")
+
+
+@app.command()
+def sites(
+    study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
+    as_json: JsonOption = False,
+) -> None:
+    """List the sites of a study or a draft.
+
+    With the fingerprint of each, and what the study still lacks.
+    """
+    from capedjica.coordinator.drafts import site_list
+    from capedjica.tools.text import printable
+    from capedjica.tools.toml import listed
+
+    facts = site_list(study)
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(f"{printable(facts['title'])}: {len(facts['sites'])} sites.")
+    for site in facts["sites"]:
+        typer.echo(f"{site['name']}: {site['participants']:,} participants\n  {site['fingerprint']}")
+    if facts["problems"]:
+        typer.echo(listed("Not ready yet", facts["problems"]))
+    else:
+        typer.echo(f"The study's hash:\n  {facts['hash']}")
+
+
+@app.command()
+def web(
+    study: Annotated[
+        Path, typer.Argument(metavar="[STUDY]", help="The study.toml, or the folder for it.")
+    ] = Path("."),
+    port: Annotated[
+        int | None, typer.Option(help="Port on 127.0.0.1, for a tunnel; by default a free one.")
+    ] = None,
+    idle: Annotated[float, typer.Option(help="Minutes without use until the pages are locked.")] = 15.0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address; open no browser.")
+    ] = False,
+) -> None:
+    """Serve local web pages for the coordinator.
+
+    Only on the loopback interface. The pages run the same commands as this program, and name each of them.
+    """
+    need_web()
+    from capedjica.web.server import serve
+    from capedjica.web.study_pages import StudyPages
+
+    serve(StudyPages(study.absolute()), port=port, idle_minutes=idle, browser=not no_browser)
 
 
 def _check_template_options(

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from capedjica.cli.options import JsonOption, SiteArgument, by_role, of_a_site
-from capedjica.errors import CapedjicaError
+from capedjica.cli.options import JsonOption, SiteArgument, by_role, need_web, of_a_site
+from capedjica.errors import CapedjicaError, InputError
 
 if TYPE_CHECKING:
     from capedjica.site.home import SiteHome
@@ -27,7 +27,16 @@ app = typer.Typer(
     help="Manage a site: its limits, participants and studies.",
     no_args_is_help=True,
     cls=by_role(
-        Site_and_participants=("init", "check", "enrol", "withdraw", "rotate-key", "migrate"),
+        Site_and_participants=(
+            "init",
+            "show",
+            "check",
+            "enrol",
+            "withdraw",
+            "rotate-key",
+            "migrate",
+            "web",
+        ),
         Studies=("join", "approve", "start", "status", "stop", "revoke", "forget"),
         Releases_and_results=("outbox", "results", "report", "purge"),
         For_system_managers=("agent", "carrier"),
@@ -101,6 +110,16 @@ def approve(
     ],
     site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without a prompt.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only show the terms; approve nothing.")] = False,
+    digest: Annotated[
+        str | None,
+        typer.Option("--hash", help="Beginning of the study's hash; any other study is refused."),
+    ] = None,
+    card: Annotated[
+        list[Path] | None,
+        typer.Option(help="A card that another site sent you; another key in the study is refused."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --show, print JSON.")] = False,
 ) -> None:
     """Show the terms of a study and approve exactly these.
 
@@ -112,12 +131,33 @@ def approve(
     from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
     from capedjica.site.approval.admission import has_begun
-    from capedjica.site.check import show_terms
+    from capedjica.site.check import compare_cards, offer, read_card, show_terms
     from capedjica.site.flare.kits import coordinator_of, received
     from capedjica.site.home import SiteHome
 
     home = SiteHome.load(site)
+    if as_json and not show:
+        raise InputError("--json is given without --show; it prints the terms and approves nothing")
     with received(home, study) as (given, keep):
+        if digest is not None and (len(digest) < 8 or not given.hash.hex().startswith(digest.lower())):
+            raise InputError(
+                f"{study}: the study's hash is {given.hash.hex()}, --hash expected one that begins with "
+                f"{digest!r} (8 digits or more); nothing was approved"
+            )
+        same = compare_cards(given, [read_card(path) for path in card or ()])
+        for name in (name for name, alike in same.items() if not alike):
+            raise InputError(
+                f"site {name} has another key in this study than on the card that it sent you; call the "
+                "coordinator. Nothing was approved"
+            )
+        if as_json:
+            coordinator = coordinator_of(study) if study.suffix == ".zip" else None
+            more = {"coordinator_fingerprint": coordinator, "same_cards": sorted(same)}
+            typer.echo(json.dumps(offer(home, given) | more, indent=2))
+            return
+        if show:
+            typer.echo(offer(home, given)["text"])
+            return
         participation.check_terms(home, given)
         show_terms(home, given, Console(highlight=False))
         if study.suffix == ".zip":
@@ -220,13 +260,55 @@ def rotate_key(
 
 @app.command()
 @of_a_site
+def show(site: SiteArgument, as_json: JsonOption = False) -> None:
+    """Show the card, the budget and the studies of a site.
+
+    No scan is opened, and nothing is spent.
+    """
+    from capedjica.site.home import SiteHome
+    from capedjica.site.overview import overview, overview_words
+    from capedjica.tools.text import printable
+
+    facts = overview(SiteHome.load(site))
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    for words in overview_words(facts):
+        typer.echo(printable(words, exactly=True))
+
+
+@app.command()
+@of_a_site
+def web(
+    site: SiteArgument,
+    port: Annotated[
+        int | None, typer.Option(help="Port on 127.0.0.1, for a tunnel; by default a free one.")
+    ] = None,
+    idle: Annotated[float, typer.Option(help="Minutes without use until the pages are locked.")] = 15.0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address; open no browser.")
+    ] = False,
+) -> None:
+    """Serve local web pages for this site.
+
+    Only on the loopback interface. A folder without a site.toml shows a form that creates a site. The pages
+    run the same commands as this program, and name each of them.
+    """
+    need_web()
+    from capedjica.web.server import serve
+    from capedjica.web.site_pages import SitePages
+
+    serve(SitePages(site.absolute()), port=port, idle_minutes=idle, browser=not no_browser)
+
+
+@app.command()
+@of_a_site
 def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = False) -> None:
     """Check the data, settings and limits of this site.
 
     With --study, also show what would leave the site and what it would cost. Every scan is read; nothing is
     spent. Exit code 2 if this site cannot take part.
     """
-    from capedjica.errors import InputError
     from capedjica.site.check import next_words, show_site, site_report
     from capedjica.tools.toml import listed
 
@@ -247,7 +329,6 @@ def check(site: SiteArgument, study: StudyOption = None, as_json: JsonOption = F
 
 def look_at(kit: Path, site: Path) -> None:
     """Read all data as the study of a kit reads them; raise InputError if the site cannot take part."""
-    from capedjica.errors import InputError
     from capedjica.site.approval.admission import Scans, why_not
     from capedjica.site.flare.kits import received
     from capedjica.site.home import SiteHome

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from capedjica.site.home import SiteHome
     from capedjica.study.study_file import Study
 
+_EVERY_SECONDS = 2.0
 WhichOption = Annotated[
     str | None,
     typer.Option("--study", help="Study, given by the start of its hash; by default the latest."),
@@ -177,7 +180,12 @@ def stop(site: SiteArgument, study: AnyOption = None) -> None:
 
 
 @of_a_site
-def status(site: SiteArgument, study: AnyOption = None, as_json: JsonOption = False) -> None:
+def status(
+    site: SiteArgument,
+    study: AnyOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Print every change, until interrupted.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show the connection and spending of each study.
 
     Exit codes for scripts: 0 connected, 10 no study is running here, 11 running but not connected.
@@ -188,6 +196,16 @@ def status(site: SiteArgument, study: AnyOption = None, as_json: JsonOption = Fa
 
     home = SiteHome.load(site)
     found = look(home, study)
+    while watch:
+        # One line for each change.
+        typer.echo(
+            json.dumps(found) if as_json else "; ".join(f"{one['title']}: {one['words']}" for one in found)
+        )
+        sys.stdout.flush()
+        before = found
+        while found == before:
+            time.sleep(_EVERY_SECONDS)
+            found = look(home, study)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:

@@ -1,0 +1,73 @@
+"""Commands run for the pages: the same program, with nothing in the process list, whatever ends when."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from capedjica.web.commands import Commands, shown
+
+
+@pytest.fixture(scope="module")
+def warm():
+    commands = Commands("site")
+    yield commands
+    commands.close()
+
+
+def test_output_errors_and_exit_codes_are_those_of_the_command(warm, tmp_path):
+    found = warm.run("--version")
+    assert found.ok
+    assert found.out.startswith("capedjica ")
+    missing = warm.run("site", "show", str(tmp_path), "--json")
+    assert missing.code == 2
+    assert missing.json() is None
+    assert "site.toml" in missing.error
+    assert not missing.error.startswith("capedjica:")
+    assert warm.run("no", "such", "command").code == 2
+
+
+def test_arguments_are_not_in_the_process_list(warm, home):
+    secret = "sub-somebody"
+    running = warm.launch(["site", "status", str(home), "--watch", "--study", secret])
+    lines = Path(f"/proc/{running.process}/cmdline").read_bytes()
+    assert secret.encode() not in lines
+    assert b"capedjica.cli.warm" in lines
+    running.interrupt()
+    found = running.result()
+    assert found.code == 130
+
+
+def test_a_command_that_is_killed_is_said_to_be_so(warm, home):
+    running = warm.launch(["site", "status", str(home), "--watch"])
+    os.kill(running.process, signal.SIGKILL)
+    found = running.result()
+    assert found.code == -1
+    assert "ended before it was done" in found.error
+
+
+def test_the_loaded_process_is_started_again(warm):
+    warm._process.kill()
+    warm._process.wait()
+    assert warm.run("--version").ok
+
+
+def test_a_command_with_a_log_outlives_the_pages(home, tmp_path):
+    commands, log = Commands("site"), tmp_path / "log"
+    running = commands.launch(["site", "status", str(home), "--watch", "--json"], log)
+    commands.close()
+    end = time.monotonic() + 60
+    while not log.exists() or not log.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert json.loads(log.read_text().splitlines()[0]) == []
+    assert log.stat().st_mode & 0o777 == 0o600
+    running.interrupt()
+    assert running.result().code == 130
+
+
+def test_a_command_is_shown_as_it_is_typed():
+    assert shown(["site", "show", "a folder"]) == "capedjica site show 'a folder'"

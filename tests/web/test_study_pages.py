@@ -1,0 +1,123 @@
+"""The pages of the coordinator."""
+
+import json
+import re
+import time
+
+from capedjica.site.home import SiteHome
+from capedjica.study.study_file import Study
+from capedjica.web.study_pages import StudyPages, chart
+from tests.web.client import Client, Served
+
+
+def test_every_page_is_there_and_changes_nothing(coordinator, study):
+    before = {path for path in study.rglob("*") if "sites" not in path.parts}
+    for page, command in {
+        "/": "capedjica study sites",
+        "/terms": "capedjica study show",
+        "/plan": "capedjica plan --epsilon 10",
+        "/kits": "capedjica study provision",
+        "/run": "capedjica run",
+    }.items():
+        answer = coordinator.get(page)
+        assert answer.status == 200
+        assert command in answer.words
+        assert "What leaves this machine" in answer.words
+    assert "not complete" in coordinator.get("/results").words
+    assert coordinator.get("/results/read").status == 404
+    assert {path for path in study.rglob("*") if "sites" not in path.parts} == before
+
+
+def test_a_study_is_written_and_sites_are_added(tmp_path, study, commands):
+    with Served(StudyPages(tmp_path / "new", commands("study"))) as served:
+        client = Client(served)
+        client.open()
+        (tmp_path / "new").mkdir()
+        assert "no study in" in client.get("/").words
+        given = {"components": "3", "timepoints": "60", "epsilon": "2", "image-shape": "10x10"}
+        assert "Not done" in client.act("/", "/new", title="Joint", **(given | {"epsilon": "x"})).words
+        assert "Not done" in client.act("/", "/new", title="--help", **given).words
+        assert not (tmp_path / "new" / "study.toml").exists()
+        assert "It is a draft" in client.act("/", "/new", title="Joint", **given).words
+        assert "Not ready yet" in client.get("/").words
+        assert client.get("/terms").status == 503
+        assert client.get("/plan").status == 200
+        homes = [SiteHome.load(study / "sites" / name) for name in ("s1", "s2", "s3")]
+        cards = [home.identity().card(home.settings.name, 9) for home in homes]
+        for wrong in ("nonsense", "capedjica-site-1 x y", "--help", ""):
+            assert "Not done" in client.act("/", "/add", cards=wrong).words
+        assert "Added site s1" in client.act("/", "/add", cards=f"{cards[0]}\n{cards[1]}").words
+        answer = client.act("/", "/add", files=[("s3.card", f"{cards[2]}\n".encode())])
+        assert "Added site s3" in answer.words
+        assert client.act("/", "/add", files=[("s3.card", b"\xff\xfe")]).status == 400
+        assert "Not done" in client.act("/", "/add", cards=cards[0]).words
+        shown = client.get("/")
+        assert homes[2].card().fingerprint in shown.words
+        assert Study.load(tmp_path / "new").hash.hex() in shown.words
+
+
+def test_sliders_draw_the_plan(coordinator):
+    few = coordinator.get("/plan/draw?epsilon=2&subjects=50&sites=4")
+    many = coordinator.get("/plan/draw?epsilon=2&subjects=500&sites=4")
+    noise = [float(re.search(r"subspace\D+1 \d+ ([\d.]+)", one.words)[1]) for one in (few, many)]
+    assert noise[0] > 4 * noise[1]
+    assert "<svg" in few.html
+    for wrong in ("epsilon=0", "epsilon=x", "subjects=3", "sites=1", "sites=1e9", "subjects=nan"):
+        assert coordinator.get(f"/plan/draw?{wrong}").status == 400
+    assert "must be" in coordinator.get("/plan/draw?subjects=4&sites=100").words
+
+
+def test_a_prediction_is_drawn(coordinator):
+    answer = coordinator.act("/plan", "/plan/predict", epsilon="8", subjects="30", sites="4")
+    assert answer.path == "/plan"
+    assert "Predicted correlation of maps with the truth" in answer.words
+    assert "Not done" in coordinator.act("/plan", "/plan/predict", epsilon="x", subjects="3", sites="4").words
+
+
+def test_kits_are_made_once(coordinator, study):
+    assert "Not done" in coordinator.act("/kits", "/kits/make").words
+    assert "Not done" in coordinator.act("/kits", "/kits/make", host="localhost", port="x").words
+    assert "Not done" in coordinator.act("/kits", "/kits/make", host="--help").words
+    assert not (study / "federation").exists()
+    answer = coordinator.act("/kits", "/kits/make", host="localhost", port="8123")
+    assert "Sealed 'A small study'" in answer.words
+    shown = coordinator.get("/kits")
+    assert str(study / "federation" / "kits" / "s1.zip") in shown.words
+    assert "Not done" in coordinator.act("/kits", "/kits/make", host="localhost").words
+    assert "useless now" in coordinator.act("/kits", "/kits/make", again="yes").words
+    assert "sealed" in coordinator.get("/").words
+    assert "NVIDIA FLARE" in coordinator.get("/run").words
+
+
+def test_a_run_is_started_followed_and_read(coordinator, study):
+    for file in study.glob("sites/*/site.toml"):
+        file.write_text(file.read_text().replace("auto_approve = false", "auto_approve = true"))
+    assert coordinator.act("/run", "/run/start", engine="x").status == 400
+    assert coordinator.act("/run", "/run/stop").status == 400
+    answer = coordinator.act("/run", "/run/start", engine="inprocess")
+    assert answer.path in ("/run", answer.path)
+    end = time.monotonic() + 240
+    while "state complete" not in (shown := coordinator.get("/run")).words:
+        assert time.monotonic() < end, shown.words
+        time.sleep(0.5)
+    assert json.loads((study / "run" / "run.json").read_text())["complete"]
+    assert "Done" in coordinator.act("/results", "/results/report").words
+    report = coordinator.get("/results/read")
+    assert "A small study" in report.words
+    assert "sandbox" in report.headers["content-security-policy"]
+
+
+def test_a_damaged_study_is_a_clear_page(coordinator, study):
+    (study / "study.toml").write_text("nonsense")
+    for page in ("/", "/terms", "/kits"):
+        answer = coordinator.get(page)
+        assert answer.status == 503
+        assert "Cannot be shown" in answer.words
+    assert "is not valid TOML" in coordinator.get("/run").words or coordinator.get("/run").status == 200
+
+
+def test_a_chart_has_every_point_inside():
+    drawn = chart([(0.5, 10.0), (2.0, 1.0)], (1.0, 4.0), "x", "y")
+    for x, y, _ in drawn["dots"]:
+        assert drawn["margin"] <= x <= drawn["width"] - drawn["margin"]
+        assert drawn["margin"] <= y <= drawn["height"] - drawn["margin"]
