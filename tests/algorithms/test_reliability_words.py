@@ -86,7 +86,7 @@ def test_of_maps_that_are_not_recoverable_nothing_is_predicted():
     none = Reliability(2, np.zeros(2))
     assert none.prediction == ("Reliability: 2 poor. Nothing is predicted of maps that are not recoverable.")
     assert none.mark(0) == "not recoverable, poor"
-    assert "none of the 2 maps is to be presented as a network" in none.banner
+    assert "none of the 2 maps should be presented as a network" in none.banner
     some = Reliability(3, np.array([0.9, 0.0, 0.8]))
     assert "predicted to correlate with the recoverable maps by 0.85. Nothing is predicted" in some.prediction
     assert "0.00" not in some.prediction

@@ -85,7 +85,7 @@ def test_ledger_show_and_outbox(home, cli):
     assert rows[0]["mu_squared"] == pytest.approx(0.02)
     assert rows[0]["epsilon_text"] in shown
     sent = cli("site", "outbox", "--site", str(home.folder)).stdout
-    assert sent.count("to study 'Resting state': a mean; 7 numbers") == 2
+    assert sent.count("to study 'Resting state': a mean; 7 values") == 2
     assert "later aborted" in sent
     assert "2 messages in total." in sent
     words = " ".join(sent.split())
@@ -231,7 +231,7 @@ def test_check_without_a_study_says_what_is_there(trial, cli):
     words = " ".join(checked.stdout.split())
     for fact in (
         "tables of region time series, one per participant. 6 participants, 6 runs.",
-        "Time points per run: 60 to 60, median 60.",
+        "Time points per run: 60.",
         f"Each time point has {SIDE * SIDE} columns (6 runs).",
         "No enrolment yet: all 6 participants found would take part.",
         "This site allows epsilon 20 per study and 50 for all studies in total, at delta 1e-5. Spent so far: "
@@ -258,8 +258,8 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     for fact in (
         "Participants' data do not leave their site.",
         "rotation 6 3",
-        "This study may cost each person (all their data) here at most epsilon 10. The total of all studies",
-        "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
+        "This study may cost each participant (all of their data) here at most epsilon 10.",
+        "the mu of these sites add up: at two sites, epsilon is 24.39 and not 10.",
         "This check spent nothing.",
         "with the data of that time. The data have not changed since.",
         "Site s2 is ready for 'A small study'.",
@@ -378,7 +378,7 @@ def test_a_site_of_no_study_and_a_folder_without_scans(trial, home, cli):
     (home.folder / "data").mkdir()
     empty = cli("site", "check", str(home.folder))
     assert empty.returncode == 2
-    assert "holds no .npy" in empty.stderr
+    assert "contains no .npy" in empty.stderr
     foreign = cli("site", "check", str(home.folder), "--study", str(trial))
     assert "it is not a site of 'A small study'; the sites are s1, s2, s3, s4" in foreign.stderr
     assert "Traceback" not in foreign.stderr

@@ -77,7 +77,7 @@ def test_what_would_exceed_the_total_is_refused_before_it_is_approved(study, sit
         ),
         (["--study-epsilon", "nan"], "epsilon must be a number, got nan"),
         (["--data", "nowhere"], "nowhere is not a folder; expected a folder with scans"),
-        (["--data", "empty"], "empty holds no .npy, .csv"),
+        (["--data", "empty"], "empty contains no .npy, .csv"),
         (["--data", "empty", "--kind", "abide"], "empty is not a copy of ABIDE"),
     ],
 )
@@ -171,11 +171,11 @@ def test_without_a_study_missing_confounds_short_scans_and_odd_shapes_of_images_
         volumes = np.asarray(image.dataobj)[part]
         nibabel.save(nibabel.Nifti1Image(volumes, image.affine, image.header), scan)
     checked = cli("site", "check", str(home))
-    wrong = checked.stdout.split("What is wrong with the data")[1].split("What it costs")[0]
+    wrong = checked.stdout.split("Problems with the data")[1]
     notes = [" ".join(note.split()) for note in wrong.split("note: ")[1:]]
     for scan, words in zip(
         scans,
-        ("no table of confounds; expected one, as beside", "20 time points", "15 x 19 x 16"),
+        ("no confounds table; expected one, as for", "20 time points", "15 x 19 x 16"),
         strict=False,
     ):
         assert any(words in note for note in notes if scan.name in "".join(note.split())), (words, notes)
@@ -215,7 +215,7 @@ def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypat
     assert "[[sites]]\nname" not in (tmp_path / "joint" / "study.toml").read_text()
     added = cli("study", "add-site", *cards, "--study", "joint")
     assert added.returncode == 0, added.stderr
-    assert added.stdout.count("compare it by voice") == 4
+    assert added.stdout.count("to be compared with the site by phone") == 4
     assert "The study's hash is now" in added.stdout
     assert (
         added.stdout.splitlines()[-1]

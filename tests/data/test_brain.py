@@ -46,7 +46,7 @@ def test_the_usual_box_of_mni_space():
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 13.0, float("nan")])
 def test_voxels_of_another_world(size):
-    with pytest.raises(InputError, match=r"voxel_size must be 2 to 12 mm, got"):
+    with pytest.raises(InputError, match=r"voxel_size must be between 2 and 12 mm, got"):
         mni_brain(size)
 
 

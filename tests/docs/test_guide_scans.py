@@ -74,7 +74,7 @@ def test_the_maps_are_worth_looking_at(walked, size):
     """Of 72 people at epsilon 20 a stability of 0.95 is usual: none is poor, which is below 0.7."""
     folder, said = walked
     assert "poor" not in json.loads((folder / "pilot" / "run" / "reliability.json").read_text())["grade"]
-    assert f"3 networks from {size[0]} people" in said
+    assert f"3 networks from {size[0]} participants" in said
 
 
 def test_maps_are_images_where_the_truth_is(walked):

@@ -187,7 +187,7 @@ def test_status_at_a_site_tells_that_it_is_connected_and_what_it_spent(story):
 def test_every_site_is_told_that_the_study_is_over(story):
     for name, home in story.parties.homes.items():
         assert (story.parties.kit(name).path / "over.txt").exists()
-        assert "the coordinator has ended the study" in (home.folder / "site.log").read_text()
+        assert "the coordinator ended the study" in (home.folder / "site.log").read_text()
 
 
 def test_the_estimate_equals_that_of_one_process_to_the_last_bit(story, tmp_path):

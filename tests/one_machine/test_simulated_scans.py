@@ -138,7 +138,7 @@ def test_usual_images_are_noisy_and_of_different_lengths():
     [
         (["--format", "bids", "--image-side", "20"], "image_side does not apply to format bids"),
         (["--format", "csv", "--voxel-size", "8"], "voxel_size does not apply to format csv"),
-        (["--format", "bids", "--voxel-size", "1"], "voxel_size must be 2 to 12 mm, got 1"),
+        (["--format", "bids", "--voxel-size", "1"], "voxel_size must be between 2 and 12 mm, got 1"),
         (
             ["--format", "nifti", "--timepoints", "40"],
             "at least the number of components, 6 plus 40, with the",

@@ -137,7 +137,7 @@ def test_the_outbox_calls_noise_what_is_noise_and_the_ledger_names_the_study(tab
     told = {study: {row["what"].split(" of ")[0] for row in rows if row["study"] == study} for study in NOISE}
     assert told == NOISE
     assert all(row["text"].endswith("bytes, NOT PRIVATE") for row in rows if row["study"] == "none")
-    assert all("cost each person epsilon" in row["text"] for row in rows if row["study"] == "regions")
+    assert all("cost epsilon" in row["text"] for row in rows if row["study"] == "regions")
     shown = said("ledger", "show", "--site", site)
     assert "none subject NOT PRIVATE – " in shown
     for kind in ("regions", "none"):

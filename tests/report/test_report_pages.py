@@ -225,7 +225,7 @@ def test_the_papers_method_is_shown_with_what_the_paper_says_of_it(tables, tmp_p
     run_report(tables / "paper").save_as_html(tmp_path / "page.html")
     shown = Page(tmp_path / "page.html").text
     assert "paper's RDP as printed (gradient descent alone)" in shown
-    assert "This method does not estimate the stability of its maps." in shown
+    assert "this method cannot determine how the noise has changed them" in shown
     assert "capePCA and unmixed by capeDJICA" in shown
 
 
@@ -306,7 +306,7 @@ def test_damaged_folders_are_refused_in_one_line(runs, tmp_path):
     with pytest.raises(InputError, match="is not the folder of a complete run"):
         run_report(tmp_path / "nothing")
     for name, content, message in (
-        ("peaks.csv", b"component\nx\n", "not a table of peaks"),
+        ("peaks.csv", b"component\nx\n", "not a valid table of peaks"),
         ("privacy.json", b'{"private": 1}', "not a valid file of a run"),
         ("releases.bin", b"something else", "not the journal of this study"),
         ("maps.npy", b"", "not an array"),
@@ -395,7 +395,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     for method, mechanism, epsilon in (("djica", "none", None), ("dp-djica", "cape", 9.0)):
         other = CapeDJICA(2, epsilon=epsilon, method=method, mechanism=mechanism, max_iter=2, random_state=0)
         page = other.fit(sites).generate_report().html
-        assert "<h1>Networks of 12 people at 3 sites</h1>" in page
+        assert "<h1>Networks of 12 participants at 3 sites</h1>" in page
     assert "Releases with Gaussian noise (1) were accounted for exactly" in page
     assert "those with Laplace noise (2)" in page
     assert re.search(r"at two sites, epsilon is [\d.]+ and not 9\.", page), "of all that was released"

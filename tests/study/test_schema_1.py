@@ -130,7 +130,7 @@ def test_a_complete_run_is_complete_reported_and_compared(folder):
     assert state.resumed == 0
     assert (folder / "run" / "maps.npy").read_bytes() == before
     page = run_report(folder / "run").html
-    assert re.search(r"2 (networks|maps, \w+ of them reliable,) of \d+ people", page)
+    assert re.search(r"2 (networks|maps, \w+ of them reliable,) of \d+ participants", page)
     assert 'id="convergence"' in page
     (compared,) = compare_runs([folder / "run"])
     assert compared.method == "subject"

@@ -70,7 +70,7 @@ def test_a_template_is_read_back_and_known_by_its_hash(folder):
             "must be a relative path inside the folder",
         ),
         ({"template_names": NAMES[:2]}, "one name for each of the 3 networks; got 2"),
-        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), \(4, 12\) are"),
+        ({"n_components": 4, "template_names": ()}, r"has shape \(3, 12\), expected \(4, 12\)"),
         ({"max_iter": 3}, "analysis.max_iter is not allowed for method 'template'"),
         ({"method": "subject"}, "analysis.template is only allowed for methods 'template' and 'guided'"),
         (
