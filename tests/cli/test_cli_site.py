@@ -315,7 +315,7 @@ def test_on_a_terminal_approval_is_asked_for(trial, answer):
     site = trial / "sites" / "s3"
     before = sorted(site.rglob("*"))
     terminal = Terminal("site", "approve", str(trial), "--site", str(site), cwd=trial)
-    terminal.expect("Compare it by voice")
+    terminal.expect("Compare it by phone or in person")
     terminal.answer("Approve? [y/N]", answer)
     terminal.expect("Not approved; nothing was changed.")
     assert terminal.close() == 1

@@ -215,7 +215,7 @@ def test_no_number_is_typed_when_cards_are_added(study, tmp_path, cli, monkeypat
     assert "[[sites]]\nname" not in (tmp_path / "joint" / "study.toml").read_text()
     added = cli("study", "add-site", *cards, "--study", "joint")
     assert added.returncode == 0, added.stderr
-    assert added.stdout.count("compare it by voice") == 4
+    assert added.stdout.count("by phone or in person") == 4
     assert "The study's hash is now" in added.stdout
     assert (
         added.stdout.splitlines()[-1]

@@ -251,7 +251,7 @@ class Contract:
         names = self.roster.names
         if len(self.subjects) != len(names):
             raise InputError(
-                f"subjects must hold one number for each of {len(names)} sites, got {len(self.subjects)}"
+                f"subjects must contain one number for each of {len(names)} sites, got {len(self.subjects)}"
             )
         for name, size in zip(names, self.subjects, strict=True):
             if size == 0:
@@ -260,7 +260,7 @@ class Contract:
         if self.weights:
             if len(self.weights) != len(names):
                 raise InputError(
-                    f"weights must hold one number for each of {len(names)} sites, got {len(self.weights)}"
+                    f"weights must contain one number for each of {len(names)} sites, got {len(self.weights)}"
                 )
             validate.weights(self.weights)
             validate.positive_per_site("weights", self.weights, len(names))
@@ -302,7 +302,7 @@ class Contract:
             return
         if len(self.epsilon) != len(self.subjects):
             raise InputError(
-                f"epsilon must hold one number for each of {len(self.subjects)} sites, "
+                f"epsilon must contain one number for each of {len(self.subjects)} sites, "
                 f"got {len(self.epsilon)}"
             )
         for epsilon in self.epsilon:
@@ -400,7 +400,7 @@ class Contract:
         )
 
     def guarantee(self, site: str | None = None) -> Guarantee:
-        """Return the guarantee, with its text, of a site or of the site with the largest budget."""
+        """Return the guarantee, with its text, for a site or for the site with the largest budget."""
         most = max(self.total_mu.values())
         budgets = dict(zip(self.roster.names, self.epsilon, strict=True)) if self.epsilon else self.total_mu
         return Guarantee(

@@ -168,7 +168,7 @@ def stream_distance(size: int, n_sites: int) -> float:
 
 def _check_participants(contract: Contract, participants: tuple[str, ...], invited: tuple[str, ...]) -> None:
     if strangers := set(participants) - set(invited):
-        raise InputError(f"{', '.join(sorted(strangers))} made no masks and cannot take part in this release")
+        raise InputError(f"{', '.join(sorted(strangers))} cannot take part in this release: no masks")
     if contract.mechanism == "cape" and len(participants) <= contract.roster.n_colluding:
         raise InputError(
             f"a release needs at least {contract.roster.n_colluding + 1} participating sites, because "

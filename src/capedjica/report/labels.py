@@ -168,9 +168,7 @@ class LabelSources:
         """
         inside = np.zeros((0, 0, 0), dtype=bool) if image is None else np.any(image.dataobj, axis=3)
         if image is None and self.tissues:
-            raise InputError(
-                "tissue masks are given, but the maps are not images; leave out csf and white_matter"
-            )
+            raise InputError("tissue masks are given, but the maps are not images; omit csf and white_matter")
         reference = self.reference
         values = None if reference is None else reference.within(image, inside, n_features)
         tissues = {EDGE: _edge(inside)} if edge else {}

@@ -191,8 +191,8 @@ def _show_sites(facts: dict[str, Any], console: Console) -> None:
         console.print(Text(f"    {site['fingerprint']}"), soft_wrap=True)
     show_paragraph(
         "Under each name is the fingerprint of the site's key, by which the other sites verify its messages. "
-        "Compare it by voice with the fingerprint that the site itself reads out: an attacker who "
-        "substituted another key could take part in the site's name.",
+        "Compare it by phone or in person with the fingerprint that the site itself reads out: an attacker "
+        "who substituted another key could take part in the site's name.",
         console,
     )
 

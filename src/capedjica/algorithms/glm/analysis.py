@@ -649,7 +649,7 @@ class _SiteRows:
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[Scan]:
         kinds = self._analysis._kinds
         if stage >= len(kinds):
-            raise ProtocolError(f"there is no stage {stage}")
+            raise ProtocolError(f"stage must be less than {len(kinds)}, got {stage}")
         with np.errstate(all="ignore"):
             if kinds[stage] == EFFECTS_LABEL:
                 arrays = read_arrays(state, gamma=(self._analysis.n_covariates,), width=(1,))

@@ -444,7 +444,7 @@ class GuidedMethod:
         )
 
     def _evidence(self, turned: _Turned, outside: _Outside | None) -> tuple[FloatArray, int]:
-        r"""Return for each network a chi-square of quantities that vanish at the template, and its degrees.
+        r"""Return chi-squares of quantities that vanish at the template, one per network, and their df.
 
         These are the mean of all rotation statistics, which decreases as W moves and thus does not overstate
         the evidence, and the part of the mean projector that leads out of the template's subspace. Each
@@ -526,7 +526,7 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
 
 
 def stiffness_of(n_rotations: int) -> float:
-    """Return the divisor of a mean for a step: one of J steps is at most J times its mean.
+    """Return the divisor of a mean for a step; with J rotations, a step is at most J times the mean.
 
     Long steps overshoot if the data respond strongly, and carry their noise along. Later rotations, if there
     are any, correct this; if there are few, each of them is also noisy.

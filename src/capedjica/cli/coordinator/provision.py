@@ -27,7 +27,7 @@ def provision(
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="New kits for a sealed study, after expiry of certificates, loss or theft."
+            "--again", help="New kits for a sealed study, if earlier ones expired, leaked or were lost."
         ),
     ] = False,
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def simulate(
     out: Annotated[Path, typer.Argument(help="Folder to create.")],
     sites: Annotated[
-        int | None, typer.Option(help="Number of sites; by default one per number of subjects, or 4.")
+        int | None, typer.Option(help="Number of sites; by default one per number in --subjects, or 4.")
     ] = None,
     subjects: Annotated[str, typer.Option(help="Total subjects, or one number per site: 26,175,60.")] = "256",
     components: Annotated[

@@ -414,9 +414,7 @@ def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlRe
 
 def _networks(findings: Findings, run: Path) -> MapSet:
     if findings.maps is None:
-        raise InputError(
-            f"{run} has no brain networks to compare: its analyses are of other kinds; leave it out"
-        )
+        raise InputError(f"{run} has no brain networks to compare: its analyses are of other kinds; omit it")
     return findings.maps
 
 

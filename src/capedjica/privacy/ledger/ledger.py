@@ -145,7 +145,7 @@ class Ledger:
         most = self._policy.per_study
         if cap.mu2 > most.mu2:
             raise BudgetExceededError(
-                f"study '{title}' requests {cap}, but this site allows a study at most {most}"
+                f"study '{title}' requests {cap}, but this site's limit for one study is {most}"
             )
         with self._chain.writing():
             if study not in self._chain.books.studies:

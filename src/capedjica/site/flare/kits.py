@@ -104,7 +104,7 @@ def kits_folder(home: SiteHome) -> Path:
 
 
 def find_kit(home: SiteHome, study: str | None = None) -> Kit:
-    """Return the kit of a study, given by the start of its hash, or the latest kit."""
+    """Return the kit of a study, given by a prefix of its hash, or the latest kit."""
     kits = installed(home, study or "")
     if not kits:
         which = "" if study is None else f" of study {study[:16]}"
@@ -122,7 +122,7 @@ def kits_from_before(home: SiteHome) -> list[Path]:
 
 
 def forget(home: SiteHome, study: str) -> Kit:
-    """Remove the kit of a study, given by the start of its hash; the approval and the ledger stay."""
+    """Remove the kit of a study, given by a prefix of its hash; the approval and the ledger stay."""
     kits = installed(home, study) if study else []
     if len(kits) != 1:
         raise InputError(
