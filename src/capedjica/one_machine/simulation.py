@@ -196,8 +196,8 @@ def _check_space(n_bytes: int, out: Path) -> None:
     free = shutil.disk_usage(folder).free
     if n_bytes > free:
         raise InputError(
-            f"{out} may need {_size(n_bytes)}, but {_size(free)} are free on its disk; reduce the study or give "
-            "another folder"
+            f"{out} may need {_size(n_bytes)}, but only {_size(free)} is free on its disk; "
+            "reduce the size of the study or give another folder"
         )
 
 
