@@ -123,7 +123,7 @@ class People(Sequence[Scan]):
         progress : callable, optional
             Called after each participant.
         longest : int
-            Largest number of time points used of a participant.
+            Largest number of time points of a participant that are used.
         notes : callable
             Returns what is found and expected for a series that is readable but of little or no use.
         """

@@ -285,12 +285,12 @@ class Contract:
         names = [site for site, _ in query.cross.fixed]
         if strangers := set(names) - set(self.roster.names):
             raise InputError(
-                f"'{query.label}' has factors of {', '.join(sorted(strangers))}, which is not in the roster"
+                f"'{query.label}' has factors for {', '.join(sorted(strangers))}, which is not in the roster"
             )
         if len(set(names)) < len(names):
-            raise InputError(f"'{query.label}' has factors of the same site twice")
+            raise InputError(f"'{query.label}' has factors for the same site twice")
         if still := [name for name in self.roster.names if not query.sensitivity(name)]:
-            raise InputError(f"'{query.label}' has no factors of site {still[0]}")
+            raise InputError(f"'{query.label}' has no factors for site {still[0]}")
         if self.neighbour != "subject":
             raise InputError(f"'{query.label}' needs neighbour 'subject', got {self.neighbour!r}")
 
@@ -362,7 +362,7 @@ class Contract:
     def cap(self, site: str) -> Cap:
         """Return the cap of a site's ledger for this study, which is exactly ``total_mu``.
 
-        A study without privacy has no budget; its releases are charged with infinity, outside any cap.
+        A study without privacy has no budget; its releases are charged an infinite cost, outside any cap.
         """
         epsilon = self.epsilon[self.roster.names.index(site)] if self.epsilon else 1.0
         return Cap(epsilon, self._spendable_delta)

@@ -118,7 +118,7 @@ def plan_release(
     participants : tuple of str
         The sites that take part in the release.
     invited : tuple of str, optional
-        The sites that made masks; only the paper's masks depend on it.
+        The sites that generated masks; only the paper's masks depend on it.
     """
     if contract.mechanism != "cape" or invited is None:
         invited = participants
@@ -278,7 +278,7 @@ class _Planner:
         )
 
     def _mask(self, noise: FloatArray, fraction: float) -> FloatArray:
-        """Return the scale of the masks; the paper's are sqrt(S) times the noise planned for the invited."""
+        """Return the scale of the masks; the paper's are sqrt(S) times the noise planned for all invited sites."""
         if self.contract.mechanism != "cape":
             return np.zeros(len(self.participants))
         if self.contract.masking == "uniform":

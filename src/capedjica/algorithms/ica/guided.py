@@ -586,7 +586,7 @@ class _Turned:
 
     @property
     def unused_mean(self) -> FloatArray:
-        """Mean of the waiting means, all of which were measured at the same W."""
+        """Mean of the pending means, all of which were measured at the same W."""
         mean: FloatArray = np.mean([one.value for one in self.means[-len(self.waiting) :]], axis=0)
         return mean
 
@@ -600,7 +600,7 @@ class _Turned:
         return replace(self, means=(*self.means, released), waiting=(*self.waiting, turn))
 
     def turned_by(self, kept: float) -> _Turned:
-        """Rotate by the fraction ``kept`` of all waiting means."""
+        """Rotate by the fraction ``kept`` of all pending means."""
         total = kept * sum(self.waiting)
         each = [total / len(self.waiting)] * len(self.waiting)
         return _Turned(rotate(self.W, total * self.unused_mean), (*self.turns, *each), self.means)

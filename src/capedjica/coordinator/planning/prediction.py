@@ -153,7 +153,7 @@ class Simulated:
         return Simulated(method, (0.0,) * len(method.stages()))
 
     def on(self, data: SyntheticStudy) -> Simulated:
-        """Return the same with a template close to the true maps, if the method starts from one."""
+        """Return the same study with a template close to the true maps, if the method starts from one."""
         if not isinstance(self.method, GuidedMethod | TemplateMethod):
             return self
         return replace(self, method=replace(self.method, template=near(data.mixing.T)))

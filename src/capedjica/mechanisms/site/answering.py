@@ -104,7 +104,7 @@ class SitePolicy:
     ----------
     allow_unprotected : bool
         Whether to take part if the guarantee does not hold against the aggregator (``pooled``, ``none``) or
-        the noise can be guessed (seeds); the ledger then charges infinity.
+        the noise can be guessed (seeds); the ledger then charges an infinite cost.
     """
 
     allow_unprotected: bool = False
@@ -271,7 +271,7 @@ class Site:
             return self._first_message(begin)
 
     def _first_message(self, begin: Begin) -> bytes:
-        """Return the first message of a block that is held, or of a new block next to the one that stays."""
+        """Return the first message of a block: of one already held, or of a new one that is created."""
         repeated = next((held.first_message for held in self._blocks() if held.begin == begin), None)
         if repeated is not None:
             return repeated

@@ -211,7 +211,7 @@ class Ledger:
         make_message : callable
             Draws the noise, uses the mask and returns the bytes. Called at most once for a slot, and only if
             the charge is within the caps. If it raises, nothing is charged and the slot is used up, since its
-            mask may have been touched.
+            mask may have been used.
         summary : Summary
             A short description of the message.
 
@@ -266,7 +266,7 @@ class Ledger:
 
     @contextmanager
     def _burning(self, place: Slot) -> Iterator[None]:
-        """Mark the slot as used up, in its own entry, if its mask was touched and no message was recorded."""
+        """Mark the slot as used up, in its own entry, if its mask was used and no message was recorded."""
         try:
             yield
         except BaseException:

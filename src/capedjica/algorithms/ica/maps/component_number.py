@@ -11,8 +11,8 @@ and is below the *edge*, where :math:`TW_1` is its 95% quantile, 19 times out of
 subjects is an eigenvector of :math:`\bar P` with an eigenvalue :math:`\theta` near 1. Directions that are not
 common are spread over all others: a bulk of level b, about :math:`(R - r) / K` if r directions are common.
 Sampling M subjects gives it a width even if no direction is preferred, as if :math:`\tau^2` were larger by
-:math:`b (1 - b) / (K M)`. A direction with :math:`h = \theta - b` stands out of the noise if (Baik, Ben Arous
-and Péché 2005; Benaych-Georges and Nadakuditi 2011)
+:math:`b (1 - b) / (K M)`. A direction with :math:`h = \theta - b` stands out from the noise if (Baik, Ben
+Arous and Péché 2005; Benaych-Georges and Nadakuditi 2011)
 
 .. math:: h > \tau \sqrt K, \quad \text{at} \quad \lambda = b + h + \tau^2 K / h .                       (2)
 
