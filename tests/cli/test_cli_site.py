@@ -393,7 +393,7 @@ def test_results_and_purge(tmp_path, cli):
     assert f"Results of 6 participants: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
     assert "must not leave this site" in made.stdout
     again = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
-    assert "6 participants (6 of them existed already)" in again.stdout
+    assert "6 participants (6 of them already existed)" in again.stdout
     cli("site", "enrol", str(site))
     before = state_of(site)
     (site / "cache").mkdir()

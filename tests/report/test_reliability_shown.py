@@ -61,7 +61,7 @@ def test_without_noise_nothing_is_said_of_another_run(pages):
     page = Page(pages["not private"])
     assert "Another run" not in page.text
     assert "stability" not in page.text.lower()
-    assert "No noise was added, so there is no other noise to predict the effect of." in page.text
+    assert "No noise was added, so there is no effect of noise to predict." in page.text
 
 
 @pytest.mark.parametrize("kind", ["pixels", "regions", "brains", "not private"])

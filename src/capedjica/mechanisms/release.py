@@ -278,7 +278,7 @@ class _Planner:
         )
 
     def _mask(self, noise: FloatArray, fraction: float) -> FloatArray:
-        """Return the scale of the masks; the paper's are sqrt(S) times the noise planned for all invited sites."""
+        """Return the scale of the masks: for the paper's, sqrt(S) times the noise for the invited sites."""
         if self.contract.mechanism != "cape":
             return np.zeros(len(self.participants))
         if self.contract.masking == "uniform":

@@ -212,7 +212,7 @@ class GroupComparisonAnalysis:
 
     @cached_property
     def _design_factors(self) -> FloatArray:
-        """Scale factors of the design's values: values with a range vary less than two levels do."""
+        """Scale factors of the design's values: numbers vary less within their range than categories."""
         return np.array(
             [2.0 if c.kind == "number" else 1.0 for c in self.design.columns for _ in range(c.size)]
         )

@@ -65,12 +65,12 @@ def plan(
         typer.Option(
             "--masking",
             "--mask",
-            help="Masks: 'uniform' (as wide as the ring, the default) or 'paper' (Gaussian).",
+            help="Masks: 'uniform' on the ring (default) or 'paper' (Gaussian).",
         ),
     ] = None,
     predict: Annotated[
         bool,
-        typer.Option("--predict", help="Also predict the quality of the maps by simulation (seconds)."),
+        typer.Option("--predict", help="Also predict the quality of the maps by simulation."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -198,7 +198,7 @@ def status(site: SiteArgument, study: AnyOption = None, as_json: JsonOption = Fa
 
 def _view(name: str, found: list[dict[str, Any]]) -> Group:
     if not found:
-        return Group(Text(f"Site {name} has no kit; first: capedjica site approve KIT.zip"))
+        return Group(Text(f"Site {name} has no kit; first run: capedjica site approve KIT.zip"))
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for one in found:
         table.add_row("study", Text(f"{one['title']} ({one['study'][:16]})"))

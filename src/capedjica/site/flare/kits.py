@@ -110,7 +110,7 @@ def find_kit(home: SiteHome, study: str | None = None) -> Kit:
         which = "" if study is None else f" of study {study[:16]}"
         early = " (to move old kits: capedjica site migrate)" if kits_from_before(home) else ""
         raise InputError(
-            f"site {home.settings.name} has no kit{which}{early}; first: capedjica site approve KIT.zip "
+            f"site {home.settings.name} has no kit{which}{early}; first run: capedjica site approve KIT.zip "
             f"--site {home.folder}"
         )
     return kits[0]
@@ -286,6 +286,6 @@ def _check_unused(home: SiteHome, kit: Path) -> None:
 
     if processes.running(kit) is not None or standing(Kit.load(kit)) is not None:
         raise InputError(
-            f"site {home.settings.name} is connected to the server of this study; first: capedjica site stop "
-            f"{home.folder}"
+            f"site {home.settings.name} is connected to the server of this study; first run: "
+            f"capedjica site stop {home.folder}"
         )
