@@ -85,7 +85,7 @@ def test_ledger_show_and_outbox(home, cli):
     assert rows[0]["mu_squared"] == pytest.approx(0.02)
     assert rows[0]["epsilon_text"] in shown
     sent = cli("site", "outbox", "--site", str(home.folder)).stdout
-    assert sent.count("to study 'Resting state': a mean; 7 numbers") == 2
+    assert sent.count("to study 'Resting state': a mean; 7 values") == 2
     assert "later aborted" in sent
     assert "2 messages in total." in sent
     words = " ".join(sent.split())
@@ -258,8 +258,8 @@ def test_check_with_a_study_says_what_leaves_and_what_it_costs_and_spends_nothin
     for fact in (
         "Participants' data do not leave their site.",
         "rotation 6 3",
-        "This study may cost each person (all their data) here at most epsilon 10. The total of all studies",
-        "The same person at several has the mu of each of them, added up: at two, epsilon 24.39 and not 10.",
+        "This study may cost each participant (all of their data) here at most epsilon 10.",
+        "the mu of these sites add up: at two sites, epsilon is 24.39 and not 10.",
         "This check spent nothing.",
         "with the data of that time. The data have not changed since.",
         "Site s2 is ready for 'A small study'.",

@@ -220,9 +220,9 @@ def test_new_with_voxels_of_the_template(tmp_path, run):
         (["--atlas", "none.nii.gz"], "none.nii.gz cannot be read: No such file or directory"),
         (["--features", "12", "--low-pass", "0.1"], "features.low_pass is only for images"),
         (["--voxel-size", "-1"], "features.voxel_size"),
-        (["--atlas", "{atlas}", "--features", "9"], "features.n_features is 9; the atlas has 8 regions"),
-        (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be some of motion"),
-        (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is for kind 'voxels'"),
+        (["--atlas", "{atlas}", "--features", "9"], "features.n_features is 9, but the atlas has 8 regions"),
+        (["--atlas", "{atlas}", "--confounds", "motoin"], "features.confounds must be among motion"),
+        (["--atlas", "{atlas}", "--voxel-size", "3"], "features.voxel_size is only for kind 'voxels'"),
         (
             ["--atlas", "{atlas}", "--image-shape", "2x4"],
             "features.image_shape is only allowed for kind 'columns'",

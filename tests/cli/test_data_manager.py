@@ -171,11 +171,11 @@ def test_without_a_study_missing_confounds_short_scans_and_odd_shapes_of_images_
         volumes = np.asarray(image.dataobj)[part]
         nibabel.save(nibabel.Nifti1Image(volumes, image.affine, image.header), scan)
     checked = cli("site", "check", str(home))
-    wrong = checked.stdout.split("What is wrong with the data")[1].split("What it costs")[0]
+    wrong = checked.stdout.split("Problems with the data")[1].split("Privacy cost")[0]
     notes = [" ".join(note.split()) for note in wrong.split("note: ")[1:]]
     for scan, words in zip(
         scans,
-        ("no table of confounds; expected one, as beside", "20 time points", "15 x 19 x 16"),
+        ("no confounds table; expected one, as for", "20 time points", "15 x 19 x 16"),
         strict=False,
     ):
         assert any(words in note for note in notes if scan.name in "".join(note.split())), (words, notes)

@@ -91,5 +91,5 @@ def test_a_study_that_waits_for_more_sites_than_two_can_grow(file):
 
 def test_a_draft_with_a_mistake_is_not_built_upon(file):
     file.write_text(file.read_text().replace('"Resting state"', '" "'))
-    with pytest.raises(InputError, match=r"site north cannot be added to .*: title must say"):
+    with pytest.raises(InputError, match=r"site north cannot be added to .*: title is empty"):
         add_site(file, site("north"))

@@ -45,7 +45,7 @@ def test_what_the_commands_say(walked):
         "1 withdrew their consent: their data are not read",
         "Site site-1 has a new key.",
         "The ledger is valid",
-        "All earlier kits are useless now",
+        "All earlier kits have stopped working",
         "Removed the kit of study",
     ):
         assert words in said

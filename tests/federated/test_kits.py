@@ -517,7 +517,7 @@ def test_join_checks_approves_and_starts(site, monkeypatch, capsys, tmp_path):
     name = os.path.relpath(home.folder, tmp_path)
     study = run_main(["site", "join", "study.toml", name, "--yes"], monkeypatch, capsys)
     assert study.returncode == 2
-    assert "is not a kit, NAME.zip" in study.stderr
+    assert "is not a kit (NAME.zip)" in study.stderr
     first = sorted(home.data_path.iterdir())[0]
     away = first.rename(tmp_path / first.name)
     try:
@@ -567,7 +567,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
             ended = run_main(["site", "status", name, "--json"], monkeypatch, capsys)
             (facts,) = json.loads(ended.stdout)
             assert (ended.returncode, facts["state"]) == (11, "connecting"), name
-        assert "epsilon 0 of 10 by 0 releases" in said
+        assert "epsilon 0 of 10 in 0 releases" in said
     finally:
         assert run_main(["site", "stop", str(home.folder)], monkeypatch, capsys).returncode == 0
     label = kits.find_kit(home).path / "kit.json"

@@ -206,7 +206,7 @@ def test_an_agent_that_is_gone_is_no_answer_and_one_that_is_back_is_found(settin
 def test_a_relay_without_an_agent_fails_nothing(settings, begun, monkeypatch, caplog):
     monkeypatch.setattr(link, "_PATIENCE", 0.0)
     assert asked(begun(), b"x")[PARCEL] == b""
-    assert "cannot connect to the agent: nobody answers at" in caplog.text
+    assert "cannot connect to the agent: no process answers at" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"socket": 3}', None])

@@ -89,7 +89,7 @@ def test_one_site_that_cannot_be_made_leaves_none(tmp_path, monkeypatch):
     for name in ("north", "south"):
         (tmp_path / "data" / name).mkdir(parents=True)
     np.save(tmp_path / "data" / "north" / "sub-01.npy", np.eye(4))
-    with pytest.raises(InputError, match=r"south holds no \.npy"):
+    with pytest.raises(InputError, match=r"south contains no \.npy"):
         make_sites(tmp_path / "sites", tmp_path / "data", LIMITS)
     assert not (tmp_path / "sites").exists()
     with pytest.raises(InputError, match="study_epsilon must be at most total_epsilon"):

@@ -65,7 +65,9 @@ def test_scans_that_were_lost_in_between(interrupted):
     study, scan = Study.load(interrupted), interrupted / "sites" / "s1" / "data" / "sub-00.npy"
     before, content = ledger_sums(study, interrupted), scan.read_bytes()
     scan.unlink()
-    refused(interrupted, InputError, "cannot go on; nothing more was spent: site s1: the study expects 6")
+    refused(
+        interrupted, InputError, "cannot be resumed; nothing more was spent: site s1: the study expects 6"
+    )
     assert ledger_sums(study, interrupted) == before
     scan.write_bytes(content)
     assert run(interrupted, study, "run").complete
@@ -158,7 +160,9 @@ def test_one_run_of_a_study_at_a_time(tmp_path):
     other = changed(study, tmp_path / "other.toml", title="Another")
     homes = find_sites(study, tmp_path / "sites")
     with taking_part(homes[2], study):
-        with pytest.raises(InputError, match="site s3 takes part in another run of 'A small study'"):
+        with pytest.raises(
+            InputError, match="site s3 is already taking part in another run of 'A small study'"
+        ):
             run(tmp_path, study, "run")
         assert not (tmp_path / "run").exists()
         assert run(tmp_path, other, "other").complete

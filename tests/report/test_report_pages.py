@@ -395,7 +395,7 @@ def test_an_estimator_reports_as_nilearns_do(tmp_path):
     for method, mechanism, epsilon in (("djica", "none", None), ("dp-djica", "cape", 9.0)):
         other = CapeDJICA(2, epsilon=epsilon, method=method, mechanism=mechanism, max_iter=2, random_state=0)
         page = other.fit(sites).generate_report().html
-        assert "<h1>Networks of 12 people at 3 sites</h1>" in page
+        assert "<h1>Networks of 12 participants at 3 sites</h1>" in page
     assert "Releases with Gaussian noise (1) were accounted for exactly" in page
     assert "those with Laplace noise (2)" in page
     assert re.search(r"at two sites, epsilon is [\d.]+ and not 9\.", page), "of all that was released"

@@ -85,7 +85,7 @@ def test_the_factor_is_never_understated():
             {"mechanism": "conventional"},
             [
                 "enough to protect its participants without the noise of other sites",
-                "together with all other sites",
+                "colludes with all other sites",
             ],
             ["mask", "AS THEY ARE"],
         ),
@@ -188,7 +188,7 @@ def test_a_site_is_told_its_own_limit():
     assert "site-2 (this site): 30 participants, at most epsilon 0.5" in text
     assert text.count("(this site)") == 1
     assert (
-        "is protected with epsilon 0.5 at delta 1e-5, for everything together. Other sites have their own"
+        "is protected with epsilon 0.5 at delta 1e-5, for all releases in total. Other sites have their own"
         in text
     )
     assert "a factor of more than 1.65" in text

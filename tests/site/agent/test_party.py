@@ -132,7 +132,7 @@ def test_a_site_that_takes_part_elsewhere_is_refused(ready, study, caplog):
 @pytest.mark.parametrize(
     ("with_ledger", "words"),
     [
-        (True, "the storage key is not the one of the ledger"),
+        (True, "the storage key is not that of the ledger"),
         (False, "the study lists a different key for this site"),
     ],
 )
