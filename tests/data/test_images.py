@@ -264,7 +264,7 @@ UNUSABLE = {
     "too short": (lambda path: broken(path, volumes(n_volumes=2)), "2 time points; expected at least 3"),
     "elsewhere": (
         lambda path: broken(path, affine=elsewhere()),
-        "a field of view with 0% of the study's voxels; expected at least 50%; the image may be in a different",
+        "a field of view with 0% of the study's voxels; expected at least 50%; the image may be in",
     ),
     "a flat affine": (flat, "a singular or non-finite affine"),
 }
