@@ -147,7 +147,7 @@ def found_words(compared: Comparison) -> str:
     if not len(chosen):
         return (
             f"None of {counted(len(compared.names), 'effect')} is significant at a false discovery "
-            f"rate of {LEVEL:.0%} ({compared.contrast}). This is no evidence that there is no difference."
+            f"rate of {LEVEL:.0%} ({compared.contrast}). This is not evidence of no difference."
         )
     strongest = chosen[np.argsort(-compared.strength[chosen])]
     listed = "; ".join(_effect_words(compared, number) for number in strongest[:5])
