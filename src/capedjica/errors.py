@@ -1,10 +1,10 @@
-"""Exceptions raised on purpose. Their messages say in one line what was given and what was expected."""
+"""Exceptions raised by this package. Their messages say in one line what was given and what was expected."""
 
 from __future__ import annotations
 
 
 class CapedjicaError(Exception):
-    """Base class of every error raised on purpose; its message is written for the user."""
+    """Base class of all errors raised by this package; messages are written for the user."""
 
     exit_code = 1
 

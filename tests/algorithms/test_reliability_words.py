@@ -49,8 +49,8 @@ def test_runs_of_good_maps_say_what_is_predicted():
     assert found.banner == ""
     assert found.headline == "3 networks"
     assert found.prediction == (
-        "Reliability: 3 good. Another run with fresh noise is predicted to correlate with these maps by 0.94 "
-        "(worst: map 2, 0.91)."
+        "Reliability: 3 good. The predicted correlation of these maps with those of another run with fresh "
+        "noise is 0.94 (worst: map 2, 0.91)."
     )
     assert found.mark(1) == "stability 0.91, good"
 
@@ -88,7 +88,7 @@ def test_of_maps_that_are_not_recoverable_nothing_is_predicted():
     assert none.mark(0) == "not recoverable, poor"
     assert "none of the 2 maps should be presented as a network" in none.banner
     some = Reliability(3, np.array([0.9, 0.0, 0.8]))
-    assert "predicted to correlate with the recoverable maps by 0.85. Nothing is predicted" in some.prediction
+    assert "another run with fresh noise is 0.85. Nothing is predicted" in some.prediction
     assert "0.00" not in some.prediction
     assert some.mark(2) == "stability 0.80, fair"
 
@@ -115,7 +115,7 @@ def test_of_a_template_the_difference_is_graded_and_its_maps_stay_networks():
     assert words.headline == "3 networks"
     assert not any(words.poor(index) for index in range(3))
     assert words.mark(0) == "difference from the template: stability 0.00, poor"
-    assert "correlate with their differences from the template" in words.prediction
+    assert "correlation of their differences from the template" in words.prediction
 
 
 def test_a_template_that_nobody_left_says_so_and_one_without_noise_says_nothing():

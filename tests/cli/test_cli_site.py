@@ -315,7 +315,7 @@ def test_on_a_terminal_approval_is_asked_for(trial, answer):
     site = trial / "sites" / "s3"
     before = sorted(site.rglob("*"))
     terminal = Terminal("site", "approve", str(trial), "--site", str(site), cwd=trial)
-    terminal.expect("Compare it by voice")
+    terminal.expect("Compare it by phone or in person")
     terminal.answer("Approve? [y/N]", answer)
     terminal.expect("Not approved; nothing was changed.")
     assert terminal.close() == 1
@@ -393,7 +393,7 @@ def test_results_and_purge(tmp_path, cli):
     assert f"Results of 6 participants: {site / 'results' / study.hash.hex()[:16]}" in made.stdout
     assert "must not leave this site" in made.stdout
     again = cli("site", "results", str(tmp_path / "run"), "--site", str(site))
-    assert "6 participants (6 of them existed already)" in again.stdout
+    assert "6 participants (6 of them already existed)" in again.stdout
     cli("site", "enrol", str(site))
     before = state_of(site)
     (site / "cache").mkdir()

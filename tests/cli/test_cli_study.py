@@ -502,7 +502,7 @@ def test_new_with_a_template_makes_its_file_and_counts_its_networks(tmp_path, ru
         assert fact in shown
     assert "difference from the template" in run("plan", "deep/study.toml").stdout
     predicted = " ".join(run("plan", "deep/study.toml", "--predict").stdout.split())
-    assert "a template whose maps correlate with the true ones by 0.75" in predicted
+    assert "the template's maps have a correlation of 0.75 with the true ones" in predicted
 
 
 def test_new_with_an_array_needs_no_features(tmp_path, run):

@@ -264,7 +264,7 @@ UNUSABLE = {
     "too short": (lambda path: broken(path, volumes(n_volumes=2)), "2 time points; expected at least 3"),
     "elsewhere": (
         lambda path: broken(path, affine=elsewhere()),
-        "a field of view with 0% of the study's voxels; expected at least 50%; the image may be in another",
+        "a field of view with 0% of the study's voxels; expected at least 50%; the image may be in",
     ),
     "a flat affine": (flat, "a singular or non-finite affine"),
 }
@@ -355,7 +355,7 @@ def test_another_grid_than_that_of_most_is_noted(tmp_path, public):
     assert note.name == "sub-2"
     assert not note.fatal
     assert "a grid of 9 x 10 x 8 voxels of 4 x 4 x 4 mm from (-20, -20, -16); expected a grid" in str(note)
-    assert "as in 3 recordings; it is resampled to the study's grid nevertheless" in str(note)
+    assert "as in 3 runs; it is resampled to the study's grid nevertheless" in str(note)
 
 
 def test_no_content_makes_a_run_fail(tmp_path, public):

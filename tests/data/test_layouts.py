@@ -191,7 +191,7 @@ def test_participants_and_folders_that_disagree(derivatives):
     (derivatives / "participants.tsv").write_text("\n".join(rows) + "\n")
     twice, without, no_row = find_people("bids", derivatives).problems
     assert (twice.name, twice.fatal, twice.found) == ("sub-02", True, "sub-02 more than once")
-    assert (without.name, without.fatal, without.found) == ("sub-07", False, "sub-07 without a recording")
+    assert (without.name, without.fatal, without.found) == ("sub-07", False, "sub-07 without a run")
     assert (no_row.name, no_row.fatal, no_row.found) == ("sub-03", False, "no row of sub-03")
     assert find_people("bids", derivatives, participants=["01"]).problems == ()
     (derivatives / "participants.tsv").write_bytes(b"\xff\xfe\x00")

@@ -100,4 +100,4 @@ def test_the_demonstration_runs_from_an_empty_folder_and_leaves_no_process(tmp_p
         [sys.executable, "-m", "capedjica", *arguments], cwd=tmp_path, capture_output=True, text=True
     )
     assert again.returncode == 2
-    assert "d exists and is not empty: give a new folder" in again.stderr
+    assert "d exists and is not empty; give a new folder" in again.stderr

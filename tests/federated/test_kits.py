@@ -110,7 +110,9 @@ def test_a_kit_made_anew_for_the_same_study_replaces_the_first(site, tmp_path, m
         port=9000,
     )
     monkeypatch.setattr(processes, "running", lambda kit: 1)
-    with pytest.raises(InputError, match="connected to the server of this study; first: capedjica site stop"):
+    with pytest.raises(
+        InputError, match="connected to the server of this study; first run: capedjica site stop"
+    ):
         keep(home, newer)
     monkeypatch.undo()
     keep(home, newer)
@@ -478,7 +480,7 @@ def test_a_site_without_a_kit_is_told_what_to_do(site, monkeypatch, capsys):
     home, _ = site
     ended = run_main(["site", "start", str(home.folder)], monkeypatch, capsys)
     assert ended.returncode == 2
-    assert "site s1 has no kit; first: capedjica site approve KIT.zip" in ended.stderr
+    assert "site s1 has no kit; first run: capedjica site approve KIT.zip" in ended.stderr
     ended = run_main(["site", "stop", str(home.folder)], monkeypatch, capsys)
     assert (ended.returncode, ended.stdout) == (0, "Site s1 was not running.\n")
 
@@ -544,7 +546,7 @@ def test_status_tells_what_is_not_connected(site, monkeypatch, capsys):
     home, file = site
     assert status_of(home, monkeypatch, capsys) == (10, [])
     said = run_main(["site", "status", str(home.folder)], monkeypatch, capsys).stdout
-    assert said == "Site s1 has no kit; first: capedjica site approve KIT.zip\n"
+    assert said == "Site s1 has no kit; first run: capedjica site approve KIT.zip\n"
     approve(home, keep(home, file))
     code, (facts,) = status_of(home, monkeypatch, capsys)
     assert (code, facts["state"], facts["spent"]["releases"]) == (10, "stopped", 0)

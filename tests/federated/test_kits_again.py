@@ -109,7 +109,7 @@ def test_the_command(study, monkeypatch, capsys):
     assert done.returncode == 0
     assert "All earlier kits have stopped working" in done.stdout
     assert study.hash.hex() in done.stdout
-    assert "port 8123 of localhost" in done.stdout
+    assert "Port 8123 of localhost" in done.stdout
     done = run_main(["study", "provision", str(study.folder)], monkeypatch, capsys)
     assert done.returncode == 2
     assert "--host is missing" in done.stderr
@@ -142,10 +142,10 @@ def test_a_kit_that_is_forgotten(home, study, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(processes, "running", lambda _: 1)
         with pytest.raises(
-            InputError, match="connected to the server of this study; first: capedjica site stop"
+            InputError, match="connected to the server of this study; first run: capedjica site stop"
         ):
             kits.forget(home, prefix)
-        with pytest.raises(InputError, match="connected to the server of 'A small study'; first: capedj"):
+        with pytest.raises(InputError, match="connected to the server of 'A small study'; first run: capedj"):
             rotate_key(home)
     for strange in ("", "ffff"):
         with pytest.raises(InputError, match="expected exactly one"):

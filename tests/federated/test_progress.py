@@ -40,9 +40,7 @@ def test_a_run_that_stopped_says_why_sites_were_given_up(reporter, tmp_path):
     lost |= {"s2": "time limit exceeded", "s1": "it does not take part"}
     told.end("stopped", "2 sites answered, 3 are needed", 4)
     found = read_progress(tmp_path)
-    words = (
-        "2 sites answered, 3 are needed. Sites given up: s1: it does not take part; s2: time limit exceeded"
-    )
+    words = "2 sites answered, 3 are needed. Lost sites: s1: it does not take part; s2: time limit exceeded"
     assert (found.reason, found.exit_code) == (words, 4)
 
 

@@ -183,8 +183,8 @@ def test_an_answer_that_comes_late_is_nobodys(tmp_path):
 
 BAD_GREETINGS = {
     "nothing": (b"", "closed without a greeting"),
-    "part of a length": (b"\0\0", "a frame was cut off"),
-    "cut": (frame(GREETING)[:-1], "a frame was cut off"),
+    "part of a length": (b"\0\0", "a frame was truncated"),
+    "cut": (frame(GREETING)[:-1], "a frame was truncated"),
     "too long": (struct.pack(">I", 4097), "a frame of 4,097 bytes was announced, longer than 4,096"),
     "endless": (b"\xff" * 4, "a frame of 4,294,967,295 bytes was announced, longer than 4,096"),
     "garbage": (frame(b"\xc1garbage"), "a frame of 8 bytes cannot be read"),
@@ -217,8 +217,8 @@ def test_a_bad_greeting_is_refused_in_one_line_and_the_next_is_served(office, ho
 
 BAD_FRAMES = {
     "too long": (struct.pack(">I", LIMIT + 1), "a frame of 65,537 bytes was announced, longer than 65,536"),
-    "cut": (frame(Call(0, b"x"))[:-1], "a frame was cut off"),
-    "part of a length": (b"\0", "a frame was cut off"),
+    "cut": (frame(Call(0, b"x"))[:-1], "a frame was truncated"),
+    "part of a length": (b"\0", "a frame was truncated"),
     "garbage": (frame(b"\xc1"), "a frame of 1 bytes cannot be read"),
     "an answer": (frame(Return(0, b"")), "received an unsolicited answer"),
     "a negative number": (frame(msgspec.msgpack.encode(["Call", -1, b""])), "cannot be read"),

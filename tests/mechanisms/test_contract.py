@@ -31,9 +31,9 @@ BASE = {
             "mechanism must be one of cape, conventional, local, pooled, none; got 'magic'",
         ),
         ({"masking": "wide"}, "masking must be 'uniform' or 'paper', got 'wide'"),
-        ({"subjects": (1, 2, 3)}, "subjects must hold one number for each of 4 sites, got 3"),
+        ({"subjects": (1, 2, 3)}, "subjects must contain one number for each of 4 sites, got 3"),
         ({"subjects": (1, 0, 3, 4)}, "site s1 has no subjects"),
-        ({"weights": (0.5, 0.5)}, "weights must hold one number for each of 4 sites"),
+        ({"weights": (0.5, 0.5)}, "weights must contain one number for each of 4 sites"),
         ({"weights": (0.5, 0.5, 0.5, 0.5)}, "weights must add up to 1"),
         ({"weights": (0.5, 0.5, 0.0, 0.0)}, "weights must be finite and above 0, got 0.0 for site 2"),
         ({"local_site": "s9"}, "local_site must be one of s0, s1, s2, s3; got 's9'"),
@@ -42,7 +42,7 @@ BASE = {
             {"stages": (Stage(Query("a", 3, 1.0), 1, 1.5),)},
             "shares of the stages must add up to at most 1, got 1.5",
         ),
-        ({"epsilon": (1.0,)}, "epsilon must hold one number for each of 4 sites"),
+        ({"epsilon": (1.0,)}, "epsilon must contain one number for each of 4 sites"),
         ({"epsilon": (1.0, 1.0, -1.0, 1.0)}, "epsilon must be a finite number above 0, got -1.0"),
         ({"delta": 0.0}, "delta must lie strictly between 0 and 1"),
         ({"mechanism": "none"}, "gives no privacy, so epsilon must not be given"),
@@ -159,7 +159,7 @@ def test_too_few_participants_and_impossible_precision_are_refused():
         InputError, match="needs at least 2 participating sites, because 1 may collude; got 1"
     ):
         plan_release(contract, contract.stages[0].query, 1.0, ("s0",))
-    with pytest.raises(InputError, match="s3 made no masks and cannot take part"):
+    with pytest.raises(InputError, match="s3 cannot take part in this release"):
         plan_release(contract, contract.stages[0].query, 1.0, ROSTER.names, ROSTER.names[:3])
     huge = dataclasses.replace(contract, epsilon=(1e25,) * 4)
     with pytest.raises(InputError, match="too small for exact integer arithmetic"):

@@ -166,10 +166,10 @@ def test_contracts_are_bound_to_the_cross_moment():
         (lambda: CrossMoment(1.0, (("north", 0.0),)), "fixed factor of site north"),
         (
             lambda: plan_for(CrossMoment(1.0, (("east", 1.0),))),
-            "has factors of east, which is not in the roster",
+            "has factors for east, which is not in the roster",
         ),
-        (lambda: plan_for(CrossMoment(1.0, (("north", 1.0),) * 2)), "factors of the same site twice"),
-        (lambda: plan_for(CrossMoment(0.0, (("north", 1.0),))), "no factors of site south"),
+        (lambda: plan_for(CrossMoment(1.0, (("north", 1.0),) * 2)), "factors for the same site twice"),
+        (lambda: plan_for(CrossMoment(0.0, (("north", 1.0),))), "no factors for site south"),
     ],
 )
 def test_bad_cross_moments_are_refused(cross, words):

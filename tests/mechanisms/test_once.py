@@ -79,7 +79,7 @@ def test_a_restarted_site_repeats_stored_bytes_and_burns_the_rest(consortium):
         ({"participants": ["s0", "s1", "s3", "s2"]}, "not sites of the roster in order"),
         ({"participants": ["s1", "s2", "s3"]}, "not sites of the roster in order"),
         ({"participants": []}, "not sites of the roster in order"),
-        ({"plan": SlotPlan(7, 0.01)}, "stage that was not agreed on"),
+        ({"plan": SlotPlan(7, 0.01)}, "stage that is not in the contract"),
     ],
 )
 def test_a_changed_question_under_a_used_slot_is_refused(consortium, change, reason):
@@ -288,7 +288,7 @@ def test_every_message_kind_is_refused_in_words(consortium):
 @pytest.mark.parametrize(
     ("slots", "invited", "reason"),
     [
-        ([(5, 0.1)], "s0 s1 s2 s3", "stage that was not agreed on"),
+        ([(5, 0.1)], "s0 s1 s2 s3", "stage that is not in the contract"),
         ([(0, 0.6), (0, 0.6)], "s0 s1 s2 s3", "more than the whole budget"),
         ([(0, 0.1)], "s1 s0 s2 s3", "not sites of the roster in order"),
         ([(0, 0.1)], "s1 s2 s3", "not sites of the roster in order"),

@@ -252,7 +252,7 @@ def test_too_large_for_the_disk_says_how_large(tmp_path):
     result = run("simulate", str(tmp_path / "out"), *ARGUMENTS, *huge)
     assert result.returncode == 2
     assert result.stdout == ""
-    said = r"capedjica: \S+out may need 21\.8 TB, but [0-9.]+ (MB|GB|TB) are free on its disk; .*\n"
+    said = r"capedjica: \S+out may need 21\.8 TB, but only [0-9.]+ (MB|GB|TB) is free on its disk; .*\n"
     assert re.fullmatch(said, result.stderr)
     assert list(tmp_path.iterdir()) == []
 

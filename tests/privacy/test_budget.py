@@ -331,7 +331,7 @@ def test_a_ledger_remembers(tmp_path):
         with pytest.raises(BudgetExceededError):
             private_mean(ROWS, 1.0, 0.1, budget=again)
         assert "by 2 calls" in str(again)
-    with pytest.raises(CapedjicaError, match=r"already approved|allows a study at most"):
+    with pytest.raises(CapedjicaError, match=r"already approved|this site's limit for one study"):
         PrivacyBudget.on_ledger(path, 2.0)
     assert (path.with_name("budget.ledger.key").stat().st_mode & 0o077) == 0
 

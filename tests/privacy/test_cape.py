@@ -183,7 +183,7 @@ def test_third_is_never_less_than_one():
         ((1.0, 1.0, [0.5, 0.6], 1), r"weights must add up to 1, got a sum of 1.1"),
         ((1.0, 1.0, [0.5, 0.50001], 1), r"weights must add up to 1, got a sum of 1.00001"),
         ((1.0, 1.0, [1.5, -0.5], 1), r"weights must be at least 0, got -0.5 for site 1"),
-        ((1.0, 1.0, [], 1), r"weights must hold one value per site"),
+        ((1.0, 1.0, [], 1), r"weights must contain one value per site"),
         ((1.0, 1.0, [0.5, 0.5], 2), r"n_colluding must be less than the number of sites, 2; got 2"),
         ((1.0, 1.0, [1.0], "third"), r"n_colluding must be less than the number of sites, 1"),
         ((1.0, 1.0, [0.5, 0.5], -1), r"n_colluding must be a whole number of at least 0, got -1"),
@@ -191,7 +191,7 @@ def test_third_is_never_less_than_one():
         ((1.0, 1.0, [0.5, 0.5], "half"), r"n_colluding must be a whole number or 'third', got 'half'"),
         (
             ([1.0, 2.0, 3.0], 1.0, [0.5, 0.5], 1),
-            r"mask_var must hold one value, or one for each of the 2 sites; got 3",
+            r"mask_var must contain one value, or one for each of the 2 sites; got 3",
         ),
         (("wide", 1.0, [0.5, 0.5], 1), r"mask_var must be a number or an array of numbers, got 'wide'"),
     ],

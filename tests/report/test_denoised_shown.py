@@ -87,7 +87,7 @@ def test_a_template_as_prior_is_named_with_every_map():
     guided = CapeDJICA(3, 8.0, method="guided", template=data.mixing.T, **options).fit(data.sites)
     page = guided.generate_report().html
     assert "shrunk towards smooth maps and the template. They resemble the template for that reason" in page
-    assert "the resemblance is no evidence for its networks" in page
+    assert "the resemblance is not evidence for its networks" in page
     assert page.count("denoised (for viewing): shrunk towards smooth maps and the template") == 3
 
 

@@ -182,7 +182,7 @@ def test_what_cannot_label_is_refused_before_anything_runs(of_regions, parcels, 
     (tmp_path / "few.txt").write_text("one\ntwo\n")
     for options, message in (
         (["--labels", tmp_path / "far.nii.gz"], "may be in a different space"),
-        (["--labels", parcels, "--label-names", tmp_path / "few.txt"], "100 labels and its table 2 names"),
+        (["--labels", parcels, "--label-names", tmp_path / "few.txt"], "but its table has 2 names"),
         (["--label-names", tmp_path / "few.txt"], "names of labels are given, but no labels"),
         (["--white-matter", parcels], "must contain 0 and 1, or probabilities"),
     ):

@@ -53,7 +53,10 @@ def test_good_maps_are_networks_and_another_run_is_predicted(runs, n_maps, tmp_p
     page = of(tmp_path, group_page(graded(runs["brains"], *[0.95] * n_maps)))
     assert 'class="notice" role="note"' not in page.source
     assert f"{n_maps} networks of" in page.text
-    assert "Another run with fresh noise is predicted to correlate with these maps by 0.95" in page.text
+    assert (
+        "The predicted correlation of these maps with those of another run with fresh noise is 0.95"
+        in page.text
+    )
     assert "would show the same" not in page.text
 
 
@@ -61,7 +64,7 @@ def test_without_noise_nothing_is_said_of_another_run(pages):
     page = Page(pages["not private"])
     assert "Another run" not in page.text
     assert "stability" not in page.text.lower()
-    assert "No noise was added, so there is no other noise to predict the effect of." in page.text
+    assert "No noise was added, so there is no effect of noise to predict." in page.text
 
 
 @pytest.mark.parametrize("kind", ["pixels", "regions", "brains", "not private"])

@@ -162,7 +162,7 @@ def test_bad_deals_exclude_only_their_dealer():
         content = value.pop(first)
         waiting.refuses(
             waiting.altered(bad, **{field: value}),
-            f"for other sites than requested; the sets differ in: {first}",
+            f"for different sites than requested; the sets differ in: {first}",
         )
         waiting.refuses(
             waiting.altered(bad, **{field: {**value, first: content, "nobody": content}}), "nobody"
@@ -179,7 +179,8 @@ def test_a_masked_input_of_the_wrong_length_excludes_only_its_sender():
 
 def test_a_wrong_agreement_excludes_only_its_sender():
     waiting = Waiting(4)
-    waiting.refuses(waiting.altered(survivors_hash=bytes(32)), "agreed on other survivors than it was sent")
+    wrong = waiting.altered(survivors_hash=bytes(32))
+    waiting.refuses(wrong, "agreed on different survivors than it was sent")
     assert waiting.finish(without={waiting.name}) == waiting.consortium.names
 
 
@@ -187,8 +188,8 @@ def test_shares_for_other_sites_than_asked_are_refused():
     waiting = Waiting(5, lost={"site-004": 3})
     unmasking = waiting.read(waiting.name)
     both = {**unmasking.seed_shares, **unmasking.key_shares}
-    waiting.refuses(waiting.altered(seed_shares=both), "shares of seeds for other sites than requested")
-    waiting.refuses(waiting.altered(key_shares=both), "shares of keys for other sites than requested")
+    waiting.refuses(waiting.altered(seed_shares=both), "shares of seeds for different sites than requested")
+    waiting.refuses(waiting.altered(key_shares=both), "shares of keys for different sites than requested")
     waiting.refuses(waiting.altered(key_shares={}), "site-004")
     waiting.finish()
 

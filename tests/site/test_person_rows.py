@@ -117,7 +117,7 @@ def test_a_site_with_a_table_from_its_first_day(tmp_path, monkeypatch, capsys):
     checked = run("check", folder)
     assert checked.returncode == 2
     assert "one table with a row per participant. 2 participants, 2 columns in each row." in checked.stdout
-    assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per person") == 1
+    assert checked.stdout.count("sub-2 in 2 rows (lines 3, 4); expected one row per participant") == 1
     enrolled = run("enrol", folder)
     assert enrolled.returncode == 0
     assert "Site new enrolled 1 participant:" in enrolled.stdout

@@ -107,7 +107,7 @@ def test_never_over_a_file_and_never_a_bad_study(tmp_path):
     write_study(tmp_path / "study.toml", draft())
     before = (tmp_path / "study.toml").read_bytes()
     for path in (tmp_path / "study.toml", tmp_path):
-        with pytest.raises(InputError, match=r"study\.toml exists already and is not overwritten"):
+        with pytest.raises(InputError, match=r"study\.toml already exists and is not overwritten"):
             write_study(path, draft("another"))
     with pytest.raises(InputError, match="the study: title is empty"):
         write_study(tmp_path / "new.toml", draft(" \n"))
@@ -444,6 +444,6 @@ def test_another_schema_is_refused_as_such(tmp_path):
     text = (tmp_path / "study.toml").read_text().replace("schema = 2", "schema = 3\nnovelty = true")
     (tmp_path / "later.toml").write_text(text)
     with pytest.raises(
-        InputError, match="schema must be 1 or 2, got 3; the file was made for another version"
+        InputError, match="schema must be 1 or 2, got 3; the file was written for another version"
     ):
         Study.load(tmp_path / "later.toml")

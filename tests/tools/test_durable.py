@@ -165,7 +165,7 @@ def test_of_many_who_make_a_new_file_one_does(file):
 
     with ThreadPoolExecutor(8) as pool:
         done = list(pool.map(make, range(40)))
-    refused = f"{file} exists already and is not overwritten"
+    refused = f"{file} already exists and is not overwritten"
     (winner,) = (one for one in done if one != refused)
     assert file.read_bytes() == bytes([winner]) * 1000
     assert os.listdir(file.parent) == ["file"]

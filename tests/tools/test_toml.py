@@ -126,7 +126,7 @@ def test_a_missing_file_and_a_folder(tmp_path):
 
 def test_a_file_of_another_version_is_refused_as_such(read):
     assert read("schema = 1\n" + GOOD, schema=1) == read(GOOD, schema=1)
-    with pytest.raises(InputError, match="schema must be 1, got 2; the file was made for another version"):
+    with pytest.raises(InputError, match="schema must be 1, got 2; the file was written for another version"):
         read("schema = 2\nnew_key = 1\n", schema=1)
 
 

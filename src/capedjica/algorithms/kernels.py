@@ -9,7 +9,7 @@ or values whose arithmetic overflows float32 (the Infomax norms do from about 1e
 is skipped where a bound would show that it has no effect, so the work of a pass on finite numbers depends
 only on the shapes. The time that a site takes still depends on its data: a subject that yields zeros finishes
 earlier and a long scan later, by milliseconds to tens of milliseconds (docs/concepts/threat-model.md, section
-8).
+10).
 
 **Notation.** R components, T time points of one subject, W the (R, R) unmixing matrix, b the bias,
 :math:`z_n = W x_n + b` the source estimates.
@@ -102,8 +102,8 @@ class PackedSubjects:
 
         A subject that fails therefore affects only its own contribution, which is then zero. The memory, of
         shape (n_subjects * longest, R), was allocated before
-        (:func:`capedjica.algorithms.ica.scan_length.reserve`), so that a longer subject leaves no less for
-        another.
+        (:func:`capedjica.algorithms.ica.scan_length.reserve`), so that a long subject does not reduce the
+        memory available to others.
         """
         longest = len(memory) // len(subjects)
         nothing = memory[:0]

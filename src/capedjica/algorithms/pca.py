@@ -86,7 +86,7 @@ def _sample_rows(samples: Scan, clip: float) -> FloatArray:
 
 
 def _clipped(samples: Scan, clip: float) -> FloatArray:
-    """Clip samples to the norm ``clip``; non-finite samples stay so, and their unit then counts as zero."""
+    """Clip samples to the norm ``clip``; non-finite samples are kept, and their unit then counts as zero."""
     values = np.asarray(samples, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(values, axis=1, keepdims=True)
@@ -143,7 +143,7 @@ class PrincipalComponents:
     neighbour : {"subject", "sample"}
         Unit of privacy: a subject or a time point.
     longest : int, optional
-        Largest number of time points used of a scan; all by default.
+        Largest number of time points of a scan that are used; all by default.
     names : tuple of str
         Names of the columns, if the features are those of a table.
     """

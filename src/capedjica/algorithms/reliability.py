@@ -140,12 +140,12 @@ class Reliability:
         if len(known) < self.n_maps:
             # A stability of 0 marks these maps: it is no prediction.
             return (
-                f"Reliability: {', '.join(counts)}. Another run with fresh noise is predicted to correlate "
-                f"with the recoverable maps by {rounded(float(np.mean(known)))}. {_NOT_PREDICTED}"
+                f"Reliability: {', '.join(counts)}. The predicted correlation of the recoverable maps with "
+                f"those of another run with fresh noise is {rounded(float(np.mean(known)))}. {_NOT_PREDICTED}"
             )
         return (
-            f"Reliability: {', '.join(counts)}. Another run with fresh noise is predicted to correlate with "
-            f"{what} by {rounded(float(self.stability.mean()))} (worst: map {worst + 1}, "
+            f"Reliability: {', '.join(counts)}. The predicted correlation of {what} with those of another "
+            f"run with fresh noise is {rounded(float(self.stability.mean()))} (worst: map {worst + 1}, "
             f"{rounded(float(self.stability[worst]))})."
         )
 

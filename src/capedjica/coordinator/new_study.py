@@ -67,7 +67,7 @@ def site_of_card(text: str, subjects: int | None = None, epsilon: float | None =
     if known is not None and subjects not in (None, known):
         raise InputError(
             f"site {name}: got {subjects} subjects, but its card states {known} enrolled participants; "
-            "leave the number out"
+            "omit the number"
         )
     n_subjects = known if subjects is None else subjects
     assert n_subjects is not None

@@ -46,10 +46,10 @@ class Columns:
         """Return the numbers of a file; any exception means that it cannot be used."""
         # Rows of a participant table look like time points: all participants would be read as this one.
         if recording.row is not None:
-            raise ValueError("a row, not a scan")
+            raise ValueError("expected a scan, got a row of a participant table")
         scan = read_scan(recording.path, self.n_features)
         if scan.ndim != 2 or scan.shape[1] != self.n_features:
-            raise ValueError("not (time, features)")
+            raise ValueError("expected an array (time, features) with the features of the study")
         scan = _without_line(scan) if self.detrend else scan
         return _standardised(scan) if self.standardize else scan
 

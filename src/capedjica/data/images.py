@@ -190,7 +190,7 @@ class ImageFeatures(ABC):
             yield Problem(
                 path,
                 f"a field of view with {covered:.0%} of the study's voxels",
-                f"at least {LEAST_COVERAGE:.0%}; the image may be in another space",
+                f"at least {LEAST_COVERAGE:.0%}; the image may be in a different space",
             )
         if table.confounds and recording.confounds is None:
             yield Problem(path, "no table of confounds next to it", "*_desc-confounds_timeseries.tsv")

@@ -387,7 +387,7 @@ def _participant_problems(table: Path, people: Mapping[str, object]) -> Iterator
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield Problem(table, f"{name} more than once", "every participant once", subject=name)
     for name in sorted(set(listed) - set(people) - {""}):
-        yield Problem(table, f"{name} without a recording", "a recording", fatal=False, subject=name)
+        yield Problem(table, f"{name} without a run", "a recording", fatal=False, subject=name)
     for name in sorted(set(people) - set(listed)):
         yield Problem(table, f"no row of {name}", "a row for every participant", fatal=False, subject=name)
 
@@ -405,7 +405,7 @@ def rows_of(table: Path, delimiter: str) -> list[dict[str, str]]:
 
 
 def _phenotypes(home: Path) -> Path | None:
-    """Return ABIDE's phenotypic table, from the folder, from that of nilearn's cache, or from above."""
+    """Return ABIDE's phenotypic table, from the folder, nilearn's subfolder or a parent folder."""
     places = (home, home / "ABIDE_pcp", *home.parents[:2])
     return next((place / PHENOTYPES for place in places if (place / PHENOTYPES).is_file()), None)
 

@@ -123,7 +123,7 @@ class People(Sequence[Scan]):
         progress : callable, optional
             Called after each participant.
         longest : int
-            Largest number of time points used of a participant.
+            Largest number of time points of a participant that are used.
         notes : callable
             Returns what is found and expected for a series that is readable but of little or no use.
         """
@@ -186,5 +186,5 @@ def _odd_layouts(layouts: dict[Path, str]) -> Iterator[Problem]:
     usual, times = counts.most_common(1)[0]
     for path, layout in layouts.items():
         if layout != usual:
-            expected = f"{usual}, as in {times} recordings; it is resampled to the study's grid nevertheless"
+            expected = f"{usual}, as in {times} runs; it is resampled to the study's grid nevertheless"
             yield Problem(path, layout, expected, fatal=False)

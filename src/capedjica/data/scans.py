@@ -119,7 +119,7 @@ class Features(Protocol):
 
     @property
     def key(self) -> bytes | None:
-        """Everything except the recording that determines a series; None if caching gains nothing."""
+        """Everything except the recording that determines a series; None if caching would not help."""
 
     def series(self, recording: Recording) -> Scan:
         """Return (time, features) of one recording; any exception means that it cannot be used."""

@@ -86,7 +86,7 @@ def _is_matlab(path: Path) -> bool:
 
 def _as_float(array: NDArray[np.generic]) -> Scan:
     if array.dtype.kind not in _REAL:
-        raise ValueError("not real numbers")
+        raise ValueError("expected real numbers")
     small = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     with np.errstate(over="ignore"):
         return np.asarray(array, dtype=np.float32 if small else np.float64, order="C")
@@ -100,7 +100,7 @@ def _read_array(path: Path, n_features: int | None) -> NDArray[np.generic]:
     with path.open("rb") as file:
         shape, by_columns, dtype = _array_header(file)
         if n_features is not None and shape[1:] != (n_features,):
-            raise ValueError("different number of features")
+            raise ValueError("unexpected number of features")
         if len(shape) != 2 or shape[0] <= LONGEST_SCAN or dtype.hasobject:
             file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
@@ -125,7 +125,7 @@ def _read_matlab(path: Path, n_features: int | None) -> Scan:
 
     ((name, (n_rows, width)),) = _matrices(path).items()
     if n_rows > LONGEST_SCAN or n_features not in (None, width):
-        raise ValueError("too many time points, or a different number of features")
+        raise ValueError("too many time points, or an unexpected number of features")
     return _as_float(loadmat(path, appendmat=False, variable_names=[name])[name])
 
 

@@ -391,7 +391,7 @@ class CapeDJICA(Transformer):
 
     @property
     def _longest(self) -> int | None:
-        """Largest number of time points used of a scan; None for all."""
+        """Largest number of time points of a scan that are used; None for all."""
         if self.method == "djica":
             return None
         length = check_scan_length(self.scan_length)
@@ -604,7 +604,7 @@ class CapeDJICA(Transformer):
         Returns
         -------
         Nifti1Image or None
-            None where features have no places: neither mask_img nor atlas nor masker was given.
+            None where features have no spatial positions: neither mask_img nor atlas nor masker was given.
         """
         return None if self._extractor is None else scaled_to_peak(self._extractor.image(maps))
 

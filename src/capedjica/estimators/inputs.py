@@ -76,8 +76,8 @@ def read_sites(
         that differs from the majority: "raise" an error, or include the subject as sites do in a federated
         run, where an unusable subject contributes zero.
     longest : int, optional
-        Largest number of time points used of a scan. A longer scan raises an error, or is truncated with
-        ``on_bad="zero"``.
+        Largest number of time points of a scan that are used. A longer scan raises an error, or is truncated
+        with ``on_bad="zero"``.
     """
     if on_bad not in get_args(OnBad):
         raise InputError(f"on_bad must be 'raise' or 'zero', got {on_bad!r}")

@@ -79,7 +79,7 @@ def run_carrier(folder: Path) -> None:
 
 
 def _as_it_is(folder: Path) -> Confinement:
-    """Return the confinement of a process that a service manager started as a separate user."""
+    """Return the confinement of a process that a service manager started under a separate user account."""
     given = strongest(None, [folder], str(folder.absolute()))
     if os.geteuid() == 0:
         return given

@@ -122,7 +122,7 @@ class Channel:
             raise LinkError(f"a frame of {length:,} bytes was announced, longer than {limit or self.limit:,}")
         body = self._exactly(length)
         if len(body) < length:
-            raise LinkError("a frame was cut off")
+            raise LinkError("a frame was truncated")
         return body
 
     def _exactly(self, size: int) -> bytes:
@@ -137,7 +137,7 @@ class Channel:
         except OSError as error:
             raise LinkError(f"the connection was lost: {error.strerror or error}") from None
         if size == _LENGTH.size and 0 < len(data) < size:
-            raise LinkError("a frame was cut off")
+            raise LinkError("a frame was truncated")
         return bytes(data)
 
     def wait(self, seconds: float | None) -> None:

@@ -136,7 +136,9 @@ def hand_over(workspace: Path, confinement: Confinement) -> None:
         for descriptor in _own_files(workspace):
             os.chown(descriptor, confinement.uid, confinement.gid or -1)
     except OSError as error:
-        raise InputError(f"{workspace} cannot be given to user {confinement.uid}: {error.strerror}") from None
+        raise InputError(
+            f"{workspace} cannot be transferred to user {confinement.uid}: {error.strerror}"
+        ) from None
 
 
 def share(workspace: Path) -> None:

@@ -251,7 +251,7 @@ class Contract:
         names = self.roster.names
         if len(self.subjects) != len(names):
             raise InputError(
-                f"subjects must hold one number for each of {len(names)} sites, got {len(self.subjects)}"
+                f"subjects must contain one number for each of {len(names)} sites, got {len(self.subjects)}"
             )
         for name, size in zip(names, self.subjects, strict=True):
             if size == 0:
@@ -260,7 +260,7 @@ class Contract:
         if self.weights:
             if len(self.weights) != len(names):
                 raise InputError(
-                    f"weights must hold one number for each of {len(names)} sites, got {len(self.weights)}"
+                    f"weights must contain one number for each of {len(names)} sites, got {len(self.weights)}"
                 )
             validate.weights(self.weights)
             validate.positive_per_site("weights", self.weights, len(names))
@@ -285,12 +285,12 @@ class Contract:
         names = [site for site, _ in query.cross.fixed]
         if strangers := set(names) - set(self.roster.names):
             raise InputError(
-                f"'{query.label}' has factors of {', '.join(sorted(strangers))}, which is not in the roster"
+                f"'{query.label}' has factors for {', '.join(sorted(strangers))}, which is not in the roster"
             )
         if len(set(names)) < len(names):
-            raise InputError(f"'{query.label}' has factors of the same site twice")
+            raise InputError(f"'{query.label}' has factors for the same site twice")
         if still := [name for name in self.roster.names if not query.sensitivity(name)]:
-            raise InputError(f"'{query.label}' has no factors of site {still[0]}")
+            raise InputError(f"'{query.label}' has no factors for site {still[0]}")
         if self.neighbour != "subject":
             raise InputError(f"'{query.label}' needs neighbour 'subject', got {self.neighbour!r}")
 
@@ -302,7 +302,7 @@ class Contract:
             return
         if len(self.epsilon) != len(self.subjects):
             raise InputError(
-                f"epsilon must hold one number for each of {len(self.subjects)} sites, "
+                f"epsilon must contain one number for each of {len(self.subjects)} sites, "
                 f"got {len(self.epsilon)}"
             )
         for epsilon in self.epsilon:
@@ -362,7 +362,7 @@ class Contract:
     def cap(self, site: str) -> Cap:
         """Return the cap of a site's ledger for this study, which is exactly ``total_mu``.
 
-        A study without privacy has no budget; its releases are charged with infinity, outside any cap.
+        A study without privacy has no budget; its releases are charged an infinite cost, outside any cap.
         """
         epsilon = self.epsilon[self.roster.names.index(site)] if self.epsilon else 1.0
         return Cap(epsilon, self._spendable_delta)
@@ -400,7 +400,7 @@ class Contract:
         )
 
     def guarantee(self, site: str | None = None) -> Guarantee:
-        """Return the guarantee, with its text, of a site or of the site with the largest budget."""
+        """Return the guarantee, with its text, for a site or for the site with the largest budget."""
         most = max(self.total_mu.values())
         budgets = dict(zip(self.roster.names, self.epsilon, strict=True)) if self.epsilon else self.total_mu
         return Guarantee(

@@ -66,7 +66,7 @@ class Message(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class SlotPlan(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One slot of a block: the stage that it serves and the fraction of the budget that it may use."""
+    """One slot of a block: the stage that it belongs to and the fraction of the budget that it may use."""
 
     stage: Annotated[int, Meta(ge=0, le=1 << 16)]
     fraction: Fraction

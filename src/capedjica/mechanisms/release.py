@@ -118,7 +118,7 @@ def plan_release(
     participants : tuple of str
         The sites that take part in the release.
     invited : tuple of str, optional
-        The sites that made masks; only the paper's masks depend on it.
+        The sites that generated masks; only the paper's masks depend on it.
     """
     if contract.mechanism != "cape" or invited is None:
         invited = participants
@@ -168,7 +168,7 @@ def stream_distance(size: int, n_sites: int) -> float:
 
 def _check_participants(contract: Contract, participants: tuple[str, ...], invited: tuple[str, ...]) -> None:
     if strangers := set(participants) - set(invited):
-        raise InputError(f"{', '.join(sorted(strangers))} made no masks and cannot take part in this release")
+        raise InputError(f"{', '.join(sorted(strangers))} cannot take part in this release: no masks")
     if contract.mechanism == "cape" and len(participants) <= contract.roster.n_colluding:
         raise InputError(
             f"a release needs at least {contract.roster.n_colluding + 1} participating sites, because "
@@ -278,7 +278,7 @@ class _Planner:
         )
 
     def _mask(self, noise: FloatArray, fraction: float) -> FloatArray:
-        """Return the scale of the masks; the paper's are sqrt(S) times the noise planned for the invited."""
+        """Return the scale of the masks: for the paper's, sqrt(S) times the noise for the invited sites."""
         if self.contract.mechanism != "cape":
             return np.zeros(len(self.participants))
         if self.contract.masking == "uniform":

@@ -34,7 +34,7 @@ PAPER_ITERATIONS: Final = 100
 
 @dataclass(frozen=True)
 class Way:
-    """One way to analyse the study."""
+    """One method of analysing the study."""
 
     title: str
     method: Method = "subject"
@@ -54,7 +54,7 @@ Progress = Callable[[str, int, float, float], None]
 
 @dataclass
 class Run:
-    """One analysis of the study, with its course."""
+    """One analysis of the study, with its convergence."""
 
     name: str
     estimator: CapeDJICA
@@ -86,7 +86,7 @@ class Demo:
 def run_demo(
     n_subjects: int, n_components: int, epsilon: float, random_state: int | None, progress: Progress
 ) -> Demo:
-    """Simulate the data and analyse them in every way of `WAYS`, each with the same total epsilon.
+    """Simulate the data and analyse them by each method of `WAYS`, each with the same total epsilon.
 
     ``progress(name, iteration, epsilon, gain index)`` is called after each iteration.
     """

@@ -111,7 +111,7 @@ class Simulation:
         """Return a simulation with the defaults of its format for all options that are None."""
         for option, formats in _FOREIGN.items():
             if given.get(option) is not None and file_format in formats:
-                raise InputError(f"{option} does not apply to format {file_format}; leave it out")
+                raise InputError(f"{option} does not apply to format {file_format}; omit it")
         options = {key: value for key, value in given.items() if value is not None}
         return cls(file_format=file_format, **(_USUAL_IMAGES if file_format in IMAGES else {}) | options)
 
@@ -196,8 +196,8 @@ def _check_space(n_bytes: int, out: Path) -> None:
     free = shutil.disk_usage(folder).free
     if n_bytes > free:
         raise InputError(
-            f"{out} may need {_size(n_bytes)}, but {_size(free)} are free on its disk; simulate less or give "
-            "another folder"
+            f"{out} may need {_size(n_bytes)}, but only {_size(free)} is free on its disk; "
+            "reduce the size of the study or give another folder"
         )
 
 

@@ -308,5 +308,5 @@ def _key_beside(ledger: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"the budget's key file {path} cannot be read: {error.strerror}") from None
     if len(secret) != _KEY_BYTES:
-        raise StorageError(f"the budget's key file {path} must hold {_KEY_BYTES} bytes, got {len(secret)}")
+        raise StorageError(f"the budget's key file {path} must contain {_KEY_BYTES} bytes, got {len(secret)}")
     return secret

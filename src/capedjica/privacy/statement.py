@@ -132,7 +132,7 @@ class PrivacyStatement:
 
     @property
     def mu(self) -> float:
-        """The same as a shift of the adversary's view in standard deviations."""
+        """The guarantee as a shift of the adversary's view in standard deviations."""
         return self.guarantee.mu
 
     @property

@@ -79,7 +79,7 @@ def per_site(name: str, values: ArrayLike, n_sites: int) -> FloatArray:
         raise InputError(f"{name} must be a number or an array of numbers, got {values!r}") from None
     if array.ndim > 1 or array.size not in (1, n_sites):
         raise InputError(
-            f"{name} must hold one value, or one for each of the {n_sites} sites; got {array.size}"
+            f"{name} must contain one value, or one for each of the {n_sites} sites; got {array.size}"
         )
     array = np.broadcast_to(array.reshape(-1), (n_sites,)).copy()
     bad = np.flatnonzero(np.isnan(array) | (array < 0))
@@ -101,7 +101,7 @@ def weights(values: ArrayLike) -> FloatArray:
     """Return site weights that are at least 0 and add up to 1."""
     size = np.size(values)
     if size == 0:
-        raise InputError("weights must hold one value per site, got none")
+        raise InputError("weights must contain one value per site, got none")
     array = per_site("weights", values, size)
     total = math.fsum(array)
     if not abs(total - 1) <= 1e-9:

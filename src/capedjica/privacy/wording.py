@@ -162,7 +162,7 @@ class Guarantee:
 
     @property
     def whole_person(self) -> str:
-        """The guarantee of a whole participant if the unit is a time point, else empty."""
+        """The guarantee for a whole participant if the unit is a time point, else empty."""
         if self.unit.is_subject:
             return ""
         epsilon = round_up(self.person_epsilon)
@@ -246,7 +246,7 @@ class Guarantee:
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What the guarantee does not cover, and how a large epsilon is to be read."""
+        """What the guarantee does not cover, and how to interpret a large epsilon."""
         if not STREAM_EPSILON < self.person_epsilon < math.inf:
             return self.not_covered
         ideal = (

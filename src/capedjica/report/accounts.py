@@ -56,7 +56,7 @@ def by_the_paper(contract: Contract, privacy: PrivacyStatement) -> dict[str, flo
     ============  =====================================================================
 
     All three use exact composition, so the comparison is between views and not between accountants. With
-    masks as wide as the ring, mu^2 is S/(S_H sigma^2), which :func:`side_by_side` uses.
+    masks uniform on the ring, mu^2 is S/(S_H sigma^2), which :func:`side_by_side` uses.
     """
     n, c = len(contract.subjects), contract.roster.n_colluding
     if contract.mechanism != "cape" or not privacy.releases or not math.isfinite(privacy.mu):

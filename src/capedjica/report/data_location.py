@@ -31,7 +31,7 @@ class Whereabouts:
     accounts : str
         Who recorded the budget spent.
     enrolled : str
-        Sentence on what is known about the number of participants.
+        Sentence that states what is known about the number of participants.
     """
 
     short: str

@@ -142,12 +142,12 @@ def _exploratory_words(compared: Comparison) -> list[str]:
 
 
 def found_words(compared: Comparison) -> str:
-    """Return a paragraph on the significant effects."""
+    """Return a paragraph about the significant effects."""
     chosen = np.flatnonzero(compared.found)
     if not len(chosen):
         return (
             f"None of {counted(len(compared.names), 'effect')} is significant at a false discovery "
-            f"rate of {LEVEL:.0%} ({compared.contrast}). This is no evidence that there is no difference."
+            f"rate of {LEVEL:.0%} ({compared.contrast}). This is not evidence of no difference."
         )
     strongest = chosen[np.argsort(-compared.strength[chosen])]
     listed = "; ".join(_effect_words(compared, number) for number in strongest[:5])
@@ -165,7 +165,7 @@ def _effect_words(compared: Comparison, number: int) -> str:
 
 
 def hidden_words(compared: Comparison) -> str:
-    """Return a paragraph on the effect size that studies like this one detect with 80% power."""
+    """Return a paragraph about the effect size that studies like this one detect with 80% power."""
     threshold = norm.isf(LEVEL / (2 * len(compared.names))) + norm.isf(1 - _POWER)
     typical = float(np.median(compared.standard_errors))
     noise = float(np.median(compared.noise))

@@ -58,7 +58,7 @@ class Findings:
     tables : sequence of ResultTable
         Further results on the networks.
     template : str
-        Sentences on the source of the template; empty without one.
+        Sentences about the source of the template; empty without one.
     template_source : str
         Short name of the source, for an article.
     denoised : str
@@ -68,7 +68,7 @@ class Findings:
     released : sequence of ReleasedMean
         The released means; empty if they are not available.
     preparation : sequence of str
-        Sentences on the preprocessing of scans at the sites.
+        Sentences about the preprocessing of scans at the sites.
     prepared : str
         The same as one sentence for an article.
     paper_says : dict

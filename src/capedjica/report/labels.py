@@ -21,7 +21,7 @@ NeuroImage 154:188). A map is flagged if a fraction is at least `LEAST_OVERLAP` 
 map. A flag is a reason to inspect the map.
 
 **Names from a template.** A map that was estimated from a template has the template's name. It resembles the
-template because estimation started there, so that correlation is no evidence.
+template because estimation started there, so that correlation is not evidence.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EDGE: Final = "edge of the brain"
 LEAST_OVERLAP: Final = {EDGE: 0.5, "ventricles": 0.25, "white matter": 0.5}
 NOT_EVIDENCE: Final = (
     "Maps that were estimated from a template have its names. They resemble it because estimation started "
-    "there: their correlation with it, or with an atlas derived from the same data, is no evidence."
+    "there: their correlation with it, or with an atlas derived from the same data, is not evidence."
 )
 
 
@@ -168,9 +168,7 @@ class LabelSources:
         """
         inside = np.zeros((0, 0, 0), dtype=bool) if image is None else np.any(image.dataobj, axis=3)
         if image is None and self.tissues:
-            raise InputError(
-                "tissue masks are given, but the maps are not images; leave out csf and white_matter"
-            )
+            raise InputError("tissue masks are given, but the maps are not images; omit csf and white_matter")
         reference = self.reference
         values = None if reference is None else reference.within(image, inside, n_features)
         tissues = {EDGE: _edge(inside)} if edge else {}

@@ -13,7 +13,7 @@ _NETWORKS: Final = (
     "A network is a group of brain areas whose activity rises and falls together, and this page shows maps "
     "of where such networks may be."
 )
-_TABLES: Final = "This page shows numbers computed from the combined data of many people."
+_TABLES: Final = "This page shows numbers computed from the combined data of many participants."
 _PICTURES: Final = {
     "good": "If the study were repeated on the same data, the pictures would look nearly the same.",
     "fair": "If the study were repeated on the same data, the pictures would look similar, but not the same.",

@@ -190,7 +190,7 @@ class AggregatorSum:
 
     def _take_agreement(self, message: Agreement) -> None:
         if message.survivors_hash != survivors_hash(self.parameters, self._survivors):
-            raise ProtocolError(f"site {message.sender} agreed on other survivors than it was sent")
+            raise ProtocolError(f"site {message.sender} agreed on different survivors than it was sent")
 
     def _list_agreements(self, present: tuple[str, ...]) -> dict[str, bytes]:
         agreements = tuple(self._answered[name] for name in present)
@@ -274,5 +274,6 @@ def _check_names(message: Message, what: str, given: dict[str, Any], wanted: set
     if set(given) != wanted:
         names = listed(set(given) ^ wanted)
         raise ProtocolError(
-            f"site {message.sender} sent {what} for other sites than requested; the sets differ in: {names}"
+            f"site {message.sender} sent {what} for different sites than requested; the sets differ in: "
+            f"{names}"
         )

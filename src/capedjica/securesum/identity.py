@@ -37,7 +37,7 @@ _MOST_DIGITS: Final = 12
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256 of a public key as 13 groups of four characters, to be compared by voice."""
+    """Return the SHA-256 of a public key as 13 groups of four characters, for comparison by phone."""
     text = base64.b32encode(hashlib.sha256(public_key).digest()).decode().rstrip("=").lower()
     return " ".join(text[i : i + 4] for i in range(0, len(text), 4))
 
@@ -225,7 +225,7 @@ class Identity:
         return f"Identity({self.fingerprint})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an identity is not pickled or copied; save it to its own file")
+        raise TypeError("an identity cannot be pickled or copied; save it to its own file")
 
 
 def _parse(pem: bytes, path: str | os.PathLike[str]) -> Ed25519PrivateKey:

@@ -224,7 +224,7 @@ class SiteSum:
         return f"SiteSum({self.name}, block {p.block}, attempt {p.attempt}, round {self._round})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a site's sum is not pickled or copied: two copies could answer differently")
+        raise TypeError("a site's sum cannot be pickled or copied: two copies could answer differently")
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -338,7 +338,7 @@ class SiteSum:
     def _mask_input(self, request: ShareList, secret: _Secrets) -> bytes:
         dealers = self._check_group("dealt shares", {*request.envelopes, self.name}, within=self._keys)
         if self.name in request.envelopes:
-            raise ProtocolError(f"site {self.name} was sent shares that it would have dealt itself")
+            raise ProtocolError(f"site {self.name} was sent shares with itself as the dealer")
         shares = {dealer: self._open(dealer, sealed, secret) for dealer, sealed in request.envelopes.items()}
         answer = sign(self._masked_input(dealers, secret), self._identity)
         self._dealers = dealers

@@ -161,7 +161,7 @@ def _cost(home: SiteHome, study: Study | None) -> dict[str, Any]:
     contract, cap = study.contract, study.contract.cap(home.settings.name)
     known = None if totals is None else totals.studies.get(contract.hash)
     to_come = max(0.0, cap.mu2 - (0.0 if known is None else known.mu2)) if contract.protects else math.inf
-    # Unprotected releases are charged as infinity; where they are allowed, they do not count in the total.
+    # Unprotected releases have an infinite cost; where they are allowed, they do not count in the total.
     left = policy.total.mu2 - to_come - (0.0 if math.isinf(spent) else spent)
     return {
         "limits": limits,
@@ -331,7 +331,7 @@ def _cost_words(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _limit_words(facts: dict[str, Any]) -> Iterator[str]:
-    """Yield sentences on the site's limits, the budget spent, and what a study would leave of it."""
+    """Yield sentences about the site's limits, the budget spent, and what would remain after a study."""
     limits, study = facts["limits"], facts["study"]
     spent = "unlimited" if limits["spent_epsilon"] is None else f"epsilon {round_up(limits['spent_epsilon'])}"
     yield (

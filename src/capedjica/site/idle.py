@@ -18,7 +18,7 @@ def resting(home: SiteHome) -> Iterator[None]:
     connected = connected_studies(home)
     if connected:
         raise InputError(
-            f"site {name} is connected to the server of '{connected[0]}'; first: capedjica site stop "
+            f"site {name} is connected to the server of '{connected[0]}'; first run: capedjica site stop "
             f"{home.folder}"
         )
     studies = {path.stem for path in home.approved_path.glob("*.toml")}

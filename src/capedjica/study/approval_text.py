@@ -191,8 +191,8 @@ def _show_sites(facts: dict[str, Any], console: Console) -> None:
         console.print(Text(f"    {site['fingerprint']}"), soft_wrap=True)
     show_paragraph(
         "Under each name is the fingerprint of the site's key, by which the other sites verify its messages. "
-        "Compare it by voice with the fingerprint that the site itself reads out: an attacker who "
-        "substituted another key could take part in the site's name.",
+        "Compare it by phone or in person with the fingerprint that the site itself reads out: an attacker "
+        "who substituted another key could take part in the site's name.",
         console,
     )
 
@@ -222,7 +222,7 @@ def _show_analysis(facts: dict[str, Any], console: Console) -> None:
 
 
 def feature_words(features: FeatureTable) -> list[str]:
-    """Return sentences on the features every site computes from a scan, or the table columns it reads."""
+    """Return sentences about the features every site computes from a scan, or the table columns it reads."""
     n_features, table = features.n_features or 0, msgspec.to_builtins(features)
     mask = "the MNI152 brain mask" if features.mask is None else f"the mask {features.mask!r}"
     size = "" if features.voxel_size is None else f" ({features.voxel_size:g} mm)"
@@ -256,7 +256,7 @@ def feature_words(features: FeatureTable) -> list[str]:
 
 
 def _cleaning_words(features: dict[str, Any]) -> list[str]:
-    """Return sentences on the preprocessing of each scan; an empty list if there is none."""
+    """Return sentences about the preprocessing of each scan; an empty list if there is none."""
     steps = {
         "smoothing_fwhm": "smoothed (FWHM {:g} mm)",
         "detrend": "detrended",

@@ -64,7 +64,7 @@ def read_reliability(run: Path, study: Study, step: StudyStep) -> Reliability:
 
 
 def n_maps(table: AnalysisTable, found: int) -> int:
-    """Return the number of maps of a study: the number found, if the study allows it."""
+    """Return the number of maps: the number found if it is valid for the study, else the planned one."""
     if isinstance(table, IcaTable):
         return found if table.fits(found) else table.most_components
     return int(getattr(table, "n_components", found))

@@ -319,7 +319,7 @@ class Study:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """Sentences on what the analyses exclude from the guarantee, or what it assumes of them."""
+        """Sentences about what the analyses exclude from the guarantee, or what it assumes of them."""
         return tuple(dict.fromkeys(words for table in self.content.analyses for words in table.not_covered))
 
     def guarantee(self, site: str | None = None) -> Guarantee:

@@ -25,6 +25,6 @@ def read_matrix(path: Path) -> FloatArray:
         raise InputError(f"{path} is not a complete .npy file with an array of numbers") from None
     if matrix.ndim != 2 or not matrix.size or not np.isfinite(matrix).all():
         raise InputError(
-            f"{path} must hold a matrix (features, components) of finite numbers, got shape {matrix.shape}"
+            f"{path} must contain a matrix (features, components) of finite numbers, got shape {matrix.shape}"
         )
     return matrix

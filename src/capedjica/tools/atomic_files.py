@@ -91,7 +91,7 @@ def _link(draft: Path, path: Path) -> None:
     try:
         os.link(draft, path)
     except FileExistsError:
-        raise TakenError(f"{path} exists already and is not overwritten") from None
+        raise TakenError(f"{path} already exists and is not overwritten") from None
     draft.unlink()
 
 

@@ -57,7 +57,7 @@ def check_schema(file: Path, table: dict[str, Any], *known: int) -> int:
     if schema not in known or isinstance(schema, bool):
         raise InputError(
             f"{file}: schema must be {' or '.join(map(str, known))}, got {_quoted(schema)}; "
-            "the file was made for another version of capedjica"
+            "the file was written for another version of capedjica"
         )
     return int(schema)
 

@@ -27,7 +27,7 @@ def test_maps_are_scaled_and_keep_order_and_sign():
         (np.where(np.eye(3, 8) > 0, np.nan, MAPS), None, "map 1 contains NaN"),
         (MAPS * np.array([[1], [0], [1]]), None, "map 2 is zero everywhere"),
         (np.vstack([MAPS, MAPS[0] + MAPS[1]]), None, "collinear"),
-        (MAPS[[0, 1, 1]], ["a", "b", "c"], "collinear .* most of all '[bc]' and '[bc]'"),
+        (MAPS[[0, 1, 1]], ["a", "b", "c"], "collinear .* in particular '[bc]' and '[bc]'"),
         (MAPS, ["a", "b"], "3 networks, but 2 names"),
         (MAPS, ["a", "b", "a"], "two networks have the name 'a'"),
         (MAPS, ["a", "b", " "], "1 to 80 printable"),

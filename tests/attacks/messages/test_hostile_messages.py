@@ -36,9 +36,9 @@ REASONS = {
     "replayed block, other slots": ("claimed block 0 before: block numbers grow",),
     "old checkpoint, another state under a used slot": USED,
     "old checkpoint, other participants under a used slot": USED,
-    "a block beyond the budget": ("unused slots would take more than the whole budget",),
+    "a block beyond the budget": ("unused slots would use more than the whole budget",),
     "a block so far ahead that none could follow": ("is far ahead of 7, the last that it claimed",),
-    "a stage that was not agreed on": ("a slot serves a stage that was not agreed on",),
+    "a stage that was not agreed on": ("a slot belongs to a stage that is not in the contract",),
     "an invented peer invited": ("the invited sites are not sites of the roster in order",),
     "a release of a block that was never made": ("was not claimed at this site; claim its block first",),
 }

@@ -94,12 +94,13 @@ def test_who_is_not_root_uses_landlock_if_there_is_any(machine):
     machine(uid=950, abi=0)
     found = strongest(None, [], "seed")
     assert found.kind == "none"
-    assert found.words == "nothing: this system has no Landlock, and only root can give it its own user"
+    words = "nothing: this system has no Landlock, and only root can use a separate user account"
+    assert found.words == words
 
 
 def test_who_is_not_root_cannot_use_another_account(machine):
     machine(uid=1000)
-    with pytest.raises(InputError, match="start this as root, or by the systemd units"):
+    with pytest.raises(InputError, match="start this as root, or use the systemd units"):
         strongest("carrier", [], "seed")
 
 

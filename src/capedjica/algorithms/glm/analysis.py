@@ -215,7 +215,7 @@ class GroupComparisonAnalysis:
 
     @cached_property
     def _design_factors(self) -> FloatArray:
-        """Factors of the design's values: those with a range vary less than two levels do."""
+        """Scale factors of the design's values: numbers vary less within their range than categories."""
         return np.array(
             [2.0 if c.kind == "number" else 1.0 for c in self.design.columns for _ in range(c.size)]
         )
@@ -360,7 +360,7 @@ class GroupComparisonAnalysis:
         return _Variances(shrunk, uncertainty, complete)
 
     def _adjust(self, released: Mapping[str, tuple[FloatArray, float]], complete: float) -> Adjustment:
-        """Return gamma from the released covariance, each entry at its posterior mean, and what remains.
+        """Return gamma from the released covariance, each entry at its posterior mean, and the remainder.
 
         It is computed in the units of the release; gamma is then in those of the encoded design.
         """
@@ -612,7 +612,7 @@ class _DesignMoments:
         return math.sqrt(float(self.gamma @ self.zz @ self.gamma))
 
     def left(self, part: float, covariance: FloatArray) -> FloatArray:
-        r"""Return the mean square of what adjustment by a fraction of gamma leaves of true covariances c.
+        r"""Return the mean square of the part of true covariances c that remains after partial adjustment.
 
         The posterior mean is k (c + noise) with :math:`k = p^2 / (p^2 + n^2)`, so the mean square is
         :math:`(1 - \text{part}\, k)^2 c^2 + (\text{part}\, k n)^2`.
@@ -652,7 +652,7 @@ class _SiteRows:
     def __call__(self, stage: int, published: bytes, state: bytes) -> Iterable[Scan]:
         kinds = self._analysis._kinds
         if stage >= len(kinds):
-            raise ProtocolError(f"there is no stage {stage}")
+            raise ProtocolError(f"stage must be less than {len(kinds)}, got {stage}")
         with np.errstate(all="ignore"):
             if kinds[stage] == EFFECTS_LABEL:
                 arrays = read_arrays(state, gamma=(self._analysis.n_covariates,), width=(1,))

@@ -188,7 +188,7 @@ class Design:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """Sentences on what the guarantee does not cover."""
+        """Sentences about what the guarantee does not cover."""
         if self.mode == "private":
             return ()
         return (

@@ -34,7 +34,7 @@ def low_pass(image_shape: tuple[int, ...], kept: float = KEPT) -> FloatArray:
     image_shape : tuple of int
         Number of pixels n_i along each side; the D pixels are in row-major order.
     kept : float
-        k, the fraction of the frequencies kept along each side, at least the constant.
+        k, the fraction of the frequencies kept along each side; the constant is always kept.
     """
     if min(image_shape) < 1:
         raise InputError(f"image_shape must contain numbers of at least 1, got {image_shape}")

@@ -75,7 +75,7 @@ class DpDjicaResult:
     epsilon : float
         Epsilon of one iteration.
     epsilon_total : float
-        J epsilon, the guarantee of all permitted iterations, whether run or not. Infinite if the noise came
+        J epsilon, the guarantee for all permitted iterations, whether run or not. Infinite if the noise came
         from a seed.
     neighbour : {"sample", "subject"}
         Unit of privacy.
@@ -189,7 +189,7 @@ def _check_neighbour(neighbour: Neighbour, clip: float | None, scan_length: int 
     if scan_length is not None:
         check_scan_length(scan_length)
     elif neighbour == "subject":
-        raise InputError("neighbour 'subject' requires a public scan_length: the length of a scan is data")
+        raise InputError("neighbour 'subject' requires a public scan_length: scan lengths are private")
 
 
 class NoisySite:

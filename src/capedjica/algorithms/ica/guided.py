@@ -444,7 +444,7 @@ class GuidedMethod:
         )
 
     def _evidence(self, turned: _Turned, outside: _Outside | None) -> tuple[FloatArray, int]:
-        r"""Return for each network a chi-square of quantities that vanish at the template, and its degrees.
+        r"""Return chi-squares of quantities that vanish at the template, one per network, and their df.
 
         These are the mean of all rotation statistics, which decreases as W moves and thus does not overstate
         the evidence, and the part of the mean projector that leads out of the template's subspace. Each
@@ -526,7 +526,7 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
 
 
 def stiffness_of(n_rotations: int) -> float:
-    """Return the divisor of a mean for a step: one of J steps is at most J times its mean.
+    """Return the divisor of a mean for a step; with J rotations, a step is at most J times the mean.
 
     Long steps overshoot if the data respond strongly, and carry their noise along. Later rotations, if there
     are any, correct this; if there are few, each of them is also noisy.
@@ -586,7 +586,7 @@ class _Turned:
 
     @property
     def unused_mean(self) -> FloatArray:
-        """Mean of the waiting means, all of which were measured at the same W."""
+        """Mean of the pending means, all of which were measured at the same W."""
         mean: FloatArray = np.mean([one.value for one in self.means[-len(self.waiting) :]], axis=0)
         return mean
 
@@ -600,7 +600,7 @@ class _Turned:
         return replace(self, means=(*self.means, released), waiting=(*self.waiting, turn))
 
     def turned_by(self, kept: float) -> _Turned:
-        """Rotate by the fraction ``kept`` of all waiting means."""
+        """Rotate by the fraction ``kept`` of all pending means."""
         total = kept * sum(self.waiting)
         each = [total / len(self.waiting)] * len(self.waiting)
         return _Turned(rotate(self.W, total * self.unused_mean), (*self.turns, *each), self.means)

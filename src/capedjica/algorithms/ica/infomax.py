@@ -125,7 +125,7 @@ class Infomax:
             self.learning_rate *= _BLOW_UP_RATE
 
     def _slow_down_in_turns(self, step: FloatArray) -> None:
-        """Lower the rate when the step is more than 60 degrees away from the last one that turned."""
+        """Lower the rate, and store the step, if it is over 60 degrees away from the last one stored."""
         if self._turned is None:
             self._turned = step
             return

@@ -38,7 +38,7 @@ def check_scan_length(scan_length: int) -> int:
 
 
 def longest_scan(scan_length: int) -> int:
-    """Return the number of time points used of a scan: at most 4 times those of a typical scan."""
+    """Return how many time points of a scan are used: at most 4 times those of a typical scan."""
     return min(_ROOM * check_scan_length(scan_length), LONGEST_SCAN)
 
 

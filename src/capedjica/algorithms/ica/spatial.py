@@ -92,7 +92,7 @@ class SpatialMethod:
         return self.n_features if self.basis is None else len(self.basis)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the only query."""
+        """Return the single query."""
         return (Stage(Query("subspace", svec_size(self.n_kept), math.sqrt(self.n_components), PSD_SPREAD)),)
 
     def site(self, subjects: Sequence[Scan]) -> ProjectorSite:

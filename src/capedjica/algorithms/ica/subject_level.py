@@ -311,7 +311,7 @@ class SubjectMethod:
         return InParallel(draw, range(DRAWS))
 
     def _unclipped(self, released: Sequence[ReleasedMean], W: FloatArray) -> FloatArray | None:
-        """Return for each row of W how similar its map is without clipping; None if nothing was clipped."""
+        """Return the similarity of each map to that without clipping; None if nothing was clipped."""
         if self.noise == 0:
             return None
         _, before, _ = self._whitening(Replay(released))
@@ -389,7 +389,7 @@ def step_length(iteration: int, n_rotations: int) -> float:
 
 
 def angle_errors(noise: Sequence[float], turns: Sequence[float]) -> tuple[float, float]:
-    """Return the fraction of initial angle errors that the rotations leave, and the spread due to noise.
+    """Return the fraction of initial angle errors left by the rotations, and the spread due to noise.
 
     ``turns`` are the angles per unit of a mean.
     """
@@ -451,7 +451,7 @@ def whitened_further(sphering: FloatArray, log_covariance: FloatArray, floor: fl
 def likeness_unclipped(
     sphering: FloatArray, released: ReleasedMean, clip: float, W: FloatArray
 ) -> FloatArray:
-    r"""Return for each row of W the correlation of its map with the map that it would be without clipping.
+    r"""Return for each row of W the correlation of its map with its map without clipping.
 
     The log-covariances of subjects after the sphering are the sum of a common part C and an individual part
     of norm about k, the clip (:func:`fine_clip`). After clipping, their mean is about :math:`m = C k /
@@ -497,7 +497,7 @@ class ProjectorSite:
     basis : array (K, features), optional
         A public basis, which represents the features by K numbers.
     longest : int
-        Largest number of time points used of a scan.
+        Largest number of time points of a scan that are used.
     exact : bool
         Whether weak directions are computed to the limits of double precision, as they are without noise.
     unshared : bool

@@ -119,7 +119,7 @@ def _check_names(names: tuple[str, ...], networks: int, where: str) -> None:
 
 
 def _check_collinear(maps: FloatArray, names: tuple[str, ...], where: str) -> None:
-    """Reject maps of which one is nearly a linear combination of others."""
+    """Reject maps if one is nearly a linear combination of the others."""
     unit = maps / np.linalg.norm(maps, axis=1, keepdims=True)
     left, singular, _ = np.linalg.svd(unit, full_matrices=False)
     if singular[-1] * WORST_CONDITION < singular[0]:
@@ -127,5 +127,5 @@ def _check_collinear(maps: FloatArray, names: tuple[str, ...], where: str) -> No
         first, second = np.argsort(-np.abs(left[:, -1]))[:2]
         raise InputError(
             f"{where}: its maps are collinear (condition number {condition:.3g}, "
-            f"at most {WORST_CONDITION:g} allowed), most of all {names[first]!r} and {names[second]!r}"
+            f"at most {WORST_CONDITION:g} allowed), in particular {names[first]!r} and {names[second]!r}"
         )

@@ -123,7 +123,7 @@ class TemplateMethod:
         return difference_clip(self.template.n_networks, self.scan_length)
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the only query, or none."""
+        """Return the single query, or none."""
         return (Stage(Query(LABEL, self._poles.size, self._clip)),) if self.group_maps else ()
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:

@@ -155,7 +155,7 @@ class HistogramOfRows:
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the only query."""
+        """Return the single query."""
         return (Stage(cell_query(self.edges)),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:

@@ -196,7 +196,7 @@ class ClustersOfRows:
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the only query, which is repeated in every iteration."""
+        """Return the single query, which is repeated in every iteration."""
         return (Stage(cluster_query(self.n_clusters, self.n_features, self.radius), self.max_iter),)
 
     def site(self, subjects: Sequence[Scan]) -> Statistics:

@@ -158,7 +158,7 @@ class LogisticOfRows:
     names: tuple[str, ...] = ()
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the only query, which is repeated in every step."""
+        """Return the single query, which is repeated in every step."""
         clip = default_clip(self.feature_bound) if self.clip is None else self.clip
         return (Stage(gradient_query(self.n_features, clip), self.max_iter),)
 

@@ -142,7 +142,7 @@ class OfScans(Generic[Found_co]):
     n_features : int
         Number of features of a scan.
     longest : int
-        Largest number of time points used of a scan.
+        Largest number of time points of a scan that are used.
     networks : str
         Name of the earlier analysis whose networks are used; empty for none.
     unmixing : array (R, D), optional

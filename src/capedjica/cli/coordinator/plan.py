@@ -25,7 +25,7 @@ def plan(
         typer.Argument(metavar="STUDY", help="The study.toml to plan, or its folder."),
     ] = None,
     sites: Annotated[
-        int | None, typer.Option(help="Number of sites, S; by default one per number of subjects, or 4.")
+        int | None, typer.Option(help="Number of sites, S; by default one per number in --subjects, or 4.")
     ] = None,
     subjects: Annotated[
         str | None, typer.Option(help="Total subjects, or one number per site: 26,175,60 (default 1024).")
@@ -65,12 +65,12 @@ def plan(
         typer.Option(
             "--masking",
             "--mask",
-            help="Masks: 'uniform' (as wide as the ring, the default) or 'paper' (Gaussian).",
+            help="Masks: 'uniform' on the ring (default) or 'paper' (Gaussian).",
         ),
     ] = None,
     predict: Annotated[
         bool,
-        typer.Option("--predict", help="Also predict the quality of the maps by simulation (seconds)."),
+        typer.Option("--predict", help="Also predict the quality of the maps by simulation."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -199,8 +199,8 @@ def _study_of_file(path: Path, flags: dict[str, Any]) -> Study:
     for flag, its_own in _own_values(study).items():
         if flag in flags and flags[flag] not in its_own:
             raise InputError(
-                f"{flag} {_said(flags[flag])} contradicts the study, which has {_said(its_own[0])}; leave "
-                f"{flag} out or edit the study"
+                f"{flag} {_said(flags[flag])} contradicts the study, which has {_said(its_own[0])}; omit "
+                f"{flag} or edit the study"
             )
     return study
 

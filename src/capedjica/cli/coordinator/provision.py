@@ -15,7 +15,7 @@ from capedjica.errors import InputError
 def provision(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="The study.toml, or its folder.")],
     host: Annotated[
-        str | None, typer.Option(help="Host name or address of the aggregator's machine for the sites.")
+        str | None, typer.Option(help="Host name or address at which sites reach the aggregator.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(help="Its port, the only one that sites must reach; by default 8002.")
@@ -27,7 +27,7 @@ def provision(
     again: Annotated[
         bool,
         typer.Option(
-            "--again", help="New kits for a sealed study, after expiry of certificates, loss or theft."
+            "--again", help="New kits for a sealed study, if earlier ones expired, leaked or were lost."
         ),
     ] = False,
 ) -> None:

@@ -62,7 +62,7 @@ def run(
         float, typer.Option(help="flare: seconds to wait for all sites; then the threshold suffices.")
     ] = 600.0,
     silence: Annotated[
-        float, typer.Option(help="flare: seconds of silence after which a site is given up.")
+        float, typer.Option(help="flare: seconds without a reply after which a site counts as lost.")
     ] = 60.0,
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="Seed of the noise, for a study with insecure_noise: NOT PRIVATE.")
@@ -148,7 +148,7 @@ def _run_on_flare(
     if sites is not None:
         raise InputError(
             "--sites is for sites on this machine, but with --engine flare sites connect over the network; "
-            "leave --sites out"
+            "omit --sites"
         )
     need_flare()
     from capedjica.coordinator.flare.federation import Federation

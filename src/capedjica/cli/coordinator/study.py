@@ -327,7 +327,7 @@ def _n_networks(components: int | None, known: GivenTemplate | None) -> int | No
     count = known.template.n_networks
     if components not in (None, count):
         raise InputError(
-            f"--components is {components}, but the template has {count} networks; leave --components out"
+            f"--components is {components}, but the template has {count} networks; omit --components"
         )
     return count
 

@@ -97,7 +97,7 @@ def init(
         f"Site card, also saved as {home.card_path}; send it to the coordinator after `capedjica site "
         f"enrol`, which adds the number of participants:\n  {card.card}"
     )
-    typer.echo(f"Fingerprint of the key, to compare by voice:\n  {card.fingerprint}")
+    typer.echo(f"Fingerprint of the key, to compare by phone or in person:\n  {card.fingerprint}")
     typer.echo(f"Next: capedjica site check {shlex.quote(str(home.folder))}")
 
 
@@ -163,7 +163,8 @@ def approve(
         if study.suffix == ".zip":
             typer.echo(
                 "\nThe coordinator's key is pinned: a new kit, or a notice that the study has ended, must be "
-                f"signed with it. Its fingerprint, to compare by voice:\n  {coordinator_of(study)}"
+                "signed with it. Its fingerprint, to compare by phone or in person:\n  "
+                f"{coordinator_of(study)}"
             )
         typer.echo()
         if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
@@ -231,7 +232,7 @@ def rotate_key(
 ) -> None:
     """Give this site a new key and keep its ledger.
 
-    What was spent stays spent.
+    All past spending still counts.
     The command is refused while the site takes part in a study. Studies that name the old key cannot
     continue. If it is interrupted, run the same command again to complete it.
     """
@@ -251,7 +252,7 @@ def rotate_key(
     changed = key_rotation.rotate_key(home)
     typer.echo(f"Site {home.settings.name} has a new key. The old key is kept as {changed.aside}.")
     typer.echo(f"New card for the coordinator, also saved as {home.card_path}:\n  {changed.new.card}")
-    typer.echo(f"New fingerprint, to compare by voice:\n  {changed.new.fingerprint}")
+    typer.echo(f"New fingerprint, to compare by phone or in person:\n  {changed.new.fingerprint}")
     typer.echo(
         "Old fingerprint, for `revoked` in the other sites' site.toml if the key was stolen:\n  "
         f"{changed.old.fingerprint}"
@@ -470,7 +471,7 @@ def results(
         written = write_local_results(run, home, tick)
     if banner := reliability_of(run).banner:
         typer.echo(banner)
-    kept = f" ({written.kept} of them existed already)" if written.kept else ""
+    kept = f" ({written.kept} of them already existed)" if written.kept else ""
     typer.echo(f"Results of {written.written + written.kept} participants{kept}: {written.folder}")
     if written.unusable:
         typer.echo(f"No results, as the scans are unusable: {', '.join(written.unusable)}")

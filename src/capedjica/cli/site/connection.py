@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _EVERY_SECONDS = 2.0
 WhichOption = Annotated[
     str | None,
-    typer.Option("--study", help="Study, given by the start of its hash; by default the latest."),
+    typer.Option("--study", help="Study, given by a prefix of its hash; by default the latest."),
 ]
 AnyOption = Annotated[
-    str | None, typer.Option("--study", help="Study, given by the start of its hash; by default all.")
+    str | None, typer.Option("--study", help="Study, given by a prefix of its hash; by default all.")
 ]
 
 
@@ -64,7 +64,7 @@ def start(
         bool,
         typer.Option(
             "--unconfined",
-            help="Start even if nothing keeps the carrier from the site's files.",
+            help="Start even if the carrier cannot be confined.",
         ),
     ] = False,
 ) -> None:
@@ -216,7 +216,7 @@ def status(
 
 def _view(name: str, found: list[dict[str, Any]]) -> Group:
     if not found:
-        return Group(Text(f"Site {name} has no kit; first: capedjica site approve KIT.zip"))
+        return Group(Text(f"Site {name} has no kit; first run: capedjica site approve KIT.zip"))
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for one in found:
         table.add_row("study", Text(f"{one['title']} ({one['study'][:16]})"))
@@ -237,7 +237,7 @@ def _view(name: str, found: list[dict[str, Any]]) -> Group:
 
 @of_a_site
 def forget(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="Start of the study's hash.")],
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Prefix of the study's hash.")],
     site: SiteArgument,
 ) -> None:
     """Remove the kit of a finished study.
@@ -261,7 +261,7 @@ def migrate(site: SiteArgument) -> None:
     """Archive kits of an earlier version.
 
     Archives kits from before the carrier was a separate program, and reports what happens to each study. The
-    ledger, the approvals and the enrolment do not change: what was spent stays spent.
+    ledger, the approvals and the enrolment do not change, and all past spending still counts.
     """
     from capedjica.site.flare.migration import migrate as carry_over
     from capedjica.site.home import SiteHome

@@ -85,7 +85,7 @@ def _show(demo: Demo, out: Path, console: Console) -> None:
     console.print(demo.reliability.prediction)
     console.print(
         f"[bold]Quality:[/] gain index {private.gain_index[-1]:.3f} (0 is perfect, below 0.1 is usable: "
-        f"{usable}); the maps correlate with the true ones by {private.map_correlation:.2f}."
+        f"{usable}); the maps have a mean correlation of {private.map_correlation:.2f} with the true ones."
     )
     console.print(f"[bold]Privacy cost:[/] {' '.join(privacy.guarantee.summary)}")
     table = Table(box=None, header_style="dim", padding=(0, 2), pad_edge=False)
@@ -150,8 +150,8 @@ def federated_demo(
         if words:
             console.print(words, style=style)
     console.print(
-        f"Gain index {result.gain_index:.3f} (0 is perfect, below 0.1 is usable); the maps correlate with "
-        f"the true ones by {result.map_correlation:.2f}."
+        f"Gain index {result.gain_index:.3f} (0 is perfect, below 0.1 is usable); the maps have a mean "
+        f"correlation of {result.map_correlation:.2f} with the true ones."
     )
     typer.echo(f"Report (HTML): {result.report}")
     typer.echo(f"All other files: {shlex.quote(str(out))}")

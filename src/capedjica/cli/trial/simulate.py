@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 def simulate(
     out: Annotated[Path, typer.Argument(help="Folder to create.")],
     sites: Annotated[
-        int | None, typer.Option(help="Number of sites; by default one per number of subjects, or 4.")
+        int | None, typer.Option(help="Number of sites; by default one per number in --subjects, or 4.")
     ] = None,
     subjects: Annotated[str, typer.Option(help="Total subjects, or one number per site: 26,175,60.")] = "256",
     components: Annotated[
-        int | None, typer.Option(help="Number of networks, R; by default 10, 6 for images.")
+        int | None, typer.Option(help="Number of networks, R; by default 10 (6 for images).")
     ] = None,
     timepoints: Annotated[
         str | None,
         typer.Option(
-            help="Time points per scan, or the shortest and longest scan: 150-250. By default 200, 120-160 "
-            "for images."
+            help="Time points per scan, or the shortest and longest scan: 150-250. By default 200 "
+            "(120-160 for images)."
         ),
     ] = None,
     image_side: Annotated[
@@ -40,10 +40,10 @@ def simulate(
     ] = None,
     noise: Annotated[
         float | None,
-        typer.Option(help="White noise in the scans, relative to the signal; by default 0, 1 for images."),
+        typer.Option(help="White noise in the scans, relative to the signal; by default 0 (1 for images)."),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Total privacy budget of the study; by default 3, 10 for images.")
+        float | None, typer.Option(help="Total privacy budget of the study; by default 3 (10 for images).")
     ] = None,
     delta: Annotated[float, typer.Option(help="Delta of the guarantee.")] = 1e-5,
     file_format: Annotated[

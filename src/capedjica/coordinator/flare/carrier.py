@@ -56,7 +56,7 @@ _log = logging.getLogger("capedjica.run")
 
 
 class CarrierLostError(ProtocolError):
-    """The carrier ended during a transfer; this is no site's fault, and another job replaces it."""
+    """The carrier ended during a transfer; no site is at fault, and another job replaces it."""
 
 
 class Carrier:

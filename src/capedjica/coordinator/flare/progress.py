@@ -41,7 +41,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     epsilon : str
         Epsilon spent so far, or the reason why none is stated.
     lost : dict
-        Sites that were given up, with reasons.
+        Lost sites, with reasons.
     reason, exit_code : str and int
         Reason why the run stopped.
     updated : str
@@ -79,7 +79,7 @@ def read_progress(run: Path) -> Progress | None:
 class Reporter(Watcher):
     """Watcher that writes the progress of a run into its folder.
 
-    ``lost`` returns the sites that were given up; ``follow`` is called after every write.
+    ``lost`` returns the lost sites; ``follow`` is called after every write.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class Reporter(Watcher):
             self.write()
 
     def end(self, phase: Phase, reason: str = "", exit_code: int = 0) -> str:
-        """Write and return the reason for the end of a run, with the reasons why sites were given up."""
+        """Write and return the reason for the end of a run, with the reasons why sites were lost."""
         lost = "; ".join(f"{name}: {why}" for name, why in sorted(self._lost().items()))
-        words = f"{reason}. Sites given up: {lost}" if reason and lost else reason
+        words = f"{reason}. Lost sites: {lost}" if reason and lost else reason
         self._latest = msgspec.structs.replace(self._latest, phase=phase, reason=words, exit_code=exit_code)
         self.write()
         return words

@@ -57,7 +57,7 @@ class AggregatorRelay(Controller):  # type: ignore[misc]
                 over.set()
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, *_: Any) -> None:
-        """Ignore the result of a task: there are none."""
+        """Ignore the result of a task; the relay sends none."""
 
 
 def _hang_up_with(abort_signal: Signal, over: threading.Event, channel: Channel, desk: _Desk) -> None:

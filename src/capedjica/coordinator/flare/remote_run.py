@@ -56,19 +56,19 @@ class Follower:
     """Receiver of the progress of a run across machines; methods do nothing unless overridden."""
 
     def server(self, host: str, port: int, confinement: str) -> None:
-        """Handle that the server was started, with its confinement."""
+        """Handle the start of the server, with its confinement."""
 
     def sites(self, connected: Mapping[str, bool]) -> None:
-        """Handle which sites are connected."""
+        """Handle a change of the connected sites."""
 
     def roll_call(self, sites: Sequence[Mapping[str, Any]]) -> None:
-        """Handle, once, which sites have approved the study, and their numbers of participants."""
+        """Handle, once, the approval and the number of participants of each site."""
 
     def progress(self, progress: Progress) -> None:
         """Handle the progress of the run."""
 
     def died(self, attempt: int, reason: str) -> None:
-        """Handle that the job ended unexpectedly and is submitted again."""
+        """Handle an unexpected end of the job, before it is submitted again."""
 
 
 def run_federated(study: Study, out: Path, terms: Terms, follower: Follower | None = None) -> RunState:

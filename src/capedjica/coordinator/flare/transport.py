@@ -1,4 +1,4 @@
-"""Exchange of messages with remote sites: time limits, retries, and sites that are given up."""
+"""Exchange of messages with remote sites: time limits, retries, and lost sites."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Patience:
     joining : float
         For all sites to join when a run starts.
     silence : float
-        After which a silent site is given up.
+        After which a silent site counts as lost.
     greeting, masks, release : float
         For the answer of a responding site, by kind of request.
     """
@@ -78,7 +78,7 @@ class Courier:
     patience : Patience
         Time limits.
     lost : dict
-        Reasons why sites were given up, by name. Such a site is only asked from time to time whether it is
+        Reasons why sites count as lost, by name. Such a site is only asked from time to time whether it is
         back.
     """
 
@@ -106,7 +106,7 @@ class Courier:
         return answers
 
     def _is_due(self, name: str, question: bytes) -> bool:
-        """Return whether to check if a site that was given up is back; each check may delay the others."""
+        """Return whether to check if a lost site is back; each check may delay the others."""
         now = time.monotonic()
         if not is_greeting(question) or now - self._tried.get(name, 0.0) < self.patience.silence:
             return False
@@ -164,7 +164,7 @@ class Courier:
 
     def _give_up(self, name: str, reason: str) -> None:
         if name not in self.lost:
-            _log.warning("site %s is given up: %s", name, printable(reason))
+            _log.warning("site %s counts as lost: %s", name, printable(reason))
         self.lost[name] = printable(reason)
         self._tried[name] = time.monotonic()
 
@@ -200,7 +200,7 @@ class Courier:
 
 
 class _Trip:
-    """One request to one site, until it is answered or given up."""
+    """One request to one site, until it is answered or the site counts as lost."""
 
     def __init__(self, question: bytes, patience: Patience) -> None:
         self.question, self.hash = question, question_hash(question)
@@ -225,7 +225,7 @@ class _Trip:
         self._until, self._delivered = now + joining + self._allowed, False
 
     def over(self, was_lost: bool) -> str | None:
-        """Return the reason for giving up; None to keep waiting."""
+        """Return why the site counts as lost; None to keep waiting."""
         now = time.monotonic()
         if not self._delivered and (was_lost or now - self._last > self._patience.silence):
             return self.doubt or "no reply"

@@ -255,5 +255,5 @@ def _how(prediction: Prediction) -> str:
         )
     if prediction.template_correlation is not None:
         known = f"{prediction.template_correlation:g}"
-        text += f"; estimation starts from a template whose maps correlate with the true ones by {known}"
+        text += f"; the template's maps have a correlation of {known} with the true ones"
     return f"{text}."

@@ -25,7 +25,7 @@ This is unchanged for K' numbers in place of K if :math:`\sigma` is multiplied b
 **Few repetitions**, each with its own maps and subjects: the median and the range are reported.
 
 Methods that start from a template are given one of typical public quality: the true maps, each mixed with
-another smooth map so that both correlate by `TEMPLATE_CORRELATION`.
+another smooth map so that their correlation is `TEMPLATE_CORRELATION`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ FEWEST_PIXELS: Final = 2
 FEWEST_PIXELS_IN_BASIS: Final = 3
 ENOUGH_PIXELS: Final = 6
 MOST_COMPONENTS: Final = 100
-# With the true maps; templates from other ABIDE participants correlate with a study's networks by 0.7 to 0.8.
+# With the true maps; for templates from other ABIDE participants and a study's networks it is 0.7 to 0.8.
 TEMPLATE_CORRELATION: Final = 0.75
 # Statistics whose noise grows with the features.
 _OF_FEATURES: Final = ("subspace", DIFFERENCE)
@@ -153,7 +153,7 @@ class Simulated:
         return Simulated(method, (0.0,) * len(method.stages()))
 
     def on(self, data: SyntheticStudy) -> Simulated:
-        """Return the same with a template close to the true maps, if the method starts from one."""
+        """Return the same study with a template close to the true maps, if the method starts from one."""
         if not isinstance(self.method, GuidedMethod | TemplateMethod):
             return self
         return replace(self, method=replace(self.method, template=near(data.mixing.T)))

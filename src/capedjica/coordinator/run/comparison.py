@@ -85,7 +85,7 @@ class RunNetworks:
         step, table = study.networks, study.content.networks
         if step is None or table is None:
             raise InputError(
-                f"{run} has no brain networks to compare: its analyses are of other kinds; leave it out"
+                f"{run} has no brain networks to compare: its analyses are of other kinds; omit it"
             )
         reliability = read_reliability(run, study, step)
         return cls(RunFolder(run), study.results_folder(step), table.method, reliability)

@@ -54,7 +54,7 @@ class LabelFiles:
         """Resample the images to the grid of a study's maps; refuse unusable ones before the run starts."""
         if study.networks is None:
             raise InputError(
-                "labels are for brain networks, but the study has no such analysis; leave the labels out"
+                "labels are for brain networks, but the study has no such analysis; omit the labels"
             )
         sources = LabelSources.read(self.labels, self.names, self.csf, self.white_matter)
         # Every map has values at these voxels.
@@ -70,7 +70,7 @@ def placed_features(study: Study, regions: Path | None) -> Features:
     if not isinstance(plain, Columns):
         raise InputError(
             "an image of regions is only for studies of tables, but the features of this study already have "
-            "coordinates; leave the image out"
+            "coordinates; omit the image"
         )
     return with_regions(plain, read_public(regions, "regions"))
 

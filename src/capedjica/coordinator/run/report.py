@@ -73,7 +73,7 @@ class _ReleaseCost(msgspec.Struct):
 
 
 class PrivacyFile(msgspec.Struct):
-    """A ``privacy.json``."""
+    """The content of a ``privacy.json``."""
 
     private: bool
     epsilon: float | None
@@ -347,7 +347,7 @@ def _peaks(path: Path) -> list[Peak]:
 
 
 def _prepared(features: FeatureTable) -> str:
-    """Return a sentence on the preprocessing of scans, for an article."""
+    """Return a sentence about the preprocessing of scans, for an article."""
     done = {
         "smoothing_fwhm": "smoothed ({:g} mm full width at half maximum)",
         "detrend": "linearly detrended",
@@ -414,9 +414,7 @@ def comparison_report(runs: Sequence[Path], truth: Path | None = None) -> HtmlRe
 
 def _networks(findings: Findings, run: Path) -> MapSet:
     if findings.maps is None:
-        raise InputError(
-            f"{run} has no brain networks to compare: its analyses are of other kinds; leave it out"
-        )
+        raise InputError(f"{run} has no brain networks to compare: its analyses are of other kinds; omit it")
     return findings.maps
 
 

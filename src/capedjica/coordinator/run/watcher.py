@@ -38,10 +38,10 @@ class Watcher:
         """Handle the start of the check of all scans."""
 
     def reading(self, site: str) -> None:
-        """Handle that a scan was read at a site."""
+        """Handle the completed reading of a scan at a site."""
 
     def event(self, event: Event) -> None:
-        """Handle the next action of the aggregator, and the sites involved."""
+        """Handle the start of an action of the aggregator, with the sites involved."""
 
     def step(self, step: Step) -> None:
-        """Handle that a mean was released."""
+        """Handle the release of a mean."""

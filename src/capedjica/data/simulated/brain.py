@@ -273,7 +273,7 @@ def _runs(site_sizes: Sequence[int], n_volumes: tuple[int, int], rng: np.random.
 def _network_maps(n_components: int, brain: Brain, rng: np.random.Generator) -> FloatArray:
     """Return the maps (R, D), with peaks between 0.7 and 1.3.
 
-    Every network has its own centre; every second one has a further blob at another centre of its own.
+    Every network has its own centre; every second one has a further blob at another centre.
     """
     centres = _spread(brain, n_components + n_components // 2, rng)
     maps = np.zeros((n_components, brain.n_voxels))

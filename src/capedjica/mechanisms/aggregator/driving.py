@@ -201,7 +201,7 @@ class Aggregator:
         return tuple(name for name in names if not self.standing.leaves_out(name))
 
     def _hello(self) -> dict[str, Status]:
-        """Send each site the published data, the aborted releases and its last head; return who answers."""
+        """Send the published data, aborted releases and last head to each site; return the replies."""
         told, nonce = (*self._header(), self._published, self._aborted), secrets.token_bytes(NONCE_BYTES)
         questions = {name: Hello(*told, self._heads.get(name, b""), nonce) for name in self._wanted()}
         self._tell("greeting", self._informed)
@@ -238,7 +238,7 @@ class Aggregator:
         return present
 
     def _knows_what_is_published(self, block: OpenBlock) -> bool:
-        """Return whether all participants hold it; one without it would refuse after others are charged."""
+        """Return whether all have the published data; others would refuse after some sites are charged."""
         return set(block.participants) <= set(self._informed)
 
     # Blocks

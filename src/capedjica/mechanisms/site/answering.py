@@ -104,7 +104,7 @@ class SitePolicy:
     ----------
     allow_unprotected : bool
         Whether to take part if the guarantee does not hold against the aggregator (``pooled``, ``none``) or
-        the noise can be guessed (seeds); the ledger then charges infinity.
+        the noise can be guessed (seeds); the ledger then charges an infinite cost.
     """
 
     allow_unprotected: bool = False
@@ -271,7 +271,7 @@ class Site:
             return self._first_message(begin)
 
     def _first_message(self, begin: Begin) -> bytes:
-        """Return the first message of a block that is held, or of a new block next to the one that stays."""
+        """Return the first message of a block: of one already held, or of a new one that is created."""
         repeated = next((held.first_message for held in self._blocks() if held.begin == begin), None)
         if repeated is not None:
             return repeated
@@ -305,7 +305,7 @@ class Site:
         if roster.in_order(invited) != invited or self.name not in invited:
             raise ProtocolError(f"site {self.name}: the invited sites are not sites of the roster in order")
         if any(slot.stage >= len(self.contract.stages) for slot in begin.slots):
-            raise ProtocolError(f"site {self.name}: a slot serves a stage that was not agreed on")
+            raise ProtocolError(f"site {self.name}: a slot belongs to a stage that is not in the contract")
         if sum(self.query(slot).size for slot in begin.slots) > MAX_BLOCK_WORDS:
             raise ProtocolError(f"site {self.name}: a block must not need more than {MAX_BLOCK_WORDS} words")
         last = self._ledger.last_block(self.contract.hash)
@@ -323,7 +323,7 @@ class Site:
         """Refuse a block at its start rather than later, when other sites would be charged needlessly."""
         fraction = math.fsum(slot.fraction for slot in slots)
         if fraction > 1 + 1e-9:
-            raise ProtocolError(f"site {self.name}: unused slots would take more than the whole budget")
+            raise ProtocolError(f"site {self.name}: unused slots would use more than the whole budget")
         study, planned = self.contract.hash, fraction * self.contract.total_mu[self.name] ** 2
         self._check_approval()
         self._ledger.check_affordable(study, planned * (1 - HEADROOM) if self.contract.protects else math.inf)
@@ -339,7 +339,7 @@ class Site:
             )
 
     def query(self, slot: SlotPlan) -> Query:
-        """Return the query that a slot serves."""
+        """Return the query of a slot."""
         return self.contract.stages[slot.stage].query
 
     # Releases
@@ -360,13 +360,13 @@ class Site:
         """Return the query of a request; refuse a request that no block can serve."""
         participants = tuple(ask.participants)
         if ask.plan.stage >= len(self.contract.stages):
-            raise ProtocolError(f"site {self.name}: a release serves a stage that was not agreed on")
+            raise ProtocolError(f"site {self.name}: a release belongs to a stage that is not in the contract")
         if self.name not in participants or self.contract.roster.in_order(participants) != participants:
             raise ProtocolError(f"site {self.name}: the participants are not sites of the roster in order")
         return self.query(ask.plan)
 
     def _fresh_answer(self, ask: Ask) -> tuple[float, Callable[[], bytes]]:
-        """Return the charge and the function that makes the message, which fails if the mask is gone."""
+        """Return the charge and the function that creates the message, which fails if the mask is gone."""
         with self._state:
             block = self._unused(ask)
             if block is None:
@@ -458,7 +458,7 @@ class _Block:
         return self._sum.receive(data)
 
     def plan(self, ask: Ask) -> ReleasePlan:
-        """Return the plan of a release; refuse a release that this block was not made for."""
+        """Return the plan of a release; refuse a release for which this block was not prepared."""
         name, participants = self._site.name, tuple(ask.participants)
         # defence: agreed-part-of-the-budget
         if ask.slot >= len(self.begin.slots) or self.begin.slots[ask.slot] != ask.plan:

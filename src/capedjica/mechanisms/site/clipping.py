@@ -188,7 +188,7 @@ class _CrossGrid:
 
     @property
     def unit(self) -> Fraction:
-        """The real value of 1 in a product of integers."""
+        """Real value of one step in a product of two integers."""
         return Fraction(self.factor_step) * Fraction(self.vector_step)
 
     def integers(self, rows: FloatArray) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -147,7 +147,7 @@ class Chain:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Append in one transaction on up-to-date books; the head is written before this ends."""
+        """Append in one transaction, with the books up to date; the head is written before it ends."""
         with self._exclusive():
             with self._log.transaction():
                 self._settle()

@@ -36,4 +36,4 @@ class SlotUsedError(ProtocolError):
 
 
 class SlotBurntError(ProtocolError):
-    """The mask slot is used up: its mask may have been touched, or is lost."""
+    """The mask slot is used up: its mask may have been used, or is lost."""

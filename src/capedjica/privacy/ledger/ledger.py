@@ -145,7 +145,7 @@ class Ledger:
         most = self._policy.per_study
         if cap.mu2 > most.mu2:
             raise BudgetExceededError(
-                f"study '{title}' requests {cap}, but this site allows a study at most {most}"
+                f"study '{title}' requests {cap}, but this site's limit for one study is {most}"
             )
         with self._chain.writing():
             if study not in self._chain.books.studies:
@@ -211,7 +211,7 @@ class Ledger:
         make_message : callable
             Draws the noise, uses the mask and returns the bytes. Called at most once for a slot, and only if
             the charge is within the caps. If it raises, nothing is charged and the slot is used up, since its
-            mask may have been touched.
+            mask may have been used.
         summary : Summary
             A short description of the message.
 
@@ -266,7 +266,7 @@ class Ledger:
 
     @contextmanager
     def _burning(self, place: Slot) -> Iterator[None]:
-        """Mark the slot as used up, in its own entry, if its mask was touched and no message was recorded."""
+        """Mark the slot as used up, in its own entry, if its mask was used and no message was recorded."""
         try:
             yield
         except BaseException:

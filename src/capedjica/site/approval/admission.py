@@ -33,7 +33,7 @@ _Demand = tuple[Kind, bool, Callable[[], Iterable[str]]]
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason why a site cannot take part, in words for its own staff.
+    """A reason why a site cannot take part, as text for its own staff.
 
     If it is ``of_terms``, the site cannot approve the study either. ``cause`` is the exception raised where a
     requirement could not be checked. Kind ``record`` concerns the data that were approved.
@@ -273,7 +273,7 @@ def _budget(home: SiteHome, study: Study) -> Iterator[str]:
         return
     asked = cap.mu2 - (0.0 if known is None else known.mu2)
     total, overall = home.policy.total, 0.0 if totals is None else totals.overall.mu2
-    # Unprotected releases are charged as infinity; where they are allowed, they do not count in the total.
+    # Unprotected releases have an infinite cost; where they are allowed, they do not count in the total.
     before = 0.0 if math.isinf(overall) else overall
     if asked > 0 and before + asked > total.mu2 * (1 + 1e-12):
         yield (

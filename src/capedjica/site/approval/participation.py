@@ -76,7 +76,7 @@ def taking_part(home: SiteHome, study: Study) -> Iterator[None]:
 
 
 def affected(home: SiteHome, before: Enrolment | None, now: Enrolment) -> list[str]:
-    """Return sentences on how an enrolment affects the studies approved before it."""
+    """Return sentences about how an enrolment affects the studies approved before it."""
     n_enrolled, words = len(now.enrolled), []
     for study in approved(home, finished=False):
         subjects = [site.subjects for site in study.sites if site.name == home.settings.name]

@@ -67,7 +67,7 @@ def revoke(home: SiteHome, approval: Approval) -> None:
 
 
 def warn(approval: Approval) -> Iterator[str]:
-    """Yield sentences on what was spent under an approval and the consequences of revoking it."""
+    """Yield sentences about what was spent under an approval and the consequences of revoking it."""
     yield str(approval.spent)
     yield (
         "If you revoke the approval, nothing more leaves this site for the study; past releases stay "
@@ -76,7 +76,7 @@ def warn(approval: Approval) -> Iterator[str]:
 
 
 def explain(home: SiteHome, approval: Approval) -> Iterator[str]:
-    """Yield sentences on the effects of a revocation."""
+    """Yield sentences about the effects of a revocation."""
     yield (
         f"Site {home.settings.name} revoked its approval of {approval.title}. Nothing more leaves this site "
         "for it."

@@ -80,7 +80,7 @@ def read_withdrawn(home: SiteHome) -> dict[str, str]:
 
 
 def standing(home: SiteHome) -> dict[str, str]:
-    """Return all withdrawn participants and the first time, without checking that the list is complete."""
+    """Return when each withdrawn participant first withdrew, without checking that the list is complete."""
     return _standing(read_list(home))
 
 

@@ -91,7 +91,7 @@ def _withdraw(home: SiteHome, person: str) -> Withdrawn:
 
 
 def explain(home: SiteHome, done: Withdrawn) -> Iterator[str]:
-    """Yield sentences on the effects of a withdrawal and its limits."""
+    """Yield sentences about the effects of a withdrawal and its limits."""
     yield f"{printable(done.name)} withdrew on {done.since}. From now on, no study reads their data."
     yield (
         f"Removed: {done.series} extracted series (of all participants; they are extracted again when "

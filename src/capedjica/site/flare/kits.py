@@ -104,13 +104,13 @@ def kits_folder(home: SiteHome) -> Path:
 
 
 def find_kit(home: SiteHome, study: str | None = None) -> Kit:
-    """Return the kit of a study, given by the start of its hash, or the latest kit."""
+    """Return the kit of a study, given by a prefix of its hash, or the latest kit."""
     kits = installed(home, study or "")
     if not kits:
         which = "" if study is None else f" of study {study[:16]}"
         early = " (to move old kits: capedjica site migrate)" if kits_from_before(home) else ""
         raise InputError(
-            f"site {home.settings.name} has no kit{which}{early}; first: capedjica site approve KIT.zip "
+            f"site {home.settings.name} has no kit{which}{early}; first run: capedjica site approve KIT.zip "
             f"--site {home.folder}"
         )
     return kits[0]
@@ -122,7 +122,7 @@ def kits_from_before(home: SiteHome) -> list[Path]:
 
 
 def forget(home: SiteHome, study: str) -> Kit:
-    """Remove the kit of a study, given by the start of its hash; the approval and the ledger stay."""
+    """Remove the kit of a study, given by a prefix of its hash; the approval and the ledger stay."""
     kits = installed(home, study) if study else []
     if len(kits) != 1:
         raise InputError(
@@ -286,6 +286,6 @@ def _check_unused(home: SiteHome, kit: Path) -> None:
 
     if processes.running(kit) is not None or standing(Kit.load(kit)) is not None:
         raise InputError(
-            f"site {home.settings.name} is connected to the server of this study; first: capedjica site stop "
-            f"{home.folder}"
+            f"site {home.settings.name} is connected to the server of this study; first run: "
+            f"capedjica site stop {home.folder}"
         )

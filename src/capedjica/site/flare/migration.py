@@ -17,7 +17,7 @@ _KEYS = ("startup", "local")
 
 
 def migrate(home: SiteHome) -> Iterator[str]:
-    """Archive old kits without their network keys; yield a sentence on each study."""
+    """Archive old kits without their network keys; yield a sentence about each study."""
     found = kits_from_before(home)
     if not found:
         yield f"Site {home.settings.name} has no old kits: nothing to do."

@@ -57,7 +57,7 @@ class SiteRelay(Executor):  # type: ignore[misc]
                 self._caller.close()
 
     def _watch(self, engine: Any) -> None:
-        """End the job when that of the server is gone, which may not be announced.
+        """End the job when the server's job is gone, which may happen without notice.
 
         Otherwise FLARE's job would ask for tasks until its client is told to end it, by a server that may
         never run again.

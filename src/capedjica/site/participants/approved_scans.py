@@ -128,7 +128,7 @@ def take_record(home: SiteHome, people: Iterable[Person], tick: Callable[[], Non
 
 
 def differences(home: SiteHome, record: ApprovedScans, people: Iterable[Person]) -> list[str]:
-    """Return sentences on what changed since the record was taken, for the site's own staff.
+    """Return sentences about what changed since the record was taken, for the site's own staff.
 
     A file is read only if its modification time changed but its size did not, or if it is a table with a row
     per participant.

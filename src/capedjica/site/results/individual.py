@@ -89,7 +89,7 @@ def write_local_results(run: Path, home: SiteHome, tick: Callable[[], None] = la
 
 
 def purge_results(home: SiteHome) -> int:
-    """Remove all individual results; return the number of studies that had some."""
+    """Remove all individual results; return the number of studies with results."""
     folders = [path for path in home.results_path.glob("*") if path.is_dir()]
     try:
         if home.results_path.exists():

@@ -72,7 +72,7 @@ def _table(path: Path) -> FloatArray:
     header, *rows = path.read_text(encoding="utf-8").splitlines()
     values = np.array([[float(cell) for cell in row.split("\t")] for row in rows])
     if values.shape != (len(rows), len(header.split("\t"))):
-        raise ValueError("rows are missing")
+        raise ValueError("expected one value per column in every row")
     return values
 
 

@@ -144,7 +144,7 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """Sentences on what this analysis excludes from the guarantee, or what the guarantee assumes."""
+        """Sentences about what this analysis excludes from the guarantee, or what the guarantee assumes."""
         return ()
 
     def problems(self, setting: Setting) -> list[str]:
@@ -160,7 +160,7 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         return (type(self).__doc__ or self.kind).strip().splitlines()[0].rstrip(".")
 
     def words(self, setting: Setting) -> list[str]:
-        """Return sentences on the computation for the approval text."""
+        """Return sentences about the computation for the approval text."""
         return [f"{self.summary(setting)}."]
 
     def article(self, setting: Setting) -> str:

@@ -259,7 +259,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
         )
 
     def words(self, setting: Setting) -> list[str]:
-        """Return sentences on the computation for the approval text."""
+        """Return sentences about the computation for the approval text."""
         networks = f"{self._counted[0].upper()}{self._counted[1:]} (components: parts of the brain whose "
         scan = (
             f"A scan is an array of {setting.n_features:,} features (voxels or regions) at each of about "
@@ -283,7 +283,7 @@ class IcaTable(AnalysisTable, frozen=True, kw_only=True):
 
     @property
     def template_words(self) -> str:
-        """Sentences on the origin of the template; empty if there is none."""
+        """Sentences about the origin of the template; empty if there is none."""
         if self.template is None or self.template_origin is None:
             return ""
         source = f" Its source is {self.template_source}." if self.template_source else ""

@@ -53,7 +53,7 @@ class PcaTable(AnalysisTable, frozen=True, kw_only=True):
         return f"{self._counted} of {counted(setting.n_features, 'feature')} (capePCA)"
 
     def words(self, setting: Setting) -> list[str]:
-        """Return sentences on the computation for the approval text."""
+        """Return sentences about the computation for the approval text."""
         about = (
             "Each scan is first centred and scaled on its own."
             if self.clip is None

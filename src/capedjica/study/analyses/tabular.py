@@ -154,7 +154,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
         return OfScans(rows, self.vector(setting), setting.n_features, longest, self.networks or "")
 
     def person_words(self, setting: Setting) -> str:
-        """Return a sentence on the vector of a participant."""
+        """Return a sentence about the vector of a participant."""
         if setting.features.kind == "table":
             return f"Each participant contributes one row of a table: {', '.join(setting.names)}."
         made = _VALUES[self.values].format(n=f"{self._n_courses(setting):,}")
@@ -162,7 +162,7 @@ class RowsTable(AnalysisTable, frozen=True, kw_only=True):
         return f"Each participant contributes {made}{whose}: {self.vector(setting).size:,} numbers."
 
     def words(self, setting: Setting) -> list[str]:
-        """Return sentences on the computation for the approval text."""
+        """Return sentences about the computation for the approval text."""
         return [f"{self.summary(setting)}.", self.person_words(setting)]
 
     def fewest_timepoints(self, setting: Setting) -> int:

@@ -1,11 +1,11 @@
 """Confinement of a program that has the network, so that it cannot read any file of the other program.
 
-The program is assumed to be hostile. The strongest confinement is a separate user: the operating system
-denies it access to the files and processes of other users. In the same user account, Landlock denies access
-to files, to the memory of other programs and (ABI 6) sending signals to them.
+The program is assumed to be hostile. The strongest confinement is a separate user account: the operating
+system denies it access to the files and processes of other users. In the same user account, Landlock denies
+access to files and to the memory of other programs, and (ABI 6) sending signals to them.
 
 docs/concepts/threat-model.md lists what Landlock does not restrict in the same user account, in particular
-the sockets of other programs before ABI 9. A separate user closes all of these gaps.
+the sockets of other programs before ABI 9. A separate user account closes all of these gaps.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _PASSED_ON_PREFIXES: Final = ("CAPEDJICA_", "NVFLARE_")
 
 @dataclass(frozen=True)
 class Confinement:
-    """The way in which a program is denied access to the files of another.
+    """Method by which a program is denied access to another program's files.
 
     Attributes
     ----------
     kind : "user", "landlock" or "none"
-        A separate user (and Landlock, if available), Landlock in the same user account, or none.
+        A separate user account (and Landlock, if available), Landlock in the same user account, or none.
     uid, gid : int or None
-        The separate user.
+        The separate user account.
     words : str
         Description for the user.
     """
@@ -70,9 +70,9 @@ def strongest(account: str | None, needed: Sequence[Path], seed: str) -> Confine
         if user is not None and user[0] != os.geteuid():
             raise InputError(
                 f"only root can start a program as the account {account}; "
-                "start this as root, or by the systemd units"
+                "start this as root, or use the systemd units"
             )
-        return _in_the_same_account("only root can give it its own user")
+        return _in_the_same_account("only root can use a separate user account")
     uid, gid = user or users.unused_user(seed)
     obstacle = users.obstacle(uid, gid, needed)
     if not obstacle:

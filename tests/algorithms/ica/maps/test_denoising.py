@@ -65,5 +65,5 @@ def test_the_estimator_has_both():
 
 
 def test_a_template_as_prior_is_named():
-    assert "no evidence" in denoised_words("template.npy")
+    assert "not evidence" in denoised_words("template.npy")
     assert "template" not in denoised_words("")

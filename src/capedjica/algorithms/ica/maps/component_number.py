@@ -11,8 +11,8 @@ and is below the *edge*, where :math:`TW_1` is its 95% quantile, 19 times out of
 subjects is an eigenvector of :math:`\bar P` with an eigenvalue :math:`\theta` near 1. Directions that are not
 common are spread over all others: a bulk of level b, about :math:`(R - r) / K` if r directions are common.
 Sampling M subjects gives it a width even if no direction is preferred, as if :math:`\tau^2` were larger by
-:math:`b (1 - b) / (K M)`. A direction with :math:`h = \theta - b` stands out of the noise if (Baik, Ben Arous
-and Péché 2005; Benaych-Georges and Nadakuditi 2011)
+:math:`b (1 - b) / (K M)`. A direction with :math:`h = \theta - b` stands out from the noise if (Baik, Ben
+Arous and Péché 2005; Benaych-Georges and Nadakuditi 2011)
 
 .. math:: h > \tau \sqrt K, \quad \text{at} \quad \lambda = b + h + \tau^2 K / h .                       (2)
 
@@ -71,7 +71,7 @@ def noise_edge(size: int, spread: float) -> float:
 
 
 def least_shared(size: int, maximum: int, noise: float) -> float:
-    r"""Return how large an eigenvalue of the mean projector must be to stand out of the noise.
+    r"""Return how large an eigenvalue of the mean projector must be to stand out from the noise.
 
     An eigenvalue is the mean, over subjects, of the fraction of a direction that lies in their own leading
     directions: 1 if all subjects have it. It follows from equation (2) with the eigenvalue at the edge and
@@ -98,7 +98,7 @@ class ComponentNumber:
     Attributes
     ----------
     found : int
-        Number of directions that stand out of the noise.
+        Number of directions that stand out from the noise.
     maximum : int
         R, the number requested, which is an upper limit.
     more : bool
@@ -125,7 +125,7 @@ class ComponentNumber:
 
     @property
     def kept(self) -> int:
-        """Number of components to use: all that were requested, if nothing can be determined."""
+        """Number of components to use: the number requested, if none can be determined."""
         return self.found if self.auto and self.recoverable is not None else self.maximum
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ class ComponentNumber:
         ]
         caption = (
             f"{self} Eigenvalues of the released mean projector, and the value that each must exceed to "
-            "stand out of the privacy noise. It is the number that can be recovered, not the true number."
+            "stand out from the privacy noise. It is the number that can be recovered, not the true number."
         )
         columns = ("direction", "eigenvalue", "edge of the noise", "stands out")
         return ResultTable("number_of_components", caption, columns, rows)

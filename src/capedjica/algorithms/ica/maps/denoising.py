@@ -40,7 +40,7 @@ def prior_words(template: str) -> str:
 def denoised_words(template: str) -> str:
     """Return a note on the use of raw and denoised maps."""
     caution = (
-        " They resemble the template for that reason too: the resemblance is no evidence for its networks."
+        " They resemble the template for that reason too: the resemblance is not evidence for its networks."
         if template
         else ""
     )
