@@ -25,6 +25,8 @@ Role = Literal["site", "study"]
 _MODULE: Final = "capedjica.cli.warm"
 # Output beyond this is cut: a page is for reading.
 _MOST: Final = 16 << 20
+# Lines are wrapped by the browser.
+_UNWRAPPED: Final = "2000"
 _LOST: Final = "the command was ended before it was done; the folder may say more"
 
 
@@ -161,7 +163,7 @@ class Commands:
                     stdin=other.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"},
+                    env=os.environ | {"COLUMNS": _UNWRAPPED, "NO_COLOR": "1"},
                     start_new_session=True,
                 )
         return self._link
