@@ -33,6 +33,9 @@ LONGEST = (
     "faults/test_run_storage.py",
     "algorithms/test_kernels.py",
     "report/test_report_browser.py",
+    "web/test_flare_story.py",
+    "web/test_site_pages.py",
+    "web/test_browser.py",
 )
 
 

@@ -3,10 +3,12 @@
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.web.study_pages import StudyPages, chart
+from tests.support.waiting import wait_for
 from tests.web.client import Client, Served
 
 
@@ -65,6 +67,34 @@ def test_sliders_draw_the_plan(coordinator):
     for wrong in ("epsilon=0", "epsilon=x", "subjects=3", "sites=1", "sites=1e9", "subjects=nan"):
         assert coordinator.get(f"/plan/draw?{wrong}").status == 400
     assert "must be" in coordinator.get("/plan/draw?subjects=4&sites=100").words
+
+
+def test_a_prediction_follows_the_sliders(coordinator):
+    drawn = coordinator.get("/plan/prediction?epsilon=8&subjects=30&sites=4")
+    assert "for 30 participants at 4 sites" in drawn.words
+    assert "must be" in coordinator.get("/plan/prediction?epsilon=8&subjects=4&sites=100").words
+    assert coordinator.get("/plan/prediction?epsilon=x").status == 400
+
+
+def test_a_prediction_is_given_up_for_the_next(coordinator):
+    slow = "/plan/prediction?epsilon=8&subjects=2000&sites=4"
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(coordinator.get, slow)
+        pages = coordinator.served.pages
+        wait_for(lambda: pages._predicting, 120)
+        second = coordinator.get("/plan/prediction?epsilon=8&subjects=30&sites=4")
+        assert "for 30 participants" in second.words
+        assert "interrupted" in first.result().words
+    assert pages._predicting is None
+
+
+def test_the_time_left_is_estimated_from_what_was_seen(study, commands, monkeypatch):
+    pages, now = StudyPages(study, commands("study")), iter([0.0, 10.0, 20.0, 30.0])
+    monkeypatch.setattr("capedjica.web.study_pages.time.monotonic", lambda: next(now))
+    seen = [{"state": "running", "n_done": done, "n_total": 10} for done in (2, 2, 4)]
+    assert [pages._timed(one)["seconds_left"] for one in seen] == [None, None, 60]
+    assert pages._timed({"state": "complete", "n_done": 10, "n_total": 10})["seconds_left"] is None
+    pages.close()
 
 
 def test_a_prediction_is_drawn(coordinator):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from starlette.routing import Route
 
 from capedjica.errors import InputError
 from capedjica.web.application import BrokenError, Pages, fragment, number, plain, text, uploaded
-from capedjica.web.commands import Commands, Finished
+from capedjica.web.commands import Commands, Finished, Running
 from capedjica.web.jobs import Job
 
 # Size of the charts, in pixels, and the margin for their labels.
@@ -37,6 +38,7 @@ class StudyPages(Pages):
         self._study = str(self.file)
         self._predicted: dict[str, Any] | None = None
         self._planned: tuple[int, dict[str, Any] | None] | None = None
+        self._predicting: Running | None = None
         self._run: Job | None = None
         self._pace: tuple[int, float] | None = None
 
@@ -60,6 +62,7 @@ class StudyPages(Pages):
             self.page("/terms", self.terms),
             self.page("/plan", self.plan),
             self.page("/plan/draw", self.draw),
+            self.page("/plan/prediction", self.draw_prediction),
             self.action("/plan/predict", self.predict),
             self.page("/kits", self.kits),
             self.action("/kits/make", self.provision),
@@ -145,6 +148,7 @@ class StudyPages(Pages):
             own=own,
             movable=_movable(setting),
             predicted=self._predicted,
+            prediction_problem="",
             command=_plan_command(values, setting),
         )
 
@@ -178,20 +182,11 @@ class StudyPages(Pages):
 
     async def predict(self, request: Request, form: FormData) -> Response:
         """Predict the quality of the maps by simulation."""
-        own = await self._own_plan()
         given = {name: float(number(form, name, name)) for name in _LIMITS}
-        command = [*_plan_command(given, None if own is None else own["setting"]), "--predict"]
+        command = await self._prediction_command(given)
 
         def keep(finished: Finished) -> None:
-            found = finished.json()
-            if found is not None:
-                rows = found["prediction"]["qualities"]
-                points = [(one["epsilon"], one["map_correlation"]) for one in rows]
-                now = next(((e, q) for (e, q), one in zip(points, rows, strict=True) if one["planned"]), None)
-                self._predicted = found["prediction"] | {
-                    "values": given,
-                    "curve": chart(points, now, "ε", "correlation of maps with the truth"),
-                }
+            self._predicted = _prediction(finished, given)
 
         return await self.start(
             form,
@@ -202,6 +197,25 @@ class StudyPages(Pages):
             returns=True,
             then=keep,
         )
+
+    async def draw_prediction(self, request: Request) -> Response:
+        """Return the drawing of a prediction, a piece of its page; an earlier one under way is given up."""
+        values = _slider_values(request, await self._own_plan())
+        command = await self._prediction_command(values)
+        running = await run_in_threadpool(self.commands.launch, [*command, "--json"])
+        earlier, self._predicting = self._predicting, running
+        if earlier is not None:
+            earlier.interrupt()
+        finished = await run_in_threadpool(running.result)
+        if self._predicting is running:
+            self._predicting = None
+        predicted = _prediction(finished, values)
+        problem = "" if predicted is not None else finished.error
+        return HTMLResponse(fragment("_prediction.html.jinja", predicted=predicted, problem=problem))
+
+    async def _prediction_command(self, values: dict[str, float]) -> list[str]:
+        own = await self._own_plan()
+        return [*_plan_command(values, None if own is None else own["setting"]), "--predict"]
 
     # Kits
 
@@ -372,6 +386,19 @@ def _plan_command(values: dict[str, float], setting: dict[str, Any] | None) -> l
         command += ["--features", str(setting["n_features"]), "--timepoints", str(setting["scan_length"])]
         command += ["--delta", f"{setting['delta']:g}"]
     return command
+
+
+def _prediction(finished: Finished, values: dict[str, float]) -> dict[str, Any] | None:
+    """Return a prediction with its chart; None where there is none."""
+    found = finished.json()
+    if found is None:
+        return None
+    prediction: dict[str, Any] = found["prediction"]
+    rows = prediction["qualities"]
+    points = [(one["epsilon"], one["map_correlation"]) for one in rows]
+    planned = [point for point, one in zip(points, rows, strict=True) if one["planned"]]
+    drawn = chart(points, next(iter(planned), None), "ε", "correlation of maps with the truth")
+    return prediction | {"values": values, "curve": drawn}
 
 
 def chart(
