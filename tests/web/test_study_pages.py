@@ -17,7 +17,7 @@ def test_every_page_is_there_and_changes_nothing(coordinator, study):
     for page, command in {
         "/": "capedjica study sites",
         "/terms": "capedjica study show",
-        "/plan": "capedjica plan --epsilon 10",
+        "/plan": "capedjica plan",
         "/kits": "capedjica study provision",
         "/run": "capedjica run",
     }.items():
@@ -56,6 +56,28 @@ def test_a_study_is_written_and_sites_are_added(tmp_path, study, commands):
         shown = client.get("/")
         assert homes[2].card().fingerprint in shown.words
         assert Study.load(tmp_path / "new").hash.hex() in shown.words
+
+
+def test_the_plan_of_the_study_is_its_own(coordinator, study):
+    """Where the sliders stand as the study does, and where they are moved and moved back."""
+    shown = coordinator.get("/plan")
+    assert f"capedjica plan {study}" in shown.words
+    own = coordinator.served.pages.commands.run("plan", str(study), "--json").json()
+    first = own["stages"][0]
+    assert f"subspace 1 {first['n_values']} {first['noise_norm']:.3g}" in shown.words
+    moved = coordinator.get("/plan?epsilon=10.1&subjects=30&sites=4")
+    assert "capedjica plan --epsilon 10.1" in moved.words
+    assert f"subspace 1 {first['n_values']} " in moved.words
+    assert coordinator.get("/plan?epsilon=10&subjects=30&sites=4").words == shown.words
+
+
+def test_studies_that_sliders_cannot_move_are_planned_as_they_are(coordinator, study):
+    text = (study / "study.toml").read_text()
+    (study / "study.toml").write_text(text.replace('mechanism = "cape"', 'mechanism = "conventional"'))
+    shown = coordinator.get("/plan")
+    assert shown.status == 200
+    assert "Sliders are for studies of brain networks" in shown.words
+    assert 'type="range"' not in shown.html
 
 
 def test_sliders_draw_the_plan(coordinator):

@@ -135,21 +135,19 @@ class StudyPages(Pages):
     async def plan(self, request: Request) -> Response:
         """Show the plan, with sliders."""
         own = await self._own_plan()
-        setting = None if own is None else own["setting"]
         values = _slider_values(request, own)
-        drawing = await self._drawing(values, setting)
         return self.render(
             request,
             "plan.html.jinja",
             title="Plan",
             values=values,
             limits=_LIMITS,
-            drawing=drawing,
+            drawing=await self._drawing(values, own),
             own=own,
-            movable=_movable(setting),
+            movable=own is None or _movable(own["setting"]),
             predicted=self._predicted,
             prediction_problem="",
-            command=_plan_command(values, setting),
+            command=self._plan_command(values, own),
         )
 
     async def _own_plan(self) -> dict[str, Any] | None:
@@ -164,21 +162,24 @@ class StudyPages(Pages):
     async def draw(self, request: Request) -> Response:
         """Return the drawing of a plan, a piece of its page."""
         own = await self._own_plan()
-        drawing = await self._drawing(_slider_values(request, own), None if own is None else own["setting"])
+        drawing = await self._drawing(_slider_values(request, own), own)
         return HTMLResponse(fragment("_plan.html.jinja", drawing=drawing))
 
-    async def _drawing(self, values: dict[str, float], setting: dict[str, Any] | None) -> dict[str, Any]:
-        finished = await self.run(*_plan_command(values, setting), "--json")
+    async def _drawing(self, values: dict[str, float], own: dict[str, Any] | None) -> dict[str, Any]:
+        finished = await self.run(*self._plan_command(values, own), "--json")
         found = finished.json()
         if found is None:
             return {"problem": finished.error}
+        now = values["epsilon"], values["subjects"]
         needed = [(one["epsilon"], one["subjects"]) for one in found["subjects_needed"]]
-        return {
-            "problem": "",
-            "plan": found,
-            "curve": chart(needed, (values["epsilon"], values["subjects"]), "ε", "participants needed"),
-            "needed": needed,
-        }
+        needed = sorted({*needed, now})
+        return {"problem": "", "plan": found, "curve": chart(needed, now, "ε", "participants needed")}
+
+    def _plan_command(self, values: dict[str, float], own: dict[str, Any] | None) -> list[str]:
+        """Return the command that plans the study as it is, or one like it with other values."""
+        if own is not None and (values == _own_values(own) or not _movable(own["setting"])):
+            return ["plan", self._study]
+        return _plan_of_values(values, None if own is None else own["setting"])
 
     async def predict(self, request: Request, form: FormData) -> Response:
         """Predict the quality of the maps by simulation."""
@@ -214,8 +215,7 @@ class StudyPages(Pages):
         return HTMLResponse(fragment("_prediction.html.jinja", predicted=predicted, problem=problem))
 
     async def _prediction_command(self, values: dict[str, float]) -> list[str]:
-        own = await self._own_plan()
-        return [*_plan_command(values, None if own is None else own["setting"]), "--predict"]
+        return [*self._plan_command(values, await self._own_plan()), "--predict"]
 
     # Kits
 
@@ -345,23 +345,18 @@ def _cards(lines: str) -> list[str]:
     return [plain(line.strip(), "a card") for line in lines.splitlines() if line.strip()]
 
 
-def _movable(setting: dict[str, Any] | None) -> bool:
+def _movable(setting: dict[str, Any]) -> bool:
     """Whether sliders can change the plan: only networks are planned from numbers alone."""
-    if setting is None:
-        return True
     first, *others = setting["analyses"]
-    return not others and first["kind"] == "ica" and first["method"] in ("subject", "paper")
+    networks = first["kind"] == "ica" and first.get("method") in ("subject", "paper")
+    return not others and networks and setting["mechanism"] == "cape"
 
 
 def _slider_values(request: Request, own: dict[str, Any] | None) -> dict[str, float]:
     """Return the values of the sliders: as asked for, or those of the study."""
     values: dict[str, float] = {"epsilon": 2.0, "subjects": 200, "sites": 4}
     if own is not None:
-        values = {
-            "epsilon": own["budget"] or 2.0,
-            "subjects": own["setting"]["n_subjects"],
-            "sites": own["setting"]["n_sites"],
-        }
+        values = _own_values(own)
     for name, (least, most) in _LIMITS.items():
         asked = request.query_params.get(name)
         if asked is None:
@@ -376,16 +371,29 @@ def _slider_values(request: Request, own: dict[str, Any] | None) -> dict[str, fl
     return values
 
 
-def _plan_command(values: dict[str, float], setting: dict[str, Any] | None) -> list[str]:
-    """Return the command that plans a study of these values, and else like the study."""
+def _own_values(own: dict[str, Any]) -> dict[str, float]:
+    setting = own["setting"]
+    return {
+        "epsilon": own["budget"] or 2.0,
+        "subjects": setting["n_subjects"],
+        "sites": setting["n_sites"],
+    }
+
+
+def _plan_of_values(values: dict[str, float], setting: dict[str, Any] | None) -> list[str]:
+    """Return the command that plans a study of these values, and else like the study where there is one."""
     command = ["plan", "--epsilon", f"{values['epsilon']:g}"]
     command += ["--subjects", f"{int(values['subjects'])}", "--sites", f"{int(values['sites'])}"]
-    if setting is not None and _movable(setting):
-        analysis = setting["analyses"][0]
-        command += ["--method", analysis["method"], "--components", str(analysis["n_components"])]
-        command += ["--features", str(setting["n_features"]), "--timepoints", str(setting["scan_length"])]
-        command += ["--delta", f"{setting['delta']:g}"]
-    return command
+    if setting is None:
+        return command
+    analysis = setting["analyses"][0]
+    command += ["--method", analysis["method"], "--components", str(analysis["n_components"])]
+    command += ["--features", str(setting["n_features"]), "--timepoints", str(setting["scan_length"])]
+    if setting["image_shape"]:
+        command += ["--image-shape", "x".join(map(str, setting["image_shape"]))]
+    if analysis["max_iter"] is not None:
+        command += ["--iterations", str(analysis["max_iter"])]
+    return [*command, "--delta", f"{setting['delta']:g}", "--masking", setting["masking"]]
 
 
 def _prediction(finished: Finished, values: dict[str, float]) -> dict[str, Any] | None:
