@@ -44,6 +44,9 @@ LONGEST = (
     "faults/flare/test_soak.py",
     "federated/test_flare_full.py",
     "attacks/flare/test_flare_fuzz.py",
+    "web/test_flare_story.py",
+    "web/test_site_pages.py",
+    "web/test_browser.py",
 )
 
 

@@ -246,6 +246,24 @@ def test_a_form_without_a_length_or_too_long_is_refused(client):
     assert client.ask("POST", "/ledger/verify", headers=given).status == 400
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"x"),
+        ("multipart/form-data; boundary=a", b"--a\r\nno header\r\n\r\n"),
+        ("multipart/form-data; boundary=a", b"--a\r\nContent-Disposition: form-data; name=x\r\n\r\n"),
+        ("application/x-www-form-urlencoded", b"%ff%fe=%00&form_token=%ff"),
+        ("application/json", b"{}"),
+        ("", b"\x00" * 100),
+    ],
+)
+def test_nonsense_instead_of_a_form_changes_nothing(client, kind, body):
+    given = {"Content-Type": kind, "Origin": client.origin}
+    assert client.ask("POST", "/cohort/enrol", body, given).status in (400, 403)
+    assert client.get("/").status == 200
+    assert client.served.pages.desk.number == 0
+
+
 def test_the_web_process_loads_nothing_that_reads_keys_ledgers_or_scans():
     code = (
         "import sys, capedjica.web.server, capedjica.web.site_pages, capedjica.web.study_pages\n"

@@ -150,6 +150,7 @@ def test_the_pages_of_a_coordinator(browser, study, commands):
         browser.wait("document.querySelector('#drawing').innerText.includes('900')")
         assert browser.evaluate("document.querySelector('output[for=subjects]').textContent") == "900"
         assert browser.evaluate("document.querySelector('#drawing').innerText") != before
+        browser.wait("document.querySelector('#predicted').innerText.includes('for 900 participants')")
         assert browser.complaints() == []
 
 

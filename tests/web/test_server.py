@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from capedjica.web.server import _listen
+from tests.support.terminal import Terminal
 
 
 @contextmanager
@@ -59,6 +60,16 @@ def test_it_is_opened_once_and_ends_with_an_interruption(command, home, study):
         assert "Traceback" not in err
         # No request is logged.
         assert "GET" not in out + err
+
+
+def test_enter_gives_another_address(home):
+    terminal = Terminal("site", "web", str(home), "--no-browser", cwd=home)
+    try:
+        terminal.answer("Ctrl-C to end.", "")
+        terminal.expect("Open, once: http://127.0.0.1")
+    finally:
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.close()
 
 
 def test_what_is_given_is_checked(home, cli):

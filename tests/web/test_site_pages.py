@@ -1,5 +1,6 @@
 """The pages of a site: what a data manager does, and what they do with what cannot be done."""
 
+import html
 import io
 import os
 import re
@@ -14,6 +15,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.participants.enrolment import read_enrolment
 from capedjica.study.study_file import Study
 from capedjica.web.site_pages import SitePages
+from tests.support.command_lines import parse
 from tests.support.small_study import changed
 from tests.web.client import Client, Served
 
@@ -64,6 +66,22 @@ def test_every_page_shows_the_site_the_commands_and_what_leaves(client, home):
         assert "What leaves this building" in answer.words
         assert command in answer.words
         assert files_of(home) == before
+
+
+def test_every_command_that_is_shown_exists(client, coordinator, study):
+    approve(client, study)
+    revocation = re.search(r'href="[^"]*(/studies/revoke/[0-9a-f]+)"', client.get("/studies").html)[1]
+    pages = {client: [*(path for path, _ in client.served.pages.links()), revocation]}
+    pages[coordinator] = [path for path, _ in coordinator.served.pages.links()]
+    lines = [
+        html.unescape(line)
+        for user, paths in pages.items()
+        for path in paths
+        for line in re.findall(r"<code>(capedjica [^<]+)</code>", user.get(path).html)
+    ]
+    assert len(lines) > 20
+    for line in lines:
+        parse(line)
 
 
 def test_a_site_is_made(tmp_path, commands):

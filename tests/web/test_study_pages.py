@@ -3,10 +3,12 @@
 import json
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from capedjica.site.home import SiteHome
 from capedjica.study.study_file import Study
 from capedjica.web.study_pages import StudyPages, chart
+from tests.support.waiting import wait_for
 from tests.web.client import Client, Served
 
 
@@ -15,7 +17,7 @@ def test_every_page_is_there_and_changes_nothing(coordinator, study):
     for page, command in {
         "/": "capedjica study sites",
         "/terms": "capedjica study show",
-        "/plan": "capedjica plan --epsilon 10",
+        "/plan": "capedjica plan",
         "/kits": "capedjica study provision",
         "/run": "capedjica run",
     }.items():
@@ -56,6 +58,28 @@ def test_a_study_is_written_and_sites_are_added(tmp_path, study, commands):
         assert Study.load(tmp_path / "new").hash.hex() in shown.words
 
 
+def test_the_plan_of_the_study_is_its_own(coordinator, study):
+    """Where the sliders stand as the study does, and where they are moved and moved back."""
+    shown = coordinator.get("/plan")
+    assert f"capedjica plan {study}" in shown.words
+    own = coordinator.served.pages.commands.run("plan", str(study), "--json").json()
+    first = own["stages"][0]
+    assert f"subspace 1 {first['n_values']} {first['noise_norm']:.3g}" in shown.words
+    moved = coordinator.get("/plan?epsilon=10.1&subjects=30&sites=4")
+    assert "capedjica plan --epsilon 10.1" in moved.words
+    assert f"subspace 1 {first['n_values']} " in moved.words
+    assert coordinator.get("/plan?epsilon=10&subjects=30&sites=4").words == shown.words
+
+
+def test_studies_that_sliders_cannot_move_are_planned_as_they_are(coordinator, study):
+    text = (study / "study.toml").read_text()
+    (study / "study.toml").write_text(text.replace('mechanism = "cape"', 'mechanism = "conventional"'))
+    shown = coordinator.get("/plan")
+    assert shown.status == 200
+    assert "Sliders are for studies of brain networks" in shown.words
+    assert 'type="range"' not in shown.html
+
+
 def test_sliders_draw_the_plan(coordinator):
     few = coordinator.get("/plan/draw?epsilon=2&subjects=50&sites=4")
     many = coordinator.get("/plan/draw?epsilon=2&subjects=500&sites=4")
@@ -65,6 +89,34 @@ def test_sliders_draw_the_plan(coordinator):
     for wrong in ("epsilon=0", "epsilon=x", "subjects=3", "sites=1", "sites=1e9", "subjects=nan"):
         assert coordinator.get(f"/plan/draw?{wrong}").status == 400
     assert "must be" in coordinator.get("/plan/draw?subjects=4&sites=100").words
+
+
+def test_a_prediction_follows_the_sliders(coordinator):
+    drawn = coordinator.get("/plan/prediction?epsilon=8&subjects=30&sites=4")
+    assert "for 30 participants at 4 sites" in drawn.words
+    assert "must be" in coordinator.get("/plan/prediction?epsilon=8&subjects=4&sites=100").words
+    assert coordinator.get("/plan/prediction?epsilon=x").status == 400
+
+
+def test_a_prediction_is_given_up_for_the_next(coordinator):
+    slow = "/plan/prediction?epsilon=8&subjects=2000&sites=4"
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(coordinator.get, slow)
+        pages = coordinator.served.pages
+        wait_for(lambda: pages._predicting, 120)
+        second = coordinator.get("/plan/prediction?epsilon=8&subjects=30&sites=4")
+        assert "for 30 participants" in second.words
+        assert "interrupted" in first.result().words
+    assert pages._predicting is None
+
+
+def test_the_time_left_is_estimated_from_what_was_seen(study, commands, monkeypatch):
+    pages, now = StudyPages(study, commands("study")), iter([0.0, 10.0, 20.0, 30.0])
+    monkeypatch.setattr("capedjica.web.study_pages.time.monotonic", lambda: next(now))
+    seen = [{"state": "running", "n_done": done, "n_total": 10} for done in (2, 2, 4)]
+    assert [pages._timed(one)["seconds_left"] for one in seen] == [None, None, 60]
+    assert pages._timed({"state": "complete", "n_done": 10, "n_total": 10})["seconds_left"] is None
+    pages.close()
 
 
 def test_a_prediction_is_drawn(coordinator):
@@ -84,7 +136,7 @@ def test_kits_are_made_once(coordinator, study):
     shown = coordinator.get("/kits")
     assert str(study / "federation" / "kits" / "s1.zip") in shown.words
     assert "Not done" in coordinator.act("/kits", "/kits/make", host="localhost").words
-    assert "useless now" in coordinator.act("/kits", "/kits/make", again="yes").words
+    assert "have stopped working" in coordinator.act("/kits", "/kits/make", again="yes").words
     assert "sealed" in coordinator.get("/").words
     assert "NVIDIA FLARE" in coordinator.get("/run").words
 

@@ -45,6 +45,7 @@ KINDS: Final = {
 }
 # A smaller epsilon is of no use to any study.
 _NEXT_TO_NOTHING: Final = 0.01
+_UNWRAPPED: Final = 2000
 
 
 def site_report(home: SiteHome, study: Study | None, tick: Tick = lambda: None) -> dict[str, Any]:
@@ -218,16 +219,21 @@ def compare_cards(study: Study, cards: Sequence[str]) -> dict[str, bool]:
 
 def offer(home: SiteHome, study: Study) -> dict[str, Any]:
     """Return a study as it is offered to a site, in words and for programs, and why it cannot be approved."""
-    reasons = [reason.words for reason in why_not(home, study, approving=True)]
+    # Whoever shows the text wraps it.
+    console = Console(file=io.StringIO(), width=_UNWRAPPED, highlight=False)
+    with console.capture() as shown:
+        facts = show_offer(home, study, console)
+    return facts | {"text": shown.get()}
+
+
+def show_offer(home: SiteHome, study: Study, console: Console) -> dict[str, Any]:
+    """Explain a study that is offered to a site, which may not take part in it; return what was said."""
     taking_part = home.settings.name in study.contract.roster.names
     facts = terms(home, study) if taking_part else describe(study)
-    console = Console(file=io.StringIO(), width=100, highlight=False)
-    with console.capture() as shown:
-        show_facts(facts, console)
+    show_facts(facts, console)
     spent = spent_on(home, study)
     return facts | {
-        "text": shown.get(),
-        "refusals": reasons,
+        "refusals": [reason.words for reason in why_not(home, study, approving=True)],
         "own_fingerprint": home.card().fingerprint,
         "approved": spent is not None and not spent.revoked,
     }

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from capedjica.errors import CapedjicaError, InputError
 from capedjica.web.commands import Commands, Finished, Role, Running, shown
 from capedjica.web.jobs import Desk, Job, StaleError
+from capedjica.web.prose import parts
 from capedjica.web.security import COOKIE, HEADERS, REPORT_POLICY, Guard, Session
 from capedjica.web.uploads import MOST_BYTES, Uploads
 
@@ -330,6 +331,7 @@ def make_application(pages: Pages, guard: Guard) -> ASGIApp:
         if isinstance(error, HTTPException):
             status, words = error.status_code, str(error.detail)
             title = "No such page" if status == 404 else title
+            words = "there is no such page" if words == "Not Found" else words
         elif isinstance(error, CapedjicaError):
             words = str(error)
         else:
@@ -405,6 +407,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["command"] = shown
+    environment.filters["parts"] = parts
     return environment
 
 

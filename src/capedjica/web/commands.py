@@ -24,7 +24,9 @@ from typing import IO, Any, Final, Literal
 Role = Literal["site", "study"]
 _MODULE: Final = "capedjica.cli.warm"
 # Output beyond this is cut: a page is for reading.
-_MOST: Final = 16 << 20
+_MOST: Final = 64 << 20
+# Lines are wrapped by the browser.
+_UNWRAPPED: Final = "2000"
 _LOST: Final = "the command was ended before it was done; the folder may say more"
 
 
@@ -75,6 +77,9 @@ class Running:
         reader = threading.Thread(target=self._read_errors, daemon=True)
         reader.start()
         out = b"" if self.out is None else self.out.read(_MOST)
+        if self.out is not None:
+            # A command that prints more than is read ends, and is not waited for.
+            self.out.close()
         reader.join()
         code = self.status.readline().strip()
         self.close()
@@ -86,6 +91,7 @@ class Running:
     def _read_errors(self) -> None:
         if self.err is not None:
             self._errors.append(self.err.read(_MOST))
+            self.err.close()
 
     def interrupt(self) -> None:
         """Interrupt the command, as Ctrl-C does."""
@@ -161,7 +167,7 @@ class Commands:
                     stdin=other.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"},
+                    env=os.environ | {"COLUMNS": _UNWRAPPED, "NO_COLOR": "1"},
                     start_new_session=True,
                 )
         return self._link

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from starlette.routing import Route
 
 from capedjica.errors import InputError
 from capedjica.web.application import BrokenError, Pages, fragment, number, plain, text, uploaded
-from capedjica.web.commands import Commands, Finished
+from capedjica.web.commands import Commands, Finished, Running
 from capedjica.web.jobs import Job
 
 # Size of the charts, in pixels, and the margin for their labels.
@@ -37,6 +38,7 @@ class StudyPages(Pages):
         self._study = str(self.file)
         self._predicted: dict[str, Any] | None = None
         self._planned: tuple[int, dict[str, Any] | None] | None = None
+        self._predicting: Running | None = None
         self._run: Job | None = None
         self._pace: tuple[int, float] | None = None
 
@@ -60,6 +62,7 @@ class StudyPages(Pages):
             self.page("/terms", self.terms),
             self.page("/plan", self.plan),
             self.page("/plan/draw", self.draw),
+            self.page("/plan/prediction", self.draw_prediction),
             self.action("/plan/predict", self.predict),
             self.page("/kits", self.kits),
             self.action("/kits/make", self.provision),
@@ -132,20 +135,19 @@ class StudyPages(Pages):
     async def plan(self, request: Request) -> Response:
         """Show the plan, with sliders."""
         own = await self._own_plan()
-        setting = None if own is None else own["setting"]
         values = _slider_values(request, own)
-        drawing = await self._drawing(values, setting)
         return self.render(
             request,
             "plan.html.jinja",
             title="Plan",
             values=values,
             limits=_LIMITS,
-            drawing=drawing,
+            drawing=await self._drawing(values, own),
             own=own,
-            movable=_movable(setting),
+            movable=own is None or _movable(own["setting"]),
             predicted=self._predicted,
-            command=_plan_command(values, setting),
+            prediction_problem="",
+            command=self._plan_command(values, own),
         )
 
     async def _own_plan(self) -> dict[str, Any] | None:
@@ -160,38 +162,32 @@ class StudyPages(Pages):
     async def draw(self, request: Request) -> Response:
         """Return the drawing of a plan, a piece of its page."""
         own = await self._own_plan()
-        drawing = await self._drawing(_slider_values(request, own), None if own is None else own["setting"])
+        drawing = await self._drawing(_slider_values(request, own), own)
         return HTMLResponse(fragment("_plan.html.jinja", drawing=drawing))
 
-    async def _drawing(self, values: dict[str, float], setting: dict[str, Any] | None) -> dict[str, Any]:
-        finished = await self.run(*_plan_command(values, setting), "--json")
+    async def _drawing(self, values: dict[str, float], own: dict[str, Any] | None) -> dict[str, Any]:
+        finished = await self.run(*self._plan_command(values, own), "--json")
         found = finished.json()
         if found is None:
             return {"problem": finished.error}
+        now = values["epsilon"], values["subjects"]
         needed = [(one["epsilon"], one["subjects"]) for one in found["subjects_needed"]]
-        return {
-            "problem": "",
-            "plan": found,
-            "curve": chart(needed, (values["epsilon"], values["subjects"]), "ε", "participants needed"),
-            "needed": needed,
-        }
+        needed = sorted({*needed, now})
+        return {"problem": "", "plan": found, "curve": chart(needed, now, "ε", "participants needed")}
+
+    def _plan_command(self, values: dict[str, float], own: dict[str, Any] | None) -> list[str]:
+        """Return the command that plans the study as it is, or one like it with other values."""
+        if own is not None and (values == _own_values(own) or not _movable(own["setting"])):
+            return ["plan", self._study]
+        return _plan_of_values(values, None if own is None else own["setting"])
 
     async def predict(self, request: Request, form: FormData) -> Response:
         """Predict the quality of the maps by simulation."""
-        own = await self._own_plan()
         given = {name: float(number(form, name, name)) for name in _LIMITS}
-        command = [*_plan_command(given, None if own is None else own["setting"]), "--predict"]
+        command = await self._prediction_command(given)
 
         def keep(finished: Finished) -> None:
-            found = finished.json()
-            if found is not None:
-                rows = found["prediction"]["qualities"]
-                points = [(one["epsilon"], one["map_correlation"]) for one in rows]
-                now = next(((e, q) for (e, q), one in zip(points, rows, strict=True) if one["planned"]), None)
-                self._predicted = found["prediction"] | {
-                    "values": given,
-                    "curve": chart(points, now, "ε", "correlation of maps with the truth"),
-                }
+            self._predicted = _prediction(finished, given)
 
         return await self.start(
             form,
@@ -202,6 +198,24 @@ class StudyPages(Pages):
             returns=True,
             then=keep,
         )
+
+    async def draw_prediction(self, request: Request) -> Response:
+        """Return the drawing of a prediction, a piece of its page; an earlier one under way is given up."""
+        values = _slider_values(request, await self._own_plan())
+        command = await self._prediction_command(values)
+        running = await run_in_threadpool(self.commands.launch, [*command, "--json"])
+        earlier, self._predicting = self._predicting, running
+        if earlier is not None:
+            earlier.interrupt()
+        finished = await run_in_threadpool(running.result)
+        if self._predicting is running:
+            self._predicting = None
+        predicted = _prediction(finished, values)
+        problem = "" if predicted is not None else finished.error
+        return HTMLResponse(fragment("_prediction.html.jinja", predicted=predicted, problem=problem))
+
+    async def _prediction_command(self, values: dict[str, float]) -> list[str]:
+        return [*self._plan_command(values, await self._own_plan()), "--predict"]
 
     # Kits
 
@@ -331,23 +345,18 @@ def _cards(lines: str) -> list[str]:
     return [plain(line.strip(), "a card") for line in lines.splitlines() if line.strip()]
 
 
-def _movable(setting: dict[str, Any] | None) -> bool:
+def _movable(setting: dict[str, Any]) -> bool:
     """Whether sliders can change the plan: only networks are planned from numbers alone."""
-    if setting is None:
-        return True
     first, *others = setting["analyses"]
-    return not others and first["kind"] == "ica" and first["method"] in ("subject", "paper")
+    networks = first["kind"] == "ica" and first.get("method") in ("subject", "paper")
+    return not others and networks and setting["mechanism"] == "cape"
 
 
 def _slider_values(request: Request, own: dict[str, Any] | None) -> dict[str, float]:
     """Return the values of the sliders: as asked for, or those of the study."""
     values: dict[str, float] = {"epsilon": 2.0, "subjects": 200, "sites": 4}
     if own is not None:
-        values = {
-            "epsilon": own["budget"] or 2.0,
-            "subjects": own["setting"]["n_subjects"],
-            "sites": own["setting"]["n_sites"],
-        }
+        values = _own_values(own)
     for name, (least, most) in _LIMITS.items():
         asked = request.query_params.get(name)
         if asked is None:
@@ -362,16 +371,42 @@ def _slider_values(request: Request, own: dict[str, Any] | None) -> dict[str, fl
     return values
 
 
-def _plan_command(values: dict[str, float], setting: dict[str, Any] | None) -> list[str]:
-    """Return the command that plans a study of these values, and else like the study."""
+def _own_values(own: dict[str, Any]) -> dict[str, float]:
+    setting = own["setting"]
+    return {
+        "epsilon": own["budget"] or 2.0,
+        "subjects": setting["n_subjects"],
+        "sites": setting["n_sites"],
+    }
+
+
+def _plan_of_values(values: dict[str, float], setting: dict[str, Any] | None) -> list[str]:
+    """Return the command that plans a study of these values, and else like the study where there is one."""
     command = ["plan", "--epsilon", f"{values['epsilon']:g}"]
     command += ["--subjects", f"{int(values['subjects'])}", "--sites", f"{int(values['sites'])}"]
-    if setting is not None and _movable(setting):
-        analysis = setting["analyses"][0]
-        command += ["--method", analysis["method"], "--components", str(analysis["n_components"])]
-        command += ["--features", str(setting["n_features"]), "--timepoints", str(setting["scan_length"])]
-        command += ["--delta", f"{setting['delta']:g}"]
-    return command
+    if setting is None:
+        return command
+    analysis = setting["analyses"][0]
+    command += ["--method", analysis["method"], "--components", str(analysis["n_components"])]
+    command += ["--features", str(setting["n_features"]), "--timepoints", str(setting["scan_length"])]
+    if setting["image_shape"]:
+        command += ["--image-shape", "x".join(map(str, setting["image_shape"]))]
+    if analysis["max_iter"] is not None:
+        command += ["--iterations", str(analysis["max_iter"])]
+    return [*command, "--delta", f"{setting['delta']:g}", "--masking", setting["masking"]]
+
+
+def _prediction(finished: Finished, values: dict[str, float]) -> dict[str, Any] | None:
+    """Return a prediction with its chart; None where there is none."""
+    found = finished.json()
+    if found is None:
+        return None
+    prediction: dict[str, Any] = found["prediction"]
+    rows = prediction["qualities"]
+    points = [(one["epsilon"], one["map_correlation"]) for one in rows]
+    planned = [point for point, one in zip(points, rows, strict=True) if one["planned"]]
+    drawn = chart(points, next(iter(planned), None), "ε", "correlation of maps with the truth")
+    return prediction | {"values": values, "curve": drawn}
 
 
 def chart(

@@ -131,7 +131,7 @@ def approve(
     from capedjica.privacy.wording import NOT_FROM_THE_AGGREGATOR
     from capedjica.site.approval import participation
     from capedjica.site.approval.admission import has_begun
-    from capedjica.site.check import compare_cards, offer, read_card, show_terms
+    from capedjica.site.check import compare_cards, offer, read_card, show_offer, show_terms
     from capedjica.site.flare.kits import coordinator_of, received
     from capedjica.site.home import SiteHome
 
@@ -156,7 +156,8 @@ def approve(
             typer.echo(json.dumps(offer(home, given) | more, indent=2))
             return
         if show:
-            typer.echo(offer(home, given)["text"])
+            for words in show_offer(home, given, Console(highlight=False))["refusals"]:
+                typer.echo(f"\nThis site cannot approve it: {words}.")
             return
         participation.check_terms(home, given)
         show_terms(home, given, Console(highlight=False))

@@ -10,18 +10,25 @@ document.querySelectorAll("[data-reload]").forEach((part) => {
   setTimeout(() => location.replace(`${location.pathname}?watching`), 1000 * Number(part.dataset.reload));
 });
 document.querySelectorAll("form[data-draw]").forEach((form) => {
-  const target = document.getElementById(form.dataset.draw);
   let timer, number = 0;
-  const draw = async () => {
-    const mine = ++number;
-    const answer = await fetch(`${form.dataset.from}?${new URLSearchParams(new FormData(form))}`);
+  const draw = async (target, from, mine) => {
+    const part = document.getElementById(target);
+    part.setAttribute("aria-busy", "true");
+    const answer = await fetch(`${from}?${new URLSearchParams(new FormData(form))}`);
     const html = await answer.text();
-    if (mine === number) target.innerHTML = html;
+    if (mine !== number) return;
+    if (answer.ok) part.innerHTML = html;
+    part.removeAttribute("aria-busy");
+  };
+  const drawAll = async (mine) => {
+    await draw(form.dataset.draw, form.dataset.from, mine);
+    if (mine === number) timer = setTimeout(() => draw(form.dataset.then, form.dataset.thenFrom, mine), 500);
   };
   form.addEventListener("input", (event) => {
     const shown = form.querySelector(`output[for="${event.target.id}"]`);
     if (shown) shown.textContent = event.target.value;
     clearTimeout(timer);
-    timer = setTimeout(draw, 150);
+    const mine = ++number;
+    timer = setTimeout(() => drawAll(mine), 150);
   });
 });
