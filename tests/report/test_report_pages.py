@@ -309,7 +309,7 @@ def test_damaged_folders_are_refused_in_one_line(runs, tmp_path):
         ("peaks.csv", b"component\nx\n", "not a valid table of peaks"),
         ("privacy.json", b'{"private": 1}', "not a valid file of a run"),
         ("releases.bin", b"something else", "not the journal of this study"),
-        ("maps.npy", b"", "not an array"),
+        ("maps.npy", b"", "not a complete .npy file"),
     ):
         folder = tmp_path / name
         shutil.copytree(runs["brains"], folder)

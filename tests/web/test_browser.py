@@ -91,9 +91,9 @@ def test_the_story_of_a_site(browser, study, tmp_path, commands):
         words = user.form(
             "/", "Create the site", name="north", total_epsilon="30", study_epsilon="20", data=str(data)
         )
-        assert "Made" in words
+        assert "Created" in words
         assert "usable" in user.form("/cohort", "Check the scans")
-        assert "enrolled 6 people" in user.form("/cohort", "Enrol")
+        assert "enrolled 6 participants" in user.form("/cohort", "Enrol")
         offer = _study_with(study, tmp_path, SiteHome.load(tmp_path / "north"))
         words = user.form("/studies", "Show the terms", files=[offer])
         assert "Who takes part" in words
@@ -117,7 +117,7 @@ def test_the_story_of_a_site(browser, study, tmp_path, commands):
         words = user.form("/studies", "Show the terms", files=[offer])
         assert "This site cannot approve it" in words
         look_at(user, user.path())
-        assert "The ledger is sound" in user.form("/ledger", "Verify the ledger")
+        assert "The ledger is valid" in user.form("/ledger", "Verify the ledger")
         look_at(user, "/nothing", allowed=["404"])
         served.clock.now += 10_000
         user.visit("/")
@@ -174,7 +174,7 @@ def test_without_script_everything_is_there(user, home):
     user.browser.call("Emulation.setScriptExecutionDisabled", value=True)
     try:
         assert "usable" in user.form("/cohort", "Check the scans")
-        assert "enrolled 6 people" in user.form("/cohort", "Enrol")
+        assert "enrolled 6 participants" in user.form("/cohort", "Enrol")
         user.visit("/")
         assert not user.browser.evaluate("document.documentElement.classList.contains('scripted')")
         assert "Budget" in user.browser.text()

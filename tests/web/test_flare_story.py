@@ -99,9 +99,9 @@ def test_four_sites_one_withdrawal_one_revocation_and_a_report(
     # A site is made, its scans are checked and enrolled.
     limits = {"total_epsilon": "30", "study_epsilon": "20"}
     scans = str(tmp_path / "scans")
-    assert "Made" in north.form("/", "Create the site", name="north", data=scans, **limits)
+    assert "Created" in north.form("/", "Create the site", name="north", data=scans, **limits)
     assert "6 of 6" in north.form("/cohort", "Check the scans")
-    assert "enrolled 6 people" in north.form("/cohort", "Enrol")
+    assert "enrolled 6 participants" in north.form("/cohort", "Enrol")
     for folder in others.values():
         assert commands("site").run("site", "enrol", str(folder)).ok
     # The coordinator writes a study, adds the sites by their cards, and makes kits.

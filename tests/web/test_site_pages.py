@@ -116,7 +116,7 @@ def test_scans_are_checked_and_enrolled_and_names_are_text(client, home):
     assert SCRIPT in answer.words
     assert SCRIPT not in answer.html
     answer = client.act("/cohort", "/cohort/enrol")
-    assert "enrolled 6 people" in answer.words
+    assert "enrolled 6 participants" in answer.words
     assert SCRIPT not in answer.html
     shown = client.get("/cohort")
     assert SCRIPT in shown.words
@@ -125,7 +125,7 @@ def test_scans_are_checked_and_enrolled_and_names_are_text(client, home):
     again = client.act("/cohort", "/cohort/enrol")
     assert "Not done" in again.words
     answer = client.act("/cohort", "/cohort/enrol", again="yes", participants="00 01 sub-02")
-    assert "enrolled 3 people" in answer.words
+    assert "enrolled 3 participants" in answer.words
     assert len(read_enrolment(SiteHome.load(home)).enrolled) == 3
 
 
@@ -326,7 +326,7 @@ def test_ledger_outbox_results_and_reports(client, home, done):
     assert "messages in all" in shown.words
     assert "subspace" in shown.words
     answer = client.act("/ledger", "/ledger/verify")
-    assert "The ledger is sound" in answer.words
+    assert "The ledger is valid" in answer.words
     budget = client.get("/").words
     assert "releases left this site" in budget
     assert re.search(r"Budget", budget)
