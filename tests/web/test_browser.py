@@ -151,6 +151,10 @@ def test_the_pages_of_a_coordinator(browser, study, commands):
         assert browser.evaluate("document.querySelector('output[for=subjects]').textContent") == "900"
         assert browser.evaluate("document.querySelector('#drawing').innerText") != before
         browser.wait("document.querySelector('#predicted').innerText.includes('for 900 participants')")
+        assert "--subjects 900" in browser.text()
+        user.visit("/plan")
+        browser.evaluate("document.querySelector('form[data-predict] button').click()")
+        browser.wait("document.querySelector('#predicted').innerText.includes('for 30 participants')")
         assert browser.complaints() == []
 
 
