@@ -219,7 +219,7 @@ def compare_cards(study: Study, cards: Sequence[str]) -> dict[str, bool]:
 
 def offer(home: SiteHome, study: Study) -> dict[str, Any]:
     """Return a study as it is offered to a site, in words and for programs, and why it cannot be approved."""
-    # Whoever shows the text wraps it.
+    # The text is wrapped where it is shown.
     console = Console(file=io.StringIO(), width=_UNWRAPPED, highlight=False)
     with console.capture() as shown:
         facts = show_offer(home, study, console)
