@@ -435,8 +435,8 @@ def _compare(said: str, known: str, whose: str) -> None:
     """Refuse where a fingerprint was read out, and is another one."""
     if said and "".join(said.split()).lower() != "".join(known.split()).lower():
         raise InputError(
-            f"the fingerprint that {whose} read out is not the one in this study; nothing was changed. Do not "
-            "approve the study, and call the coordinator"
+            f"the fingerprint that {whose} read out is not the one in this study; nothing was changed. Do "
+            "not approve the study, and call the coordinator"
         )
 
 
