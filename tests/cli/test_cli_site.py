@@ -455,3 +455,18 @@ def test_terms_are_shown_without_approving_and_a_hash_binds_the_approval(tmp_pat
     assert not SiteHome.load(home).has_ledger
     assert cli("site", "approve", str(tmp_path), str(home), "--hash", facts["hash"][:16]).returncode == 0
     assert SiteHome.load(home).has_ledger
+
+
+def test_a_card_with_another_key_than_the_study_refuses_the_approval(tmp_path, monkeypatch, cli):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
+    make_study(tmp_path, simulated=False)
+    home, card = tmp_path / "sites" / "s1", tmp_path / "sites" / "s2" / "s2.card"
+    forged = tmp_path / "forged.card"
+    forged.write_text((tmp_path / "sites" / "s3" / "s3.card").read_text().replace(" s3 ", " s2 "))
+    refused = cli("site", "approve", str(tmp_path), str(home), "--card", str(card), "--card", str(forged))
+    assert refused.returncode == 2
+    assert "another key in this study" in refused.stderr
+    missing = cli("site", "approve", str(tmp_path), str(home), "--card", str(tmp_path / "nothing"))
+    assert missing.returncode == 2
+    assert not SiteHome.load(home).has_ledger
+    assert cli("site", "approve", str(tmp_path), str(home), "--card", str(card)).returncode == 0

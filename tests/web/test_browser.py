@@ -106,13 +106,13 @@ def test_the_story_of_a_site(browser, study, tmp_path, commands):
         look_at(user, user.path())
         for page in ("/", "/cohort", "/studies", "/ledger", "/withdrawals", "/results"):
             look_at(user, page)
-        words = user.form("/withdrawals", "Withdraw for good", participant="sub-00", confirm="sub-00")
+        words = user.form("/withdrawals", "Withdraw permanently", participant="sub-00", confirm="sub-00")
         assert "no study reads their data" in words
         user.visit("/studies")
         browser.push("Revoke …")
         place, phrase = user.path(), user.phrase()
         look_at(user, place)
-        assert "revoked its approval" in user.form(place, "Revoke for good", confirm=phrase)
+        assert "revoked its approval" in user.form(place, "Revoke permanently", confirm=phrase)
         # A refusal: what was revoked cannot be approved again.
         words = user.form("/studies", "Show the terms", files=[offer])
         assert "This site cannot approve it" in words
@@ -151,6 +151,10 @@ def test_the_pages_of_a_coordinator(browser, study, commands):
         assert browser.evaluate("document.querySelector('output[for=subjects]').textContent") == "900"
         assert browser.evaluate("document.querySelector('#drawing').innerText") != before
         browser.wait("document.querySelector('#predicted').innerText.includes('for 900 participants')")
+        assert "--subjects 900" in browser.text()
+        user.visit("/plan")
+        browser.evaluate("document.querySelector('form[data-predict] button').click()")
+        browser.wait("document.querySelector('#predicted').innerText.includes('for 30 participants')")
         assert browser.complaints() == []
 
 

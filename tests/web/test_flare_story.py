@@ -126,7 +126,7 @@ def test_four_sites_one_withdrawal_one_revocation_and_a_report(
         joined = commands("site").run("site", "join", str(made / f"{name}.zip"), str(folder), "--yes")
         assert joined.ok, joined.error
     # Somebody withdraws while the agent runs, which alone writes to the ledger then.
-    words = north.form("/withdrawals", "Withdraw for good", participant="sub-05", confirm="sub-05")
+    words = north.form("/withdrawals", "Withdraw permanently", participant="sub-05", confirm="sub-05")
     assert "no study reads their data" in words
     north.visit("/studies")
     north.browser.push("Revoke …")
@@ -140,7 +140,7 @@ def test_four_sites_one_withdrawal_one_revocation_and_a_report(
     # One of the others is held, so that the run does not end before the revocation.
     with held(others["s4"]):
         wait_until(lambda: released(coordinator) >= 1, "a release is shown")
-        assert "revoked its approval" in north.form(place, "Revoke for good", confirm=phrase)
+        assert "revoked its approval" in north.form(place, "Revoke permanently", confirm=phrase)
         left = spent(tmp_path / "north").overall.n_releases
     wait_until(lambda: "complete" in coordinator.browser.text(), "the run is complete")
     assert coordinator.browser.evaluate("window.stayed")
@@ -184,4 +184,4 @@ def test_an_agent_that_dies_while_the_page_is_open(tmp_path, north, coordinator,
         # What the page offers still works: the ledger is written by the command itself now.
         user.browser.push("Revoke …")
         place, phrase = user.path(), user.phrase()
-        assert "revoked its approval" in user.form(place, "Revoke for good", confirm=phrase)
+        assert "revoked its approval" in user.form(place, "Revoke permanently", confirm=phrase)

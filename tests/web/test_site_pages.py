@@ -141,6 +141,8 @@ def test_a_study_is_read_compared_approved_and_revoked(client, home, study):
     answer = client.act(shown.path, "/studies/approve", **wrong)
     assert answer.status == 400
     assert "not the one in this study" in answer.words
+    wrong = {"offer": key, "confirm": phrase(shown), "said_coordinator": "abcd"}
+    assert "the coordinator read out" in client.act(shown.path, "/studies/approve", **wrong).words
     for confirm in ("", "approve", "approve 00000000", "revoke " + phrase(shown).split()[1]):
         answer = client.act(shown.path, "/studies/approve", offer=key, confirm=confirm)
         assert answer.status == 400
@@ -155,7 +157,7 @@ def test_a_study_is_read_compared_approved_and_revoked(client, home, study):
     assert "Revoke" in listed.words
     link = re.search(r'href="[^"]*(/studies/revoke/[0-9a-f]+)"', listed.html)[1]
     page = client.get(link)
-    assert "It is for good" in page.words
+    assert "A revocation is permanent" in page.words
     number = page.hidden("study")
     answer = client.act(link, "/studies/revoke", study=number, confirm="revoke")
     assert answer.status == 400
@@ -270,7 +272,7 @@ def test_two_pages_at_once(client, home, study):
     assert "Done" in client.post("/studies/approve", fields).words
     answer = client.post("/cohort/enrol", own)
     assert answer.status == 409
-    assert "look at the page again" in answer.words
+    assert "Reload the page" in answer.words
     assert not (home / "enrolled.toml").exists()
 
 
@@ -279,11 +281,11 @@ def test_a_second_action_waits_for_the_first(client, served):
     job = desk.start("Wait", ["site", "status", "--watch", str(served.pages.folder)], back="/", seen="0")
     try:
         page = client.get("/cohort")
-        assert "Under way: Wait" in page.words
+        assert "Running: Wait" in page.words
         own = {"form_token": page.hidden("form_token"), "seen": page.hidden("seen")}
         answer = client.post("/cohort/enrol", own)
         assert answer.status == 409
-        assert "another action is under way" in answer.words
+        assert "another action is running" in answer.words
         answer = client.post(f"/jobs/{job.id}/interrupt", own)
         assert "Not done" in answer.words
         assert "interrupted" in answer.words

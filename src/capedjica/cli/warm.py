@@ -94,6 +94,10 @@ def _carry_out(arguments: list[str], descriptors: list[int], command: object) ->
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except KeyboardInterrupt:
+        # Before the command itself could answer it.
+        sys.stderr.write("capedjica: interrupted\n")
+        code = 128 + signal.SIGINT
     except BaseException as error:
         # No traceback: its lines may quote a participant's name.
         sys.stderr.write(f"capedjica: an unexpected {type(error).__name__}; the command line shows more\n")

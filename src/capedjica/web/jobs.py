@@ -92,12 +92,14 @@ class Desk:
         with self._lock:
             # defence: web-one-action-at-a-time
             if self.under_way is not None:
-                raise StaleError("another action is under way; wait for it. Nothing was changed by this one")
+                raise StaleError(
+                    "another action is running; nothing was changed. Wait until it has ended, and try again"
+                )
             # defence: web-pages-that-are-old
             if seen != str(self.number):
                 raise StaleError(
-                    "something was done since this page was made, here or in another window. Nothing was "
-                    "changed by this action; look at the page again"
+                    "another action was carried out after this page was loaded, here or in another window; "
+                    "nothing was changed. Reload the page and try again"
                 )
             self.number += 1
             job = Job(title, shown(display or arguments), back, returns)

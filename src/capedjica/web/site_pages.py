@@ -253,12 +253,10 @@ class SitePages(Pages):
         offer = self._offer(text(form, "offer"))
         digest: str = offer.terms["hash"]
         for index, site in enumerate(offer.terms["sites"]):
-            said = "".join(text(form, f"said_{index}").split()).lower()
-            if said and said != "".join(site["fingerprint"].split()).lower():
-                raise InputError(
-                    f"the fingerprint that site {site['name']} read out is not the one in this study. Do not "
-                    "approve it; call the coordinator. Nothing was changed"
-                )
+            _compare(text(form, f"said_{index}"), site["fingerprint"], f"site {site['name']}")
+        _compare(
+            text(form, "said_coordinator"), offer.terms["coordinator_fingerprint"] or "", "the coordinator"
+        )
         _confirm(form, _phrase("approve", digest))
         options = [self._site, "--hash", digest[:16], "--yes"]
         return await self.start(
@@ -431,6 +429,15 @@ def _digest(form: FormData) -> str:
 def _phrase(what: str, digest: str) -> str:
     """Return what is typed to confirm an action about a study."""
     return f"{what} {digest[:8]}"
+
+
+def _compare(said: str, known: str, whose: str) -> None:
+    """Refuse where a fingerprint was read out, and is another one."""
+    if said and "".join(said.split()).lower() != "".join(known.split()).lower():
+        raise InputError(
+            f"the fingerprint that {whose} read out is not the one in this study; nothing was changed. Do "
+            "not approve the study, and call the coordinator"
+        )
 
 
 def _confirm(form: FormData, phrase: str) -> None:

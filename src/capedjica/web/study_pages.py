@@ -147,7 +147,6 @@ class StudyPages(Pages):
             movable=own is None or _movable(own["setting"]),
             predicted=self._predicted,
             prediction_problem="",
-            command=self._plan_command(values, own),
         )
 
     async def _own_plan(self) -> dict[str, Any] | None:
@@ -166,14 +165,16 @@ class StudyPages(Pages):
         return HTMLResponse(fragment("_plan.html.jinja", drawing=drawing))
 
     async def _drawing(self, values: dict[str, float], own: dict[str, Any] | None) -> dict[str, Any]:
-        finished = await self.run(*self._plan_command(values, own), "--json")
+        command = self._plan_command(values, own)
+        finished = await self.run(*command, "--json")
         found = finished.json()
         if found is None:
-            return {"problem": finished.error}
+            return {"problem": finished.error, "command": command}
         now = values["epsilon"], values["subjects"]
         needed = [(one["epsilon"], one["subjects"]) for one in found["subjects_needed"]]
         needed = sorted({*needed, now})
-        return {"problem": "", "plan": found, "curve": chart(needed, now, "ε", "participants needed")}
+        curve = chart(needed, now, "ε", "participants needed")
+        return {"problem": "", "plan": found, "curve": curve, "command": command}
 
     def _plan_command(self, values: dict[str, float], own: dict[str, Any] | None) -> list[str]:
         """Return the command that plans the study as it is, or one like it with other values."""

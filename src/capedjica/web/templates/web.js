@@ -24,6 +24,11 @@ document.querySelectorAll("form[data-draw]").forEach((form) => {
     await draw(form.dataset.draw, form.dataset.from, mine);
     if (mine === number) timer = setTimeout(() => draw(form.dataset.then, form.dataset.thenFrom, mine), 500);
   };
+  document.querySelector("form[data-predict]").addEventListener("submit", (event) => {
+    event.preventDefault();
+    clearTimeout(timer);
+    draw(form.dataset.then, form.dataset.thenFrom, ++number);
+  });
   form.addEventListener("input", (event) => {
     const shown = form.querySelector(`output[for="${event.target.id}"]`);
     if (shown) shown.textContent = event.target.value;
