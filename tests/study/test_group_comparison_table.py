@@ -244,6 +244,20 @@ def test_a_site_is_told_what_is_wrong_with_a_row(row, expected):
 )
 def test_a_site_is_told_what_is_odd_about_all_together(groups, words):
     one = GROUPS["networks, then groups"][1][1]
-    found = [what for what, _ in one.site_notes([{"dx": group} for group in groups])]
+    found = [what for what, *_ in one.site_notes([{"dx": group} for group in groups], "site-1")]
     assert bool(found) == bool(words)
     assert words in " ".join(found)
+
+
+@pytest.mark.parametrize(("controls", "patients", "refused"), [(8, 12, False), (12, 8, True), (7, 12, False)])
+def test_public_group_sizes_that_contradict_the_table_are_refused(controls, patients, refused):
+    """Otherwise the mean outcome of the site would enter the effects. Missing values contradict nothing."""
+    table = study(
+        mode="public-groups", group_sizes=(GroupSizes(site="site-1", sizes=(8, 12)), *SIZES[1:])
+    ).content.analyses[1]
+    rows = [
+        {"dx": level}
+        for level, n in zip(table._contrast.levels, (controls, patients), strict=True)
+        for _ in range(n)
+    ]
+    assert any(fatal for *_, fatal in table.site_notes(rows, "site-1")) == refused

@@ -30,12 +30,15 @@ class ReleasedMean:
         Standard deviation of the noise on each coordinate.
     n_people : int
         Number of participants enrolled at the contributing sites; 0 if unknown.
+    sites : tuple of str
+        The contributing sites; empty if unknown.
     """
 
     stage: int
     value: FloatArray
     noise: float
     n_people: int = 0
+    sites: tuple[str, ...] = ()
 
 
 class Means(Protocol):

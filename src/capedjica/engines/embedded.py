@@ -153,7 +153,7 @@ class EmbeddedStudy:
         value = self.aggregator.mean(stage, state)
         last = self.aggregator.releases[-1]
         n_people = sum(self.contract.enrolled[name] for name in last.participants)
-        self.released.append(ReleasedMean(stage, value, last.noise, n_people))
+        self.released.append(ReleasedMean(stage, value, last.noise, n_people, tuple(last.participants)))
         return value
 
     def publish(self, data: bytes) -> None:

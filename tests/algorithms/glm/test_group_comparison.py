@@ -302,3 +302,35 @@ def test_how_far_a_private_contrast_is_adjusted_does_not_follow_the_noise_on_wha
 def test_covariances_beyond_the_prior_are_counted_as_the_release_shows_them():
     own = moments_of(np.array([[1.0, 0.8], [0.8, 0.8]]), 0.1)
     assert own.largest_gz[0] == pytest.approx(0.8 - 2 * 0.1 / np.sqrt(2))
+
+
+def test_a_comparison_of_fewer_sites_uses_their_groups_alone():
+    """Without the site that has few patients the denominator is that of the balanced sites."""
+    groups = {"north": (50, 50), "south": (50, 50), "west": (81, 9)}
+    sizes = {name: sum(one) for name, one in groups.items()}
+    analysis = GroupComparisonAnalysis(Design(GROUP, (), "public-groups", groups), (1.0,) * 4, sizes)
+    assert analysis.group_moments[0] < 0.85
+    assert analysis._among(("north", "south")).group_moments[0] == pytest.approx(1.0)
+    assert analysis._among(()) is analysis
+    assert analysis._among(("south", "north", "west")) is analysis
+
+
+def test_weights_of_sites_leave_no_confounding():
+    """The scores are orthogonal to the covariate: sites of other weights and balance, without noise."""
+    chance, n = np.random.default_rng(4), 4000
+    groups = {"north": (n // 2, n // 2), "south": (n // 2, n // 2), "west": (9 * n // 10, n // 10)}
+    designs = {}
+    for name, (first, second) in groups.items():
+        group = np.repeat([-1.0, 1.0], [first, second])
+        designs[name] = np.column_stack(
+            [group, np.clip(0.05 * group + 0.2 * chance.standard_normal(n), -1, 1)]
+        )
+    column = Column("age", low=-1.0, high=1.0)
+    design = Design(GROUP, (column,), "public-groups", groups)
+    analysis = GroupComparisonAnalysis(
+        design, (1.0,), dict.fromkeys(groups, n), clip=100.0, weights={"west": 0.5}, largest_adjustment=1.0
+    )
+    # The outcome is the covariate itself: adjusted for it, there is no effect.
+    outcomes = {name: own[:, 1:] for name, own in designs.items()}
+    found = analysis.estimate(study_of(analysis, designs, outcomes, mechanism="none"))
+    assert abs(found.effects[0]) < 0.01

@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -301,8 +301,11 @@ class GroupComparisonAnalysis:
 
     @property
     def _design_query(self) -> Query:
-        # Norm of the squares of a pair: 2 for every number.
-        return Query(DESIGN_LABEL, svec_size(self._n_paired), 2.0 * self._n_paired, PSD_SPREAD)
+        # Norm of the squares of a pair: 2 for every level, and about three variances of a number.
+        clip = 2.0 * self._n_paired
+        if self.public_groups:
+            clip = 2.0 * float(self._design_factors[1:].sum())
+        return Query(DESIGN_LABEL, svec_size(self._n_paired), clip, PSD_SPREAD)
 
     @property
     def _products_query(self) -> Query:
@@ -327,12 +330,23 @@ class GroupComparisonAnalysis:
         for number, kind in enumerate(self._kinds):
             value = means.mean(number, adjustment.state if kind == EFFECTS_LABEL else b"")
             released[kind] = value, means.released[-1].noise
+            present = self._among(means.released[-1].sites)
             if kind == VARIANCES_LABEL:
-                variances = self._variances(*released[kind])
+                variances = present._variances(*released[kind])
             elif kind == self._last_of_design:
-                adjustment = self._adjust(released, variances.complete)
+                adjustment = present._adjust(released, variances.complete)
         n_people = means.released[-1].n_people or sum(self.sizes.values())
-        return self._findings(*released[EFFECTS_LABEL], variances, adjustment, n_people)
+        return present._findings(*released[EFFECTS_LABEL], variances, adjustment, n_people)
+
+    def _among(self, sites: Sequence[str]) -> GroupComparisonAnalysis:
+        """Return the comparison of the sites that contributed to a release."""
+        if not set(sites) < set(self.sizes) or not sites:
+            return self
+        groups = self.design.group_sizes
+        if groups is None:
+            return replace(self, sizes={name: self.sizes[name] for name in sites})
+        design = replace(self.design, group_sizes={name: groups[name] for name in sites})
+        return replace(self, design=design, sizes={name: self.sizes[name] for name in sites})
 
     @cached_property
     def _pairs_per_person(self) -> float:
@@ -386,12 +400,23 @@ class GroupComparisonAnalysis:
     def _public_moments(
         self, products: FloatArray, noise: float, zz: FloatArray, zz_noise: float, complete: float
     ) -> _DesignMoments:
-        """Return the covariance of the design with public groups, rescaled to equal weights of the sites."""
-        once, _, plain = self.group_moments
-        square, first = self._design_factors[0] ** 2, self._design_factors[0]
+        r"""Return the covariance of the design with public groups, rescaled to weights of 1.
+
+        The effects have the confounding :math:`\sum_s \omega_s \sum_i (g - \bar g_s) z - \gamma' \sum_s
+        \omega_s M_s S_{zz}`, which is 0 for :math:`\gamma = S_{zz}^{-1} S_{gz}` if :math:`S_{gz}` is the
+        released mean divided by the mean weight of the participants.
+        """
+        first = self._design_factors[0]
         # The count is of complete pairs; its square root is that of complete participants.
-        factor = first * plain / (once * math.sqrt(complete))
-        return _DesignMoments.of(plain * square, products * factor, noise * factor, zz, zz_noise)
+        factor = first / (self.mean_weight * math.sqrt(complete))
+        variance_g = self.group_moments[2] * first**2
+        return _DesignMoments.of(variance_g, products * factor, noise * factor, zz, zz_noise)
+
+    @property
+    def mean_weight(self) -> float:
+        """Mean of omega over the participants."""
+        total = math.fsum(self.weight(name) * size for name, size in self.sizes.items())
+        return total / sum(self.sizes.values())
 
     def expected_adjustment(
         self, noises: Mapping[str, float], group_variance: float, correlation: float
@@ -411,14 +436,14 @@ class GroupComparisonAnalysis:
             return self.no_adjustment
         first, variance = self._design_factors[0], _PRIOR_VARIANCE[0]
         if self.public_groups:
-            once, _, group_variance = self.group_moments
+            group_variance = self.group_moments[2]
         gz = np.full(self.n_covariates, correlation * math.sqrt(group_variance * variance))
         covariance = np.diag([group_variance * first**2, *[variance] * self.n_covariates])
         covariance[0, 1:] = covariance[1:, 0] = gz * first
         paired = covariance[self._paired_columns, self._paired_columns] * self._pairs_per_person
         means = {DESIGN_LABEL: svec(paired)}
         if self.public_groups:
-            means[PRODUCTS_LABEL] = gz * once / group_variance
+            means[PRODUCTS_LABEL] = gz * self.mean_weight
         return self._adjust({name: (mean, noises[name]) for name, mean in means.items()}, 1.0)
 
     @property
@@ -515,11 +540,11 @@ class GroupComparisonAnalysis:
             q = float(mean[-1]) / self.contrast_factor
             # Sufficient for tests, even if effects cannot be estimated.
             return q, noise / self.contrast_factor, min(max(q, 0.2), 1.0) / adjustment.width
-        once, twice, plain = self.group_moments
+        once, twice, _ = self.group_moments
         # Per subject; ``complete`` counted pairs.
         complete = math.sqrt(complete)
-        explained = min(adjustment.explained / plain, 0.9)
-        doubt = math.sqrt(adjustment.explained_variance) / plain
+        explained = min(self.mean_weight * adjustment.explained / once, 0.9)
+        doubt = self.mean_weight * math.sqrt(adjustment.explained_variance) / once
         q = once * (1 - explained) * complete
         return q, once * doubt * complete, twice * (1 - explained) * complete
 

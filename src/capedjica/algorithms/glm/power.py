@@ -70,8 +70,8 @@ def standard_error(
     adjustment = _expected_adjustment(analysis, terms, group_variance, correlation)
     variance = clipped_variance(analysis.size, analysis.bound)
     if analysis.public_groups:
-        once, twice, plain = analysis.group_moments
-        left = 1 - min(adjustment.explained / plain, 0.9)
+        once, twice, _ = analysis.group_moments
+        left = 1 - min(analysis.mean_weight * adjustment.explained / once, 0.9)
         q, square = once * left, twice * left
     else:
         q = (group_variance - adjustment.explained) / adjustment.width

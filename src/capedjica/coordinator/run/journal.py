@@ -175,6 +175,7 @@ def _released(records: list[MeanRecord], contract: Contract) -> list[ReleasedMea
             np.frombuffer(record.value, dtype="<f8"),
             record.releases[-1].noise,
             sum(contract.enrolled[name] for name in record.releases[-1].participants),
+            tuple(record.releases[-1].participants),
         )
         for record in records
     ]

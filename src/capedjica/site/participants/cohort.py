@@ -157,10 +157,10 @@ def look(
             yield from step.table.notes(series, step.setting)
 
     found = readable.check(study.fewest_timepoints, tick, longest, notes)
-    return found + list(_covariate_problems(readable.people, study))
+    return found + list(_covariate_problems(readable.people, study, home.settings.name))
 
 
-def _covariate_problems(people: Sequence[Person], study: Study) -> Iterator[Problem]:
+def _covariate_problems(people: Sequence[Person], study: Study, site: str) -> Iterator[Problem]:
     """Yield the problems of the covariates, of each participant and of the whole site."""
     for table in study.content.analyses:
         if not table.participant_columns:
@@ -179,8 +179,8 @@ def _covariate_problems(people: Sequence[Person], study: Study) -> Iterator[Prob
                 yield Problem(person.covariates.path, words, expected, fatal, person.name, alike=expected)
         table_path = next((one.covariates.path for one in people if one.covariates is not None), None)
         if table_path is not None:
-            for found, expected in table.site_notes(known):
-                yield Problem(table_path, found, expected, fatal=False)
+            for found, expected, fatal in table.site_notes(known, site):
+                yield Problem(table_path, found, expected, fatal)
 
 
 def _plain_features(people: list[Person]) -> Features:

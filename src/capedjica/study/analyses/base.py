@@ -183,8 +183,8 @@ class AnalysisTable(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
         """
         return ()
 
-    def site_notes(self, people: Sequence[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
-        """Return the problems of the covariates of a whole site: what was found and what is expected."""
+    def site_notes(self, people: Sequence[Mapping[str, Any]], site: str) -> Iterable[tuple[str, str, bool]]:
+        """Return the problems of the covariates of a whole site, in the form of `covariate_notes`."""
         return ()
 
     def notes(self, scan: Scan, setting: Setting) -> list[tuple[str, str]]:

@@ -268,19 +268,37 @@ class GroupComparisonTable(RowsTable, frozen=True, kw_only=True):
                 bounds = f"{column.low:g} to {column.high:g}; other values are clipped to this range"
                 yield f"{column.name} {float(cast(Any, value)):g}", bounds, False
 
-    def site_notes(self, people: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-        """Yield the problems of the covariates of the whole site, for this site only."""
+    def site_notes(self, people: Sequence[Mapping[str, Any]], site: str) -> Iterator[tuple[str, str, bool]]:
+        """Yield the problems of the covariates of the whole site, for this site only.
+
+        Each is what was found, what was expected, and whether to correct it. Public group sizes are public
+        on both sides, so refusing others reveals nothing that is protected; with other sizes the site's mean
+        outcome would enter the effects.
+        """
         counts = Counter(str(row[self.contrast]) for row in people if not is_missing(row.get(self.contrast)))
+        declared = dict(zip(self._contrast.levels, self._sizes_of(site), strict=False))
+        for level, size in declared.items():
+            if counts[level] > size:
+                yield (
+                    f"{counts[level]} participants with {self.contrast} {level!r}",
+                    f"at most the {size} declared in group_sizes of the study",
+                    True,
+                )
         if len(counts) == 1:
             yield (
                 f"{self.contrast} is the same for all participants",
                 "several values; this site contributes nothing to the comparison",
+                False,
             )
         elif self._contrast.levels and 1 in counts.values():
             yield (
                 f"a group of {self.contrast} with one participant",
                 "more; this site contributes little to the comparison",
+                False,
             )
+
+    def _sizes_of(self, site: str) -> Sequence[int]:
+        return next((one.sizes for one in self.group_sizes or () if one.site == site), ())
 
     # Descriptions
 
