@@ -60,7 +60,7 @@ def test_fair_maps_are_not_said_to_come_again():
     found = Reliability(2, np.array([0.85, 0.75]))
     assert found.banner == ""
     assert "Reliability: 2 fair." in found.prediction
-    assert "by 0.80 (worst: map 2, 0.75)" in found.prediction
+    assert "is 0.80 (worst: map 2, 0.75)" in found.prediction
     assert "same" not in found.prediction
 
 

@@ -338,7 +338,7 @@ class SiteSum:
     def _mask_input(self, request: ShareList, secret: _Secrets) -> bytes:
         dealers = self._check_group("dealt shares", {*request.envelopes, self.name}, within=self._keys)
         if self.name in request.envelopes:
-            raise ProtocolError(f"site {self.name} was sent shares with itself as the dealer")
+            raise ProtocolError(f"site {self.name} was sent shares that it dealt itself")
         shares = {dealer: self._open(dealer, sealed, secret) for dealer, sealed in request.envelopes.items()}
         answer = sign(self._masked_input(dealers, secret), self._identity)
         self._dealers = dealers
