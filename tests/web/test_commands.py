@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import capedjica
 from capedjica.web.commands import Commands, shown
 
 
@@ -67,6 +68,27 @@ def test_a_command_with_a_log_outlives_the_pages(home, tmp_path):
     assert log.stat().st_mode & 0o777 == 0o600
     running.interrupt()
     assert running.result().code == 130
+
+
+def test_no_module_is_loaded_from_the_current_folder(tmp_path, monkeypatch):
+    """A stranger's typer.py in the current folder would run next to the site's key."""
+    for name in ("typer", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    monkeypatch.chdir(tmp_path)
+    commands = Commands("site")
+    try:
+        assert commands.run("--version").ok
+    finally:
+        commands.close()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_module_of_the_package_is_started_with_the_current_folder_first():
+    folder = Path(capedjica.__file__).parent
+    lines = [line for file in folder.rglob("*.py") for line in file.read_text().splitlines()]
+    starts = [line for line in lines if "sys.executable" in line and '"-m"' in line]
+    assert starts
+    assert [line for line in starts if 'sys.executable, "-P", "-m"' not in line] == []
 
 
 def test_a_command_is_shown_as_it_is_typed():

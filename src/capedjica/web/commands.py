@@ -163,7 +163,7 @@ class Commands:
             self._link, other = socket.socketpair()
             with other:
                 self._process = subprocess.Popen(  # noqa: S603 (our own module)
-                    [sys.executable, "-m", _MODULE, self._role],
+                    [sys.executable, "-P", "-m", _MODULE, self._role],
                     stdin=other.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
