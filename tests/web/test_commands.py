@@ -3,13 +3,16 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 import capedjica
+from capedjica.errors import InputError
 from capedjica.web.commands import Commands, shown
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,32 @@ def test_a_command_with_a_log_outlives_the_pages(home, tmp_path):
     assert log.stat().st_mode & 0o777 == 0o600
     running.interrupt()
     assert running.result().code == 130
+
+
+def test_commands_end_when_the_pages_are_closed(home, monkeypatch):
+    monkeypatch.setattr("capedjica.web.commands._GRACE", 0.5)
+    commands = Commands("site")
+    asked, stopped = (commands.launch(["site", "status", str(home), "--watch"]) for _ in range(2))
+    # One that does not answer to an interruption.
+    os.kill(stopped.process, signal.SIGSTOP)
+    commands.close()
+    assert asked.result().code == 130
+    assert stopped.result().code == -1
+    with pytest.raises(InputError, match="being closed"):
+        commands.run("--version")
+
+
+def test_a_process_that_took_over_the_number_is_not_interrupted(warm, home):
+    running = warm.launch(["site", "status", str(home), "--watch"])
+    os.kill(running.process, signal.SIGKILL)
+    wait_for(lambda: running.ended)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        running.process = other.pid
+        running.interrupt()
+        running.result()
+        running.interrupt()
+        assert other.poll() is None
+        other.kill()
 
 
 def test_no_module_is_loaded_from_the_current_folder(tmp_path, monkeypatch):
