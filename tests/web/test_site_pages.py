@@ -10,11 +10,14 @@ import zipfile
 import numpy as np
 import pytest
 
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.enrolment import read_enrolment
 from capedjica.study.study_file import Study
 from capedjica.web.site_pages import SitePages
+from capedjica.web.uploads import Uploads
 from tests.support.command_lines import parse
 from tests.support.small_study import changed
 from tests.web.client import Client, Served
@@ -215,14 +218,79 @@ def test_a_title_is_text(client, home, study):
 
 
 def test_what_changed_after_it_was_shown_is_not_approved(client, home, study):
+    """A private copy of what was shown is approved, whoever can write to the original."""
     shown = offered(client, study / "study.toml")
     changed(Study.load(study), study / "other.toml", title="Another study")
     shutil.copy(study / "other.toml", study / "study.toml")
     key = shown.path.rpartition("/")[2]
     answer = client.act(shown.path, "/studies/approve", offer=key, confirm=phrase(shown))
-    assert "Not done" in answer.words
+    assert "approved 'A small study'" in answer.words
+    assert [one.title for one in spent(home)] == ["A small study"]
+
+
+def test_a_changed_copy_is_not_approved(client, home, study):
+    shown = offered(client, study / "study.toml")
+    key = shown.path.rpartition("/")[2]
+    copy = client.served.pages._offers[key].path
+    assert copy.parent != study
+    other = changed(Study.load(study), study / "other.toml", title="Another study")
+    shutil.copy(study / "other.toml", copy)
+    answer = client.act(shown.path, "/studies/approve", offer=key, confirm=phrase(shown))
     assert "nothing was approved" in answer.words
     assert spent(home) == []
+    # All digits of the hash are passed on: a beginning can be made to collide.
+    assert client.served.pages._offers[key].terms["hash"] in answer.words
+    assert other.hash.hex() in answer.words
+    assert re.search(r"--hash [0-9a-f]{64} --yes", answer.words)
+
+
+def test_a_kit_signed_by_another_coordinator_is_not_approved(client, home, study, tmp_path):
+    """The same study, sealed by another key, in place of the kit that was shown."""
+    kit = provision(Study.load(study), "localhost", 8123).site_kits / "s1.zip"
+    shown = offered(client, kit)
+    key = shown.path.rpartition("/")[2]
+    shutil.copytree(study, tmp_path / "forged", ignore=shutil.ignore_patterns("federation"))
+    forged = provision(Study.load(tmp_path / "forged"), "localhost", 8123).site_kits / "s1.zip"
+    shutil.copy(forged, client.served.pages._offers[key].path)
+    answer = client.act(shown.path, "/studies/approve", offer=key, confirm=phrase(shown))
+    assert "--coordinator expected a kit signed with the key" in answer.words
+    assert spent(home) == []
+    assert "approved 'A small study'" in approve(client, kit).words
+
+
+def test_files_that_a_study_names_are_copied_and_no_others(tmp_path):
+    folder = tmp_path / "joint"
+    (folder / "maps").mkdir(parents=True)
+    for name in ("maps/atlas.nii", "mask.nii", "key.pem"):
+        (folder / name).write_text(name)
+    (folder / "study.toml").write_text(
+        'title = "key.pem"\n[features]\natlas = "maps/atlas.nii"\natlas_sha256 = "0"\n'
+        '[[analysis]]\nmask = "mask.nii"\nmask_sha256 = "0"\n'
+        '[[analysis]]\nmask = "../outside"\nmask_sha256 = "0"\n'
+    )
+    (tmp_path / "outside").write_text("x")
+    os.mkfifo(folder / "pipe.zip")
+    uploads = Uploads()
+    try:
+        copy = uploads.copy(folder)
+        copies = {str(one.relative_to(copy.parent)) for one in copy.parent.rglob("*") if one.is_file()}
+        assert copies == {"study.toml", "maps/atlas.nii", "mask.nii"}
+        for wrong in (folder / "pipe.zip", folder / "maps", folder / "none.zip"):
+            with pytest.raises(InputError):
+                uploads.copy(wrong)
+        assert len(list(copy.parent.parent.iterdir())) == 1
+    finally:
+        uploads.close()
+
+
+def test_a_path_of_an_unknown_user(client):
+    for page, action, field in (
+        ("/studies", "/studies/offer", "path"),
+        ("/results", "/results/make", "path"),
+    ):
+        answer = client.act(page, action, what="report", **{field: "~nosuchuser/x"})
+        assert answer.status == 400
+        assert "unknown user" in answer.words
 
 
 def test_files_that_are_no_kit(client, home):

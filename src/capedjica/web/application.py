@@ -392,6 +392,16 @@ def plain(value: str, words: str) -> str:
     return value
 
 
+def typed_path(value: str, words: str) -> Path:
+    """Return a path that was typed."""
+    try:
+        return Path(plain(value, words)).expanduser()
+    except RuntimeError:
+        raise InputError(
+            f"{words} {value[:100]!r} begins with the name of an unknown user; expected a path"
+        ) from None
+
+
 def fragment(template: str, **content: Any) -> str:
     """Return a piece of a page."""
     return _environment().get_template(template).render(**content)
