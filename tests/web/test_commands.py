@@ -1,5 +1,6 @@
 """Commands run for the pages: the same program, with nothing in the process list, whatever ends when."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,9 @@ import pytest
 
 import capedjica
 from capedjica.errors import InputError
+from capedjica.web.application import _Followed
 from capedjica.web.commands import Commands, shown
+from capedjica.web.jobs import Desk
 from tests.support.waiting import wait_for
 
 
@@ -97,6 +100,44 @@ def test_a_process_that_took_over_the_number_is_not_interrupted(warm, home):
         running.interrupt()
         assert other.poll() is None
         other.kill()
+
+
+def test_too_many_arguments_do_not_end_the_loaded_process(warm):
+    assert warm.run("--version").ok
+    process = warm._process
+    with pytest.raises(InputError, match="nothing was changed"):
+        warm.run("site", "show", "x" * (1 << 20))
+    assert warm.run("--version").ok
+    assert warm._process is process
+
+
+def test_an_outcome_that_cannot_be_used_does_not_block_other_actions(warm):
+    desk = Desk(warm)
+
+    def fail(finished):
+        raise ValueError("sub-somebody")
+
+    job = desk.start("Fail", ["--version"], back="/", seen="0", then=fail)
+    assert job.done.wait(60)
+    assert not job.finished.ok
+    assert "ValueError" in job.finished.error
+    assert "somebody" not in job.finished.error
+    assert desk.under_way is None
+
+
+def test_a_stream_that_ends_while_its_command_starts(warm, home):
+    """The browser left before the command was started: the command is interrupted then."""
+    followed, lines = _Followed(), asyncio.Queue()
+
+    async def follow():
+        followed.end()
+        await asyncio.to_thread(
+            followed.start, warm, ["site", "status", str(home), "--watch"], asyncio.get_running_loop(), lines
+        )
+        while await asyncio.wait_for(lines.get(), 60) is not None:
+            pass
+
+    asyncio.run(follow())
 
 
 def test_no_module_is_loaded_from_the_current_folder(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from capedjica.site.home import SiteHome
 from capedjica.site.participants.enrolment import read_enrolment
 from capedjica.study.study_file import Study
 from capedjica.web.site_pages import SitePages
-from capedjica.web.uploads import Uploads
+from capedjica.web.uploads import Uploads, unpack_results
 from tests.support.command_lines import parse
 from tests.support.small_study import changed
 from tests.web.client import Client, Served
@@ -161,6 +161,7 @@ def test_a_study_is_read_compared_approved_and_revoked(client, home, study):
     link = re.search(r'href="[^"]*(/studies/revoke/[0-9a-f]+)"', listed.html)[1]
     page = client.get(link)
     assert "A revocation is permanent" in page.words
+    assert phrase(page) == f"revoke {Study.load(study).hash.hex()[:8]}"
     number = page.hidden("study")
     answer = client.act(link, "/studies/revoke", study=number, confirm="revoke")
     assert answer.status == 400
@@ -428,6 +429,41 @@ def test_an_archive_that_leads_outside_is_not_unpacked(client, tmp_path):
     )
     assert answer.status == 400
     assert "outside of its folder" in answer.words
+
+
+def packed_results(method):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        archive.writestr("first.json", "{}")
+        archive.writestr("results.json", "x" * 5000)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_an_archive_that_is_damaged_or_packed_otherwise_leaves_nothing(tmp_path, method):
+    content = bytearray(packed_results(method))
+    if method == zipfile.ZIP_DEFLATED:
+        at = content.index(b"results.json") + len(b"results.json")
+        content[at] = 0xFF
+    (tmp_path / "results.zip").write_bytes(content)
+    with pytest.raises(InputError, match=r"results\.zip"):
+        unpack_results(tmp_path / "results.zip")
+    assert [one.name for one in tmp_path.iterdir()] == ["results.zip"]
+
+
+def test_a_revocation_names_the_study_by_its_hash(client, home, study):
+    """A title that is also the name of a file does not lead to that file."""
+    approve(client, study)
+    for copy in SiteHome.load(home).approved_path.glob("*.toml"):
+        copy.unlink()
+    link = re.search(r'href="[^"]*(/studies/revoke/[0-9a-f]+)"', client.get("/studies").html)[1]
+    page = client.get(link)
+    number = page.hidden("study")
+    assert f"capedjica site revoke {number} " in page.words
+    assert phrase(page) == f"revoke {number[:8]}"
+    answer = client.act(link, "/studies/revoke", study=number, confirm=phrase(page))
+    assert "revoked its approval" in answer.words
+    assert f"capedjica site revoke --yes {number}" in answer.words
 
 
 @pytest.mark.parametrize("damage", ["settings", "key", "ledger", "folder"])

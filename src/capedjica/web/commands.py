@@ -29,6 +29,8 @@ Role = Literal["site", "study"]
 _MODULE: Final = "capedjica.cli.warm"
 # Output beyond this is cut: a page is for reading.
 _MOST: Final = 64 << 20
+# As many as the loaded process reads.
+_MOST_ARGUMENTS: Final = 1 << 20
 # Lines are wrapped by the browser.
 _UNWRAPPED: Final = "2000"
 # Seconds that a command may take to exit after it was interrupted, when the pages are closed.
@@ -203,6 +205,11 @@ class Commands:
 
     def _send(self, arguments: list[str], descriptors: list[int]) -> None:
         data = json.dumps(arguments).encode()
+        if len(data) > _MOST_ARGUMENTS:
+            raise InputError(
+                f"the form has {len(data):,} bytes for the command, expected at most {_MOST_ARGUMENTS:,}; "
+                "nothing was changed"
+            )
         message = len(data).to_bytes(4) + data
         with self._lock:
             if self._closed:

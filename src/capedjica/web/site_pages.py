@@ -206,7 +206,7 @@ class SitePages(Pages):
         files, path = uploaded(form, "files"), text(form, "path")
         cards: list[str] = []
         if files:
-            _, folder = self.uploads.keep(files)
+            _, folder = await run_in_threadpool(self.uploads.keep, files)
             names = sorted(one.name for one in folder.iterdir())
             cards = [str(folder / name) for name in names if name.endswith(".card")]
             kits = [name for name in names if name.endswith((".zip", ".toml"))]
@@ -293,15 +293,17 @@ class SitePages(Pages):
             "revoke.html.jinja",
             title="Revoke an approval",
             study=study,
-            phrase=_phrase("revoke", study["study"]),
-            command=["site", "revoke", _named(study), self._site],
+            phrase=_phrase("revoke", _shown_hash(study)),
+            hash=_shown_hash(study),
+            command=["site", "revoke", study["study"], self._site],
         )
 
     async def revoke(self, request: Request, form: FormData) -> Response:
         """Revoke an approval, for good."""
         study = await self._study(text(form, "study"))
-        _confirm(form, _phrase("revoke", study["study"]))
-        command = ["site", "revoke", "--yes", "--", _named(study), self._site]
+        _confirm(form, _phrase("revoke", _shown_hash(study)))
+        # By its hash in the ledger: a title may be that of another study, or the name of a file.
+        command = ["site", "revoke", "--yes", study["study"], self._site]
         return await self.start(form, "Revoke the approval", command, back="/studies")
 
     # Ledger
@@ -366,9 +368,9 @@ class SitePages(Pages):
         """Compute individual results or a report from a complete run."""
         what, path, files = text(form, "what"), text(form, "path"), uploaded(form, "files")
         if files:
-            _, folder = self.uploads.keep(files)
+            _, folder = await run_in_threadpool(self.uploads.keep, files)
             first = next(iter(folder.iterdir()))
-            run, name = unpack_results(first), first.name
+            run, name = await run_in_threadpool(unpack_results, first), first.name
         elif path:
             run, name = typed_path(path, "the folder"), path
         else:
@@ -422,9 +424,9 @@ def _live(line: str) -> dict[str, Any]:
         raise BrokenError("the state of the site cannot be read") from None
 
 
-def _named(study: dict[str, Any]) -> str:
-    """Return how a command names a study of the ledger: by its approved copy, or by its title."""
-    return str(study["file"] or study["title"])
+def _shown_hash(study: dict[str, Any]) -> str:
+    """Return the hash of a study of the ledger; that of its contract where there is no approved copy."""
+    return str(study["hash"] or study["study"])
 
 
 def _digest(form: FormData) -> str:

@@ -10,6 +10,7 @@ import stat
 import tempfile
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -21,6 +22,7 @@ from capedjica.errors import InputError
 MOST_BYTES: Final = 512 << 20
 _MOST_MEMBERS: Final = 10_000
 _MOST_UNPACKED: Final = 4 << 30
+_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LONGEST_NAME: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}")
 
@@ -143,8 +145,12 @@ def unpack_results(archive: Path) -> Path:
                 raise InputError(f"{archive.name} is too large for a results.zip; nothing was unpacked")
             if any(member.filename.startswith("/") or ".." in member.filename for member in members):
                 raise InputError(f"{archive.name} holds names outside of its folder; nothing was unpacked")
+            if any(member.compress_type not in _PACKINGS for member in members):
+                raise InputError(
+                    f"{archive.name} has members that are neither stored nor deflated; nothing was unpacked"
+                )
             packed.extractall(into)
-    except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         shutil.rmtree(into, ignore_errors=True)
         raise InputError(f"{archive.name} is not a results.zip: {error}") from None
     tops = list(into.iterdir())

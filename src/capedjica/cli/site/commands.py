@@ -211,7 +211,7 @@ def _letters(fingerprint: str) -> str:
 def revoke(
     study: Annotated[
         str,
-        typer.Argument(metavar="STUDY", help="A study.toml, its folder, or its title in the ledger."),
+        typer.Argument(metavar="STUDY", help="A study.toml, its folder, or its title or hash in the ledger."),
     ],
     site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Revoke without a prompt.")] = False,
