@@ -1,6 +1,6 @@
 """Command server for the local web pages: one loaded process that forks a child for every command.
 
-``python -P -m capedjica.cli.warm`` reads requests from a Unix socket on descriptor 0. A request is a length and
+``python -m capedjica.cli.warm`` reads requests from a Unix socket on descriptor 0. A request is a length and
 a JSON list, the arguments of one ``capedjica`` command, with three descriptors: standard output, standard
 error, and a pipe that receives the process number first and the exit code last. Arguments are not visible in
 the process list, as those of a program would be.
