@@ -16,6 +16,7 @@ import uvicorn
 
 from capedjica.web.application import make_application
 from capedjica.web.security import COOKIE, Guard
+from capedjica.web.server import configuration
 
 PATIENCE = 240
 
@@ -41,14 +42,7 @@ class Served:
         self.port = self._socket.getsockname()[1]
         self.guard = Guard(self.port, idle, self.addresses.append, self.clock)
         self.guard.renew()
-        config = uvicorn.Config(
-            make_application(pages, self.guard),
-            log_level="critical",
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-            ws="none",
-        )
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(configuration(make_application(pages, self.guard)))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self):

@@ -4,12 +4,14 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 from capedjica.web.security import COOKIE
 from capedjica.web.site_pages import SitePages
 from capedjica.web.study_pages import StudyPages
+from tests.support.waiting import wait_for
 from tests.web.client import Client, encode
 
 PAGES = ["/", "/cohort", "/studies", "/ledger", "/withdrawals", "/results"]
@@ -90,8 +92,38 @@ def test_two_hosts_are_refused(client):
         assert re.match(rb"HTTP/1.1 4\d\d", line.recv(100))
 
 
-def test_localhost_is_the_same(client):
-    assert client.get("/", Host=f"localhost:{client.served.port}").status == 200
+def test_localhost_is_another_host(client):
+    """It may lead to ::1, where another user of the machine can listen."""
+    assert client.get("/", Host=f"localhost:{client.served.port}").status == 421
+
+
+def test_a_cookie_of_another_port_does_not_lock_the_owner_out(client):
+    for cookies in (f"{COOKIE}={NOTHING}; {COOKIE}={client.cookie}", f"{COOKIE}={client.cookie}; {COOKIE}=x"):
+        assert client.get("/results", Cookie=cookies).status == 200
+    assert client.get("/results", Cookie=f"{COOKIE}={NOTHING}; {COOKIE}=x; x").status == 403
+
+
+@pytest.mark.parametrize("page", ["/cohort", "/withdrawals", "/results?a=1"])
+def test_a_page_leaves_the_screen_when_it_is_locked(served, client, page):
+    seconds, _, place = client.get(page).headers["refresh"].partition("; url=")
+    assert int(seconds) == 901
+    assert place == f"{client.base}{page}{'&' if '?' in page else '?'}watching"
+    served.clock.now += int(seconds)
+    locked = client.ask("GET", place, whole=True)
+    assert locked.status == 403
+    assert "refresh" not in locked.headers
+
+
+def test_the_locked_page_says_nothing_about_actions(served, client):
+    desk = served.pages.desk
+    job = desk.start("Wait", ["site", "status", "--watch", str(served.pages.folder)], back="/", seen="0")
+    try:
+        answer = Client(served).get("/")
+        assert answer.status == 403
+        assert "Wait" not in answer.words
+        assert job.id not in answer.html
+    finally:
+        job.running.interrupt()
 
 
 @pytest.mark.parametrize(
@@ -262,6 +294,29 @@ def test_nonsense_instead_of_a_form_changes_nothing(client, kind, body):
     assert client.ask("POST", "/cohort/enrol", body, given).status in (400, 403)
     assert client.get("/").status == 200
     assert client.served.pages.desk.number == 0
+
+
+def test_silent_connections_do_not_keep_the_owner_out(served, client):
+    place = ("127.0.0.1", served.port)
+    silent = [socket.create_connection(place) for _ in range(200)]
+    try:
+        assert client.get("/style.css").status == 200
+        wait_for(lambda: len(served._server.server_state.connections) <= 65, 5)
+        # The oldest ones were closed.
+        silent[0].settimeout(60)
+        with suppress(ConnectionResetError):
+            assert silent[0].recv(1) == b""
+    finally:
+        for one in silent:
+            one.close()
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost:"])
+def test_a_connection_without_a_request_is_closed(served, monkeypatch, begun):
+    monkeypatch.setattr("capedjica.web.server._REQUEST_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as line, suppress(OSError):
+        line.sendall(begun)
+        assert line.recv(1) == b""
 
 
 def test_the_web_process_loads_nothing_that_reads_keys_ledgers_or_scans():

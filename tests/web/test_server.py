@@ -9,10 +9,12 @@ import sys
 import urllib.request
 from contextlib import contextmanager
 
+import psutil
 import pytest
 
 from capedjica.web.server import _listen
 from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
 
 
 @contextmanager
@@ -97,11 +99,37 @@ def test_without_the_extra_it_says_what_to_install(home, cli, monkeypatch):
     assert "pip install 'capedjica[web]'" in answer.stderr
 
 
-def test_nothing_of_the_owner_is_left_in_temporary_folders(home, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_of_the_owner_is_left_in_temporary_folders(home, tmp_path, monkeypatch, number):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "scratch"))
     os.mkdir(tmp_path / "scratch")
     with started("site", "web", str(home)) as process:
         assert address_of(process)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.stdout.readline()
+        assert list((tmp_path / "scratch").iterdir())
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode in ((0, 130) if number == signal.SIGINT else (128 + number,))
+        assert "Traceback" not in err
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_waits_ends_with_the_pages(home, number):
+    """A page whose command reads a pipe that nobody writes to."""
+    (home / "site.toml").unlink()
+    os.mkfifo(home / "site.toml")
+    with started("site", "web", str(home)) as process:
+        found = address_of(process)
+        with urllib.request.urlopen(found[1], timeout=60) as answer:
+            cookie = answer.headers["set-cookie"].partition(";")[0]
+        line = http.client.HTTPConnection("127.0.0.1", int(found[2]), timeout=60)
+        line.request("GET", f"/{found[1].split('/')[3]}/cohort", headers={"Cookie": cookie})
+        # The loaded process, and the command that it forked.
+        wait_for(lambda: len(psutil.Process(process.pid).children(recursive=True)) == 2)
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        gone, left = psutil.wait_procs(below, timeout=5)
+        line.close()
+        assert (len(gone), left) == (2, [])

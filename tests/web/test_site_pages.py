@@ -10,11 +10,14 @@ import zipfile
 import numpy as np
 import pytest
 
+from capedjica.coordinator.flare.provisioning import provision
+from capedjica.errors import InputError
 from capedjica.one_machine.local_run import find_sites, run_study
 from capedjica.site.home import SiteHome
 from capedjica.site.participants.enrolment import read_enrolment
 from capedjica.study.study_file import Study
 from capedjica.web.site_pages import SitePages
+from capedjica.web.uploads import Uploads, unpack_results
 from tests.support.command_lines import parse
 from tests.support.small_study import changed
 from tests.web.client import Client, Served
@@ -158,6 +161,7 @@ def test_a_study_is_read_compared_approved_and_revoked(client, home, study):
     link = re.search(r'href="[^"]*(/studies/revoke/[0-9a-f]+)"', listed.html)[1]
     page = client.get(link)
     assert "A revocation is permanent" in page.words
+    assert phrase(page) == f"revoke {Study.load(study).hash.hex()[:8]}"
     number = page.hidden("study")
     answer = client.act(link, "/studies/revoke", study=number, confirm="revoke")
     assert answer.status == 400
@@ -215,14 +219,79 @@ def test_a_title_is_text(client, home, study):
 
 
 def test_what_changed_after_it_was_shown_is_not_approved(client, home, study):
+    """A private copy of what was shown is approved, whoever can write to the original."""
     shown = offered(client, study / "study.toml")
     changed(Study.load(study), study / "other.toml", title="Another study")
     shutil.copy(study / "other.toml", study / "study.toml")
     key = shown.path.rpartition("/")[2]
     answer = client.act(shown.path, "/studies/approve", offer=key, confirm=phrase(shown))
-    assert "Not done" in answer.words
+    assert "approved 'A small study'" in answer.words
+    assert [one.title for one in spent(home)] == ["A small study"]
+
+
+def test_a_changed_copy_is_not_approved(client, home, study):
+    shown = offered(client, study / "study.toml")
+    key = shown.path.rpartition("/")[2]
+    copy = client.served.pages._offers[key].path
+    assert copy.parent != study
+    other = changed(Study.load(study), study / "other.toml", title="Another study")
+    shutil.copy(study / "other.toml", copy)
+    answer = client.act(shown.path, "/studies/approve", offer=key, confirm=phrase(shown))
     assert "nothing was approved" in answer.words
     assert spent(home) == []
+    # All digits of the hash are passed on: a beginning can be made to collide.
+    assert client.served.pages._offers[key].terms["hash"] in answer.words
+    assert other.hash.hex() in answer.words
+    assert re.search(r"--hash [0-9a-f]{64} --yes", answer.words)
+
+
+def test_a_kit_signed_by_another_coordinator_is_not_approved(client, home, study, tmp_path):
+    """The same study, sealed by another key, in place of the kit that was shown."""
+    kit = provision(Study.load(study), "localhost", 8123).site_kits / "s1.zip"
+    shown = offered(client, kit)
+    key = shown.path.rpartition("/")[2]
+    shutil.copytree(study, tmp_path / "forged", ignore=shutil.ignore_patterns("federation"))
+    forged = provision(Study.load(tmp_path / "forged"), "localhost", 8123).site_kits / "s1.zip"
+    shutil.copy(forged, client.served.pages._offers[key].path)
+    answer = client.act(shown.path, "/studies/approve", offer=key, confirm=phrase(shown))
+    assert "--coordinator expected a kit signed with the key" in answer.words
+    assert spent(home) == []
+    assert "approved 'A small study'" in approve(client, kit).words
+
+
+def test_files_that_a_study_names_are_copied_and_no_others(tmp_path):
+    folder = tmp_path / "joint"
+    (folder / "maps").mkdir(parents=True)
+    for name in ("maps/atlas.nii", "mask.nii", "key.pem"):
+        (folder / name).write_text(name)
+    (folder / "study.toml").write_text(
+        'title = "key.pem"\n[features]\natlas = "maps/atlas.nii"\natlas_sha256 = "0"\n'
+        '[[analysis]]\nmask = "mask.nii"\nmask_sha256 = "0"\n'
+        '[[analysis]]\nmask = "../outside"\nmask_sha256 = "0"\n'
+    )
+    (tmp_path / "outside").write_text("x")
+    os.mkfifo(folder / "pipe.zip")
+    uploads = Uploads()
+    try:
+        copy = uploads.copy(folder)
+        copies = {str(one.relative_to(copy.parent)) for one in copy.parent.rglob("*") if one.is_file()}
+        assert copies == {"study.toml", "maps/atlas.nii", "mask.nii"}
+        for wrong in (folder / "pipe.zip", folder / "maps", folder / "none.zip"):
+            with pytest.raises(InputError):
+                uploads.copy(wrong)
+        assert len(list(copy.parent.parent.iterdir())) == 1
+    finally:
+        uploads.close()
+
+
+def test_a_path_of_an_unknown_user(client):
+    for page, action, field in (
+        ("/studies", "/studies/offer", "path"),
+        ("/results", "/results/make", "path"),
+    ):
+        answer = client.act(page, action, what="report", **{field: "~nosuchuser/x"})
+        assert answer.status == 400
+        assert "unknown user" in answer.words
 
 
 def test_files_that_are_no_kit(client, home):
@@ -360,6 +429,41 @@ def test_an_archive_that_leads_outside_is_not_unpacked(client, tmp_path):
     )
     assert answer.status == 400
     assert "outside of its folder" in answer.words
+
+
+def packed_results(method):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        archive.writestr("first.json", "{}")
+        archive.writestr("results.json", "x" * 5000)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED])
+def test_an_archive_that_is_damaged_or_packed_otherwise_leaves_nothing(tmp_path, method):
+    content = bytearray(packed_results(method))
+    if method == zipfile.ZIP_DEFLATED:
+        at = content.index(b"results.json") + len(b"results.json")
+        content[at] = 0xFF
+    (tmp_path / "results.zip").write_bytes(content)
+    with pytest.raises(InputError, match=r"results\.zip"):
+        unpack_results(tmp_path / "results.zip")
+    assert [one.name for one in tmp_path.iterdir()] == ["results.zip"]
+
+
+def test_a_revocation_names_the_study_by_its_hash(client, home, study):
+    """A title that is also the name of a file does not lead to that file."""
+    approve(client, study)
+    for copy in SiteHome.load(home).approved_path.glob("*.toml"):
+        copy.unlink()
+    link = re.search(r'href="[^"]*(/studies/revoke/[0-9a-f]+)"', client.get("/studies").html)[1]
+    page = client.get(link)
+    number = page.hidden("study")
+    assert f"capedjica site revoke {number} " in page.words
+    assert phrase(page) == f"revoke {number[:8]}"
+    answer = client.act(link, "/studies/revoke", study=number, confirm=phrase(page))
+    assert "revoked its approval" in answer.words
+    assert f"capedjica site revoke --yes {number}" in answer.words
 
 
 @pytest.mark.parametrize("damage", ["settings", "key", "ledger", "folder"])

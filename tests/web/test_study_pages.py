@@ -46,7 +46,8 @@ def test_a_study_is_written_and_sites_are_added(tmp_path, study, commands):
         assert client.get("/plan").status == 200
         homes = [SiteHome.load(study / "sites" / name) for name in ("s1", "s2", "s3")]
         cards = [home.identity().card(home.settings.name, 9) for home in homes]
-        for wrong in ("nonsense", "capedjica-site-1 x y", "--help", ""):
+        path = study / "sites" / "s1" / "s1.card"
+        for wrong in ("nonsense", "capedjica-site-1 x y", "--help", "", str(path)):
             assert "Not done" in client.act("/", "/add", cards=wrong).words
         assert "Added site s1" in client.act("/", "/add", cards=f"{cards[0]}\n{cards[1]}").words
         answer = client.act("/", "/add", files=[("s3.card", f"{cards[2]}\n".encode())])
@@ -69,6 +70,14 @@ def test_the_plan_of_the_study_is_its_own(coordinator, study):
     assert "capedjica plan --epsilon 10.1" in moved.words
     assert f"subspace 1 {first['n_values']} " in moved.words
     assert coordinator.get("/plan?epsilon=10&subjects=30&sites=4").words == shown.words
+
+
+def test_a_prediction_beyond_the_sliders_is_refused(coordinator):
+    own = {"epsilon": "2", "subjects": "30", "sites": "4"}
+    for wrong in ({"epsilon": "inf"}, {"subjects": "1e9"}, {"sites": "1"}, {"epsilon": "nan"}):
+        answer = coordinator.act("/plan", "/plan/predict", **(own | wrong))
+        assert answer.status == 400
+        assert "must be a number from" in answer.words
 
 
 def test_studies_that_sliders_cannot_move_are_planned_as_they_are(coordinator, study):

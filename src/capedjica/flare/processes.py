@@ -58,7 +58,7 @@ def confined(
 ) -> Program:
     """Return a program that is confined before it starts, and give it ownership of its folder."""
     hand_over(folder, confinement)
-    launcher = (sys.executable, "-m", "capedjica.flare.launch", str(folder))
+    launcher = (sys.executable, "-P", "-m", "capedjica.flare.launch", str(folder))
     return Program(name, launcher, str(folder), program_input(confinement, folder, command, secrets, socket))
 
 
@@ -95,7 +95,7 @@ def start(place: Path, programs: Sequence[Program], owner: str = "") -> int:
     _write_programs(place, programs)
     with open(place / "supervisor.log", "ab") as console:
         subprocess.run(  # noqa: S603 (our own module)
-            [sys.executable, "-m", _MODULE, str(place), owner],
+            [sys.executable, "-P", "-m", _MODULE, str(place), owner],
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,

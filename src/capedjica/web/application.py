@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
@@ -125,12 +126,23 @@ class Pages:
                 here=request.url.path.removeprefix(self.base),
                 form_token="" if session is None else session.form_token,
                 seen=self.desk.number,
-                under_way=self.desk.under_way,
+                under_way=None if session is None else self.desk.under_way,
                 signed_in=session is not None,
                 **content,
             )
         )
-        return HTMLResponse(html, status)
+        headers: dict[str, str] = {}
+        # A page with names does not stay on the screen after it is locked.
+        if session is not None and 'http-equiv="refresh"' not in html:
+            headers["Refresh"] = f"{math.ceil(self._guard.idle_seconds) + 1}; url={self._again(request)}"
+        return HTMLResponse(html, status, headers=headers)
+
+    def _again(self, request: Request) -> str:
+        """Return the address by which a page loads itself again, without counting as use."""
+        if request.method != "GET" or request.url.path.endswith("/open"):
+            return f"{self.base}/?{WATCHING}"
+        asked = [one for one in request.url.query.split("&") if one and one != WATCHING]
+        return f"{request.url.path}?{'&'.join([*asked, WATCHING])}"
 
     def redirect(self, path: str) -> RedirectResponse:
         """Return a redirection to another of these pages."""
@@ -162,24 +174,25 @@ class Pages:
         if self._streams >= _MOST_STREAMS:
             return Response(status_code=429)
         return StreamingResponse(
-            self._events(request.cookies.get(COOKIE), arguments, fragment), media_type="text/event-stream"
+            self._events(Headers(scope=request.scope), arguments, fragment), media_type="text/event-stream"
         )
 
     async def _events(
-        self, cookie: str | None, arguments: Sequence[str], fragment: Callable[[str], str]
+        self, headers: Headers, arguments: Sequence[str], fragment: Callable[[str], str]
     ) -> AsyncIterator[str]:
-        self._streams += 1
         loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
-        running = await run_in_threadpool(self.commands.launch, list(arguments))
-        threading.Thread(target=_forward, args=(running, loop, lines), daemon=True).start()
+        followed = _Followed()
+        self._streams += 1
         try:
+            # A browser that leaves meanwhile ends the wait, but not the thread that starts the command.
+            await run_in_threadpool(followed.start, self.commands, list(arguments), loop, lines)
             while True:
                 try:
                     line = await asyncio.wait_for(lines.get(), _LIVE_SECONDS)
                 except TimeoutError:
                     line = ""
                 # Watching is not using: an open page does not keep itself unlocked.
-                if self._guard.session(cookie, touch=False) is None:
+                if self._guard.session_of(headers, touch=False) is None:
                     yield "event: locked\ndata: locked\n\n"
                     return
                 if line is None:
@@ -192,7 +205,7 @@ class Pages:
                     yield ": still there\n\n"
         finally:
             self._streams -= 1
-            running.interrupt()
+            followed.end()
 
     def report(self, path: Path, change: Callable[[str], str] = lambda html: html) -> Response:
         """Return a report, one file with everything inside, in a sandbox."""
@@ -247,6 +260,36 @@ class Pages:
             style = _read("capedjica.report", "style.css") + _read("capedjica.web", "web.css")
             return Response(style, media_type="text/css")
         return Response(_read("capedjica.web", "web.js"), media_type="text/javascript")
+
+
+class _Followed:
+    """A command whose lines are followed until nobody is interested in them."""
+
+    def __init__(self) -> None:
+        self._lock, self._over = threading.Lock(), False
+        self._running: Running | None = None
+
+    def start(
+        self,
+        commands: Commands,
+        arguments: list[str],
+        loop: asyncio.AbstractEventLoop,
+        lines: asyncio.Queue[str | None],
+    ) -> None:
+        """Start the command."""
+        running = commands.launch(arguments)
+        threading.Thread(target=_forward, args=(running, loop, lines), daemon=True).start()
+        with self._lock:
+            self._running = running
+            if self._over:
+                running.interrupt()
+
+    def end(self) -> None:
+        """Interrupt the command, also one that is being started."""
+        with self._lock:
+            self._over = True
+            if self._running is not None:
+                self._running.interrupt()
 
 
 def _forward(running: Running, loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None]) -> None:
@@ -307,7 +350,7 @@ class Gate:
             return Response("There is no such page.", 404, media_type="text/plain")
         # Watching is not using: a page that loads itself again does not keep itself unlocked.
         watching = path.endswith("/live") or WATCHING in request.query_params
-        request.state.session = guard.session(request.cookies.get(COOKIE), touch=not watching)
+        request.state.session = guard.session_of(headers, touch=not watching)
         if request.method not in ("GET", "HEAD", "POST"):
             return Response("This method is not used here.", 405, media_type="text/plain")
         if request.method == "POST" and not guard.own_origin(headers):
@@ -390,6 +433,16 @@ def plain(value: str, words: str) -> str:
     if value.startswith("-"):
         raise InputError(f"{words} must not begin with a dash, got {value[:40]!r}")
     return value
+
+
+def typed_path(value: str, words: str) -> Path:
+    """Return a path that was typed."""
+    try:
+        return Path(plain(value, words)).expanduser()
+    except RuntimeError:
+        raise InputError(
+            f"{words} {value[:100]!r} begins with the name of an unknown user; expected a path"
+        ) from None
 
 
 def fragment(template: str, **content: Any) -> str:

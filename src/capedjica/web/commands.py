@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
+from capedjica.errors import InputError
+
 Role = Literal["site", "study"]
 _MODULE: Final = "capedjica.cli.warm"
 # Output beyond this is cut: a page is for reading.
 _MOST: Final = 64 << 20
+# As many as the loaded process reads.
+_MOST_ARGUMENTS: Final = 1 << 20
 # Lines are wrapped by the browser.
 _UNWRAPPED: Final = "2000"
+# Seconds that a command may take to exit after it was interrupted, when the pages are closed.
+_GRACE: Final = 2.0
 _LOST: Final = "the command was ended before it was done; the folder may say more"
 
 
@@ -56,7 +64,7 @@ class Finished:
         return None
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """A command that was started; ``out`` and ``err`` are pipes, or None where it writes to a file."""
 
@@ -64,7 +72,20 @@ class Running:
     err: IO[bytes] | None
     status: IO[bytes]
     process: int = 0
+    closed: bool = False
     _errors: list[bytes] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _handle: int | None = None
+
+    def __post_init__(self) -> None:
+        """Open a handle of the process, whose ID may be reused once it has ended."""
+        if self.process and hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                self._handle = os.pidfd_open(self.process)
+        # The handle is of the command itself only if the command was still running after it was opened.
+        if _readable(self.status.fileno()):
+            self._drop_handle()
+            self.process = 0
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the command prints, until it ends."""
@@ -95,15 +116,38 @@ class Running:
 
     def interrupt(self) -> None:
         """Interrupt the command, as Ctrl-C does."""
-        if self.process:
-            with suppress(ProcessLookupError):
-                os.kill(self.process, signal.SIGINT)
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the command at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock, suppress(ProcessLookupError):
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+            elif self.process and not self.closed:
+                os.kill(self.process, number)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has ended."""
+        with self._lock:
+            return self.closed or not self.process or (self._handle is not None and _readable(self._handle))
 
     def close(self) -> None:
         """Close what it is read from."""
+        with self._lock:
+            self.closed = True
+            self._drop_handle()
         for one in (self.out, self.err, self.status):
             if one is not None:
                 one.close()
+
+    def _drop_handle(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 class Commands:
@@ -113,6 +157,8 @@ class Commands:
         self._role, self._lock = role, threading.Lock()
         self._link: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._running: list[Running] = []
+        self._closed = False
 
     def launch(self, arguments: Sequence[str], log: Path | None = None) -> Running:
         """Start a command; with ``log`` its output is appended to that file, and it outlives the pages."""
@@ -126,17 +172,32 @@ class Commands:
             err_out = os.dup(out_out)
         try:
             self._send(list(arguments), [out_out, err_out, status_out])
+        except BaseException:
+            for unread in (status_in, out_in, err_in):
+                if unread is not None:
+                    os.close(unread)
+            raise
         finally:
             for one in (out_out, err_out, status_out):
                 os.close(one)
         status = open(status_in, "rb")  # noqa: SIM115 (closed by Running)
         number = status.readline().strip()
-        return Running(
-            None if out_in is None else open(out_in, "rb"),
-            None if err_in is None else open(err_in, "rb"),
+        running = Running(
+            None if out_in is None else open(out_in, "rb"),  # noqa: SIM115
+            None if err_in is None else open(err_in, "rb"),  # noqa: SIM115
             status,
             int(number or 0),
         )
+        if log is None:
+            self._track(running)
+        return running
+
+    def _track(self, running: Running) -> None:
+        with self._lock:
+            self._running = [one for one in self._running if not one.closed]
+            self._running.append(running)
+            if self._closed:
+                running.kill()
 
     def run(self, *arguments: str) -> Finished:
         """Run a command to its end."""
@@ -144,8 +205,15 @@ class Commands:
 
     def _send(self, arguments: list[str], descriptors: list[int]) -> None:
         data = json.dumps(arguments).encode()
+        if len(data) > _MOST_ARGUMENTS:
+            raise InputError(
+                f"the form has {len(data):,} bytes for the command, expected at most {_MOST_ARGUMENTS:,}; "
+                "nothing was changed"
+            )
         message = len(data).to_bytes(4) + data
         with self._lock:
+            if self._closed:
+                raise InputError("the pages are being closed; nothing was changed")
             for attempt in range(2):
                 link = self._connect()
                 try:
@@ -163,7 +231,7 @@ class Commands:
             self._link, other = socket.socketpair()
             with other:
                 self._process = subprocess.Popen(  # noqa: S603 (our own module)
-                    [sys.executable, "-m", _MODULE, self._role],
+                    [sys.executable, "-P", "-m", _MODULE, self._role],
                     stdin=other.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -181,9 +249,25 @@ class Commands:
         self._link = self._process = None
 
     def close(self) -> None:
-        """End the loaded process; commands that run in the background go on."""
+        """End the loaded process and its commands; those with a log, in the background, continue."""
         with self._lock:
+            self._closed = True
             self._forget()
+            left = self._running
+        for one in left:
+            one.interrupt()
+        until = time.monotonic() + _GRACE
+        while time.monotonic() < until and not all(one.ended for one in left):
+            time.sleep(0.02)
+        for one in left:
+            one.kill()
+
+
+def _readable(descriptor: int) -> bool:
+    """Whether reading would not block: a pipe with data or at its end, a process that has ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def shown(arguments: Sequence[str]) -> str:

@@ -112,11 +112,16 @@ class Desk:
         return job
 
     def _finish(self, job: Job, running: Running, then: Callable[[Finished], None] | None) -> None:
-        job.finished = running.result()
-        job.ended = time.monotonic()
-        if then is not None:
-            then(job.finished)
-        job.done.set()
+        try:
+            job.finished = running.result()
+            if then is not None:
+                then(job.finished)
+        except Exception as error:
+            # No traceback: its lines may quote a participant's name.
+            job.finished = Finished(1, "", f"an unexpected {type(error).__name__} in the web pages")
+        finally:
+            job.ended = time.monotonic()
+            job.done.set()
 
     def find(self, name: str) -> Job | None:
         """Return a job by its id."""

@@ -75,7 +75,8 @@ class Guard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.base = f"/{secrets.token_urlsafe(16)}"
-        self.hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
+        # Not localhost, which may lead to ::1 and to another user's server there.
+        self.host = f"127.0.0.1:{port}"
         self._idle, self._announce, self._clock = idle_seconds, announce, clock
         self._session: Session | None = None
         self._token: str | None = None
@@ -84,7 +85,7 @@ class Guard:
     def renew(self) -> str:
         """Lock the pages; return a new opening address, valid once."""
         self._session, self._token, self._guesses = None, secrets.token_urlsafe(32), 0
-        address = f"http://{self.hosts[0]}{self.base}/open?token={self._token}"
+        address = f"http://{self.host}{self.base}/open?token={self._token}"
         self._announce(address)
         return address
 
@@ -104,13 +105,23 @@ class Guard:
     def known_host(self, headers: Headers) -> bool:
         """Whether a request names this server; a rebound name of a stranger's page is another one."""
         # defence: web-host-check
-        return headers.getlist("host") in ([self.hosts[0]], [self.hosts[1]])
+        return headers.getlist("host") == [self.host]
 
     def own_origin(self, headers: Headers) -> bool:
         """Whether a request that acts comes from one of these pages."""
         # defence: web-origin-check
         same = headers.get("origin") == f"http://{headers.get('host')}"
         return same and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds without a request after which the session is locked."""
+        return self._idle
+
+    def session_of(self, headers: Headers, *, touch: bool = True) -> Session | None:
+        """Return the session of a request; cookies of the same name, set by another port, are ignored."""
+        found = (self.session(cookie, touch=touch) for cookie in _cookies(headers))
+        return next((session for session in found if session is not None), None)
 
     def session(self, cookie: str | None, *, touch: bool = True) -> Session | None:
         """Return the session of a cookie; None where there is none, or it was idle for too long."""
@@ -131,3 +142,9 @@ class Guard:
         """Whether a form was made for this session."""
         # defence: web-form-token
         return hmac.compare_digest(token.encode(), session.form_token.encode())
+
+
+def _cookies(headers: Headers) -> list[str | None]:
+    """Return the values of all cookies with the session's name; None where there are none."""
+    pairs = [pair.strip().partition("=") for line in headers.getlist("cookie") for pair in line.split(";")]
+    return [value for name, _, value in pairs if name == COOKIE] or [None]

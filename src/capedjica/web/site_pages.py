@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from capedjica.errors import InputError
-from capedjica.web.application import BrokenError, Pages, fragment, number, plain, text, uploaded
+from capedjica.web.application import BrokenError, Pages, fragment, number, plain, text, typed_path, uploaded
 from capedjica.web.commands import Commands, Finished
 from capedjica.web.uploads import unpack_results
 
@@ -30,7 +31,7 @@ _FILE_LINK: Final = re.compile(r'<a href="(?!#|data:)[^"]*">([^<]*)</a>')
 
 @dataclass(frozen=True)
 class Offer:
-    """A study as it was received: where it is, what its file is called, and its terms."""
+    """A study as it was received: where its private copy is, what its file is called, and its terms."""
 
     path: Path
     name: str
@@ -130,7 +131,7 @@ class SitePages(Pages):
         if kind not in KINDS:
             raise InputError(f"the kind of data must be one of {', '.join(KINDS)}")
         if data:
-            command += ["--data", str(Path(plain(data, "the folder of the scans")).expanduser())]
+            command += ["--data", str(typed_path(data, "the folder of the scans"))]
         return await self.start(form, "Create the site", [*command, "--kind", kind], back="/")
 
     async def live_status(self, request: Request) -> Response:
@@ -205,7 +206,7 @@ class SitePages(Pages):
         files, path = uploaded(form, "files"), text(form, "path")
         cards: list[str] = []
         if files:
-            _, folder = self.uploads.keep(files)
+            _, folder = await run_in_threadpool(self.uploads.keep, files)
             names = sorted(one.name for one in folder.iterdir())
             cards = [str(folder / name) for name in names if name.endswith(".card")]
             kits = [name for name in names if name.endswith((".zip", ".toml"))]
@@ -216,7 +217,7 @@ class SitePages(Pages):
                 )
             given, name = folder / kits[0], kits[0]
         elif path:
-            given, name = Path(plain(path, "the path")).expanduser(), path
+            given, name = await run_in_threadpool(self.uploads.copy, typed_path(path, "the path")), path
         else:
             raise InputError("no file was chosen; expected a kit (NAME.zip) or a study.toml")
         options = [word for one in cards for word in ("--card", one)]
@@ -240,8 +241,15 @@ class SitePages(Pages):
             terms=offer.terms,
             name=offer.name,
             phrase=_phrase("approve", offer.terms["hash"]),
+            command=["site", "approve", offer.name, *self._bound(offer)],
             site=self._site,
         )
+
+    def _bound(self, offer: Offer) -> list[str]:
+        """Return the options by which a command approves exactly what was shown."""
+        options = [self._site, "--hash", offer.terms["hash"]]
+        signer = offer.terms["coordinator_fingerprint"]
+        return options if signer is None else [*options, "--coordinator", signer]
 
     def _offer(self, key: str) -> Offer:
         if key not in self._offers:
@@ -258,7 +266,7 @@ class SitePages(Pages):
             text(form, "said_coordinator"), offer.terms["coordinator_fingerprint"] or "", "the coordinator"
         )
         _confirm(form, _phrase("approve", digest))
-        options = [self._site, "--hash", digest[:16], "--yes"]
+        options = [*self._bound(offer), "--yes"]
         return await self.start(
             form,
             "Approve the study",
@@ -285,15 +293,17 @@ class SitePages(Pages):
             "revoke.html.jinja",
             title="Revoke an approval",
             study=study,
-            phrase=_phrase("revoke", study["study"]),
-            command=["site", "revoke", _named(study), self._site],
+            phrase=_phrase("revoke", _shown_hash(study)),
+            hash=_shown_hash(study),
+            command=["site", "revoke", study["study"], self._site],
         )
 
     async def revoke(self, request: Request, form: FormData) -> Response:
         """Revoke an approval, for good."""
         study = await self._study(text(form, "study"))
-        _confirm(form, _phrase("revoke", study["study"]))
-        command = ["site", "revoke", "--yes", "--", _named(study), self._site]
+        _confirm(form, _phrase("revoke", _shown_hash(study)))
+        # By its hash in the ledger: a title may be that of another study, or the name of a file.
+        command = ["site", "revoke", "--yes", study["study"], self._site]
         return await self.start(form, "Revoke the approval", command, back="/studies")
 
     # Ledger
@@ -358,11 +368,11 @@ class SitePages(Pages):
         """Compute individual results or a report from a complete run."""
         what, path, files = text(form, "what"), text(form, "path"), uploaded(form, "files")
         if files:
-            _, folder = self.uploads.keep(files)
+            _, folder = await run_in_threadpool(self.uploads.keep, files)
             first = next(iter(folder.iterdir()))
-            run, name = unpack_results(first), first.name
+            run, name = await run_in_threadpool(unpack_results, first), first.name
         elif path:
-            run, name = Path(plain(path, "the folder")).expanduser(), path
+            run, name = typed_path(path, "the folder"), path
         else:
             raise InputError("no results were chosen; expected results.zip, or the folder of a run")
         if what in ("results", "report"):
@@ -414,9 +424,9 @@ def _live(line: str) -> dict[str, Any]:
         raise BrokenError("the state of the site cannot be read") from None
 
 
-def _named(study: dict[str, Any]) -> str:
-    """Return how a command names a study of the ledger: by its approved copy, or by its title."""
-    return str(study["file"] or study["title"])
+def _shown_hash(study: dict[str, Any]) -> str:
+    """Return the hash of a study of the ledger; that of its contract where there is no approved copy."""
+    return str(study["hash"] or study["study"])
 
 
 def _digest(form: FormData) -> str:

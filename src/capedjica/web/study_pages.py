@@ -22,6 +22,7 @@ from capedjica.web.jobs import Job
 
 # Size of the charts, in pixels, and the margin for their labels.
 _WIDTH, _HEIGHT, _MARGIN = 640, 240, 44
+_CARD: Final = "capedjica-site"
 _LIMITS: Final = {"epsilon": (0.1, 50.0), "subjects": (4, 100_000), "sites": (2, 200)}
 
 
@@ -184,7 +185,7 @@ class StudyPages(Pages):
 
     async def predict(self, request: Request, form: FormData) -> Response:
         """Predict the quality of the maps by simulation."""
-        given = {name: float(number(form, name, name)) for name in _LIMITS}
+        given = {name: _within(name, text(form, name)) for name in _LIMITS}
         command = await self._prediction_command(given)
 
         def keep(finished: Finished) -> None:
@@ -343,7 +344,12 @@ class StudyPages(Pages):
 
 
 def _cards(lines: str) -> list[str]:
-    return [plain(line.strip(), "a card") for line in lines.splitlines() if line.strip()]
+    cards = [line.strip() for line in lines.splitlines() if line.strip()]
+    # The command would open anything else as a file.
+    wrong = next((card for card in cards if not card.startswith(_CARD)), None)
+    if wrong is not None:
+        raise InputError(f"{wrong[:40]!r} is not a card; expected text that begins with {_CARD}")
+    return cards
 
 
 def _movable(setting: dict[str, Any]) -> bool:
@@ -358,18 +364,24 @@ def _slider_values(request: Request, own: dict[str, Any] | None) -> dict[str, fl
     values: dict[str, float] = {"epsilon": 2.0, "subjects": 200, "sites": 4}
     if own is not None:
         values = _own_values(own)
-    for name, (least, most) in _LIMITS.items():
+    for name in _LIMITS:
         asked = request.query_params.get(name)
         if asked is None:
             continue
-        try:
-            value = float(asked)
-        except ValueError:
-            value = math.nan
-        if not least <= value <= most:
-            raise InputError(f"{name} must be a number from {least:g} to {most:g}, got {asked[:40]!r}")
-        values[name] = value if name == "epsilon" else int(value)
+        values[name] = _within(name, asked)
     return values
+
+
+def _within(name: str, asked: str) -> float:
+    """Return the value of a slider; refuse one beyond its ends."""
+    least, most = _LIMITS[name]
+    try:
+        value = float(asked)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise InputError(f"{name} must be a number from {least:g} to {most:g}, got {asked[:40]!r}")
+    return value if name == "epsilon" else int(value)
 
 
 def _own_values(own: dict[str, Any]) -> dict[str, float]:

@@ -115,6 +115,10 @@ def approve(
         str | None,
         typer.Option("--hash", help="Beginning of the study's hash; any other study is refused."),
     ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(help="Fingerprint of the coordinator; a kit signed with another key is refused."),
+    ] = None,
     card: Annotated[
         list[Path] | None,
         typer.Option(help="A card that another site sent you; another key in the study is refused."),
@@ -144,6 +148,13 @@ def approve(
                 f"{study}: the study's hash is {given.hash.hex()}, --hash expected one that begins with "
                 f"{digest!r} (8 digits or more); nothing was approved"
             )
+        signer = coordinator_of(given) if study.suffix == ".zip" else None
+        if coordinator is not None and _letters(coordinator) != _letters(signer or ""):
+            raise InputError(
+                f"{study}: --coordinator expected a kit signed with the key {coordinator!r}, got "
+                f"{'an unsigned study.toml' if signer is None else repr(signer)}; nothing was "
+                "approved"
+            )
         same = compare_cards(given, [read_card(path) for path in card or ()])
         for name in (name for name, alike in same.items() if not alike):
             raise InputError(
@@ -151,8 +162,7 @@ def approve(
                 "coordinator. Nothing was approved"
             )
         if as_json:
-            coordinator = coordinator_of(study) if study.suffix == ".zip" else None
-            more = {"coordinator_fingerprint": coordinator, "same_cards": sorted(same)}
+            more = {"coordinator_fingerprint": signer, "same_cards": sorted(same)}
             typer.echo(json.dumps(offer(home, given) | more, indent=2))
             return
         if show:
@@ -161,11 +171,11 @@ def approve(
             return
         participation.check_terms(home, given)
         show_terms(home, given, Console(highlight=False))
-        if study.suffix == ".zip":
+        if signer is not None:
             typer.echo(
                 "\nThe coordinator's key is pinned: a new kit, or a notice that the study has ended, must be "
                 "signed with it. Its fingerprint, to compare by phone or in person:\n  "
-                f"{coordinator_of(study)}"
+                f"{signer}"
             )
         typer.echo()
         if not yes and sys.stdin.isatty() and not typer.confirm("Approve?", default=False):
@@ -191,12 +201,17 @@ def approve(
         typer.echo(f"To connect to its server: capedjica site start {home.folder}")
 
 
+def _letters(fingerprint: str) -> str:
+    """Return a fingerprint as it is compared, without its spaces."""
+    return "".join(fingerprint.split()).lower()
+
+
 @app.command()
 @of_a_site
 def revoke(
     study: Annotated[
         str,
-        typer.Argument(metavar="STUDY", help="A study.toml, its folder, or its title in the ledger."),
+        typer.Argument(metavar="STUDY", help="A study.toml, its folder, or its title or hash in the ledger."),
     ],
     site: SiteArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Revoke without a prompt.")] = False,

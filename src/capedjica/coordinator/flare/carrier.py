@@ -264,7 +264,7 @@ class Carrier:
         settle(server)
         point_to(server, self._socket)
         where = (federation.seal.host, str(federation.seal.port), str(self._socket))
-        dispatch = (sys.executable, "-m", "capedjica.coordinator.flare.dispatcher", str(admin), *where)
+        dispatch = (sys.executable, "-P", "-m", "capedjica.coordinator.flare.dispatcher", str(admin), *where)
         secrets = [federation.key_path, federation.root_path, *([out] if out.exists() else [])]
         commands = [(SERVER, server, start_command(server)), (DISPATCHER, admin, dispatch)]
         return [

@@ -6,6 +6,7 @@ next message on. Past releases stay released and charged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class Approval:
 
 
 def find_approval(home: SiteHome, study: str) -> Approval:
-    """Return the approval of a study, given by its file, its folder or its title in the ledger."""
+    """Return the approval of a study, given by its file, its folder, or its title or hash in the ledger."""
     name = home.settings.name
     with home.open_ledger(must_exist=True) as ledger:
         known = ledger.totals().studies
@@ -54,6 +55,9 @@ def find_approval(home: SiteHome, study: str) -> Approval:
 
 
 def _named(known: dict[bytes, Spent], study: str) -> list[Approval]:
+    if re.fullmatch(r"[0-9a-f]{64}", study):
+        key = bytes.fromhex(study)
+        return [Approval(key, known[key])] if key in known else []
     if Path(study).exists():
         key = Study.load(study).contract.hash
         return [Approval(key, known[key])] if key in known else []

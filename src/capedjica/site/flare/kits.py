@@ -154,13 +154,9 @@ def open_kit(path: Path, into: Path) -> Kit:
     return Kit.load(into)
 
 
-def coordinator_of(path: Path) -> str:
-    """Return the fingerprint of the coordinator's key in a received kit."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return msgspec.json.decode(archive.read("kit.json"), type=Label).key.fingerprint
-    except (OSError, LookupError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not a kit of this version: {error}") from None
+def coordinator_of(study: Study) -> str:
+    """Return the fingerprint of the coordinator's key in the unpacked kit of a study."""
+    return Kit.load(study.folder.parent).label.key.fingerprint
 
 
 def _check_members(archive: zipfile.ZipFile, path: Path) -> None:

@@ -85,7 +85,7 @@ def agent_program(kit: Kit, confinement: Confinement) -> processes.Program:
 
 def _agent_command(kit: Kit, carrier: str, uid: int | None) -> tuple[str, ...]:
     own = "" if uid is None else str(uid)
-    return sys.executable, "-m", "capedjica.site.agent", str(kit.path.resolve()), carrier, own
+    return sys.executable, "-P", "-m", "capedjica.site.agent", str(kit.path.resolve()), carrier, own
 
 
 def secrets(home: SiteHome, kit: Kit) -> list[Path]:
