@@ -263,7 +263,7 @@ class Pages:
 
 
 class _Followed:
-    """A command whose lines are followed until nobody is interested in them."""
+    """A command whose output is followed while a page is open."""
 
     def __init__(self) -> None:
         self._lock, self._over = threading.Lock(), False

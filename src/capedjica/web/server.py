@@ -25,7 +25,8 @@ LOOPBACK: Final = "127.0.0.1"
 # Seconds in which a connection must have sent the head of a request.
 _REQUEST_SECONDS: Final = 10.0
 _MOST_CONNECTIONS: Final = 64
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+# An interruption too: before the server has its own handler, asyncio would only cancel its start.
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve(pages: Pages, *, port: int | None, idle_minutes: float, browser: bool) -> None:

@@ -62,7 +62,7 @@ class Uploads:
     def copy(self, given: Path) -> Path:
         """Copy a kit, or a study.toml with the files that it names, and return the path of the copy.
 
-        What is read later is then what was shown, whoever can write to the original.
+        The file that is approved is then the one that was shown, even if the original changes.
         """
         source = given / "study.toml" if given.is_dir() else given
         folder = Path(self._folder.name) / secrets.token_hex(8)
