@@ -114,7 +114,7 @@ def test_four_sites_one_withdrawal_one_revocation_and_a_report(
     made = tmp_path / "joint" / "federation" / "kits"
     # A refusal: the kit of another site.
     refused = north.form("/studies", "Show the terms", files=[made / "s2.zip"])
-    assert "is the kit of site s2; this is site north" in refused
+    assert "is the kit of site s2, but this is site north" in refused
     # Its own is approved, and started.
     assert "coordinator" in north.form("/studies", "Show the terms", files=[made / "north.zip"])
     place, phrase = north.path(), north.phrase()
@@ -144,7 +144,7 @@ def test_four_sites_one_withdrawal_one_revocation_and_a_report(
         left = spent(tmp_path / "north").overall.n_releases
     wait_until(lambda: "complete" in coordinator.browser.text(), "the run is complete")
     assert coordinator.browser.evaluate("window.stayed")
-    assert "lost to the run" in coordinator.browser.text()
+    assert "lost during the run" in coordinator.browser.text()
     look_at(coordinator, "/run")
     assert spent(tmp_path / "north").overall.n_releases == left
     assert all(spent(folder).overall.n_releases > left for folder in others.values())
