@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.evidence.stamps import stamp
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 EVIDENCE: Final = ROOT / "docs" / "evidence"
 EVIDENCE_WIDTH: Final = 150
@@ -174,12 +176,14 @@ def _number(value: float) -> str:
 def write_evidence(section: Section, folder: Path = EVIDENCE) -> None:
     """Write a section as JSON, for programs, and as text, for people."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"command": section.command or f"python -m benchmarks {section.name}", "machine": machine()}
+    base = folder / f"bench-{section.name}"
+    command = section.command or f"python -m benchmarks {section.name}"
+    facts = {"command": command, "commit": stamp(base, command), "machine": machine()}
     rows = [{**asdict(row), "met": row.met} for row in section.rows]
     record = {**facts, "title": section.title, "rows": rows, "notes": list(section.notes)}
-    (folder / f"bench-{section.name}.json").write_text(json.dumps(record, indent=2) + "\n")
-    with (folder / f"bench-{section.name}.txt").open("w") as file:
+    base.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
+    with base.with_suffix(".txt").open("w") as file:
         console = Console(file=file, width=EVIDENCE_WIDTH)
-        console.print(f"$ {facts['command']}", highlight=False)
+        console.print(f"$ {command}\n{facts['commit']}", highlight=False)
         console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
         show(section, console)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy.ndimage import uniform_filter1d
 
-from benchmarks.framework import Measure, Row, Section, duration_row, interleaved, timed
+from benchmarks.framework import Measure, Row, Section, amount_row, duration_row, interleaved, timed
+from capedjica.algorithms import kernels
 from capedjica.algorithms.kernels import (
     HALF_WINDOW,
     VARIANCE_FLOOR,
@@ -23,6 +24,7 @@ from capedjica.algorithms.kernels import (
     second_moments,
     skew_statistics,
 )
+from capedjica.algorithms.parallel import compiled, one_thread, over_subjects
 from capedjica.data import make_synthetic
 
 SUBJECTS: Final = 1024
@@ -34,6 +36,20 @@ REPETITIONS: Final = 21
 FASTICA_REPETITIONS: Final = 5
 # Passes in a row, as in a descent, each measured by their mean; FastICA's iterations are in a row too.
 PASSES: Final = 5
+PART_REPETITIONS: Final = 5
+SKEW_PARTS: Final = (
+    "product z = XW'",
+    "score of the local variance",
+    "product psi'z",
+    "difference, rounding",
+)
+INFOMAX_PARTS: Final = (
+    "transposed copy",
+    "product Wx, and the bias",
+    "product WW'z",
+    "tanh, norms, clipping",
+    "product yz', and sums",
+)
 IMAGES: Final = 64
 IMAGE_SIDE: Final = 30
 
@@ -65,10 +81,13 @@ def run(console: Console) -> Section:
     infomax, skew = _infomax(problem), _skew(problem)
     rows = [
         _row("Infomax gradient", infomax, _numpy_infomax(problem), "batched NumPy, float32", 3),
-        _row("Infomax gradient", infomax, _products(problem), "its three matrix products alone", 0.5),
+        _against_products("Infomax gradient", infomax, _products(problem, 3), "three"),
         *_against_fastica("Infomax gradient", infomax, problem.packed.samples),
         _row("skew part", skew, _numpy_skew(problem), "batched NumPy, float32", None),
+        _against_products("skew part", skew, _products(problem, 2), "two"),
         *_against_fastica("skew part", skew, problem.packed.samples),
+        *_parts("skew part", skew, _skew_part(problem), SKEW_PARTS),
+        *_parts("Infomax gradient", infomax, _infomax_part(problem), INFOMAX_PARTS),
         _second_moments(),
     ]
     return Section(
@@ -77,9 +96,12 @@ def run(console: Console) -> Section:
         rows,
         (
             "Infomax gradient: every time point clipped by its exact norm (a third product), then averaged.",
-            "Skew part: the default method's statistic; like FastICA, two products and a tanh, no clipping.",
+            "Skew part: the default method's statistic; two products, and a score of the local variance.",
             "FastICA: scikit-learn, parallel, logcosh, no whitening; an iteration is a difference of runs.",
-            "Three products: z = XW', WW'z and y'z by NumPy in float32, into memory allocated before.",
+            "Products: z = XW' (and WW'z), then y'z by NumPy in float32 into memory allocated before, by the",
+            "same threads on the same ranges of subjects.",
+            "Parts: a pass of this part alone. It finds more of its data in the cache, so shares may add up",
+            "to less than 1.",
             f"Second moments: {IMAGES} subjects of {IMAGE_SIDE**2} pixels; the product is X'X in float32.",
         ),
     )
@@ -135,20 +157,125 @@ def _numpy_skew(problem: Problem) -> Measure:
     return timed(work, PASSES)
 
 
-def _products(problem: Problem) -> Measure:
-    """Return the arithmetic that no implementation can leave out."""
+def _products(problem: Problem, number: int) -> Measure:
+    """Return the arithmetic that no implementation can leave out, two or three products."""
     samples, W = problem.packed.samples, problem.unmixing
     gram = W @ W.T
-    z, v = np.empty_like(samples), np.empty_like(samples)
     stacked = (SUBJECTS, TIMEPOINTS, COMPONENTS)
-    moments = np.empty((SUBJECTS, COMPONENTS, COMPONENTS), dtype=np.float32)
+    x, z, v = samples.reshape(stacked), np.zeros(stacked, np.float32), np.zeros(stacked, np.float32)
+    moments = np.zeros((SUBJECTS, COMPONENTS, COMPONENTS), np.float32)
+
+    def rows(array: Array, first: int, last: int) -> Array:
+        return array[first:last].reshape(-1, COMPONENTS)
+
+    def fill(first: int, last: int) -> None:
+        np.matmul(rows(x, first, last), W.T, out=rows(z, first, last))
+        if number == 3:
+            np.matmul(rows(z, first, last), gram, out=rows(v, first, last))
+        np.matmul(v[first:last].transpose(0, 2, 1), z[first:last], out=moments[first:last])
 
     def work() -> None:
-        np.matmul(samples, W.T, out=z)
-        np.matmul(z, gram, out=v)
-        np.matmul(v.reshape(stacked).transpose(0, 2, 1), z.reshape(stacked), out=moments)
+        with one_thread():
+            over_subjects(fill, SUBJECTS)
 
     return timed(work, PASSES)
+
+
+def _against_products(what: str, ours: Measure, products: Measure, number: str) -> Row:
+    ours()
+    products()
+    pair = interleaved(ours, products, REPETITIONS)
+    return amount_row(what, 1e3 * pair[0], 1e3 * pair[1], f"its {number} matrix products alone", "ms", 1.5)
+
+
+def _parts(what: str, whole: Measure, part: Callable[[int], Measure], names: Sequence[str]) -> list[Row]:
+    """Say where the time of a pass goes: the time of a pass that makes one part alone."""
+    rows = []
+    for number, name in enumerate(names):
+        alone = part(number)
+        alone()
+        pair = interleaved(alone, whole, PART_REPETITIONS)
+        rows.append(amount_row(f"{what}: {name}", 1e3 * pair[0], 1e3 * pair[1], "the whole pass", "ms"))
+    return rows
+
+
+def _skew_part(problem: Problem) -> Callable[[int], Measure]:
+    packed, transposed = problem.packed, np.ascontiguousarray(problem.unmixing.T)
+
+    def part(number: int) -> Measure:
+        def fill(first: int, last: int) -> None:
+            _part_of_skew(number, first, last, packed.samples, packed.offsets, transposed)
+
+        return _alone(fill)
+
+    return part
+
+
+def _infomax_part(problem: Problem) -> Callable[[int], Measure]:
+    packed, W = problem.packed, problem.unmixing
+
+    def part(number: int) -> Measure:
+        def fill(first: int, last: int) -> None:
+            _part_of_infomax(number, first, last, packed.samples, packed.offsets, W)
+
+        return _alone(fill)
+
+    return part
+
+
+def _alone(fill: Callable[[int, int], None]) -> Measure:
+    def work() -> None:
+        with one_thread():
+            over_subjects(fill, SUBJECTS)
+
+    return timed(work, PASSES)
+
+
+@compiled
+def _part_of_skew(
+    part: int, first: int, last: int, samples: Array, offsets: Array, transposed: Array
+) -> None:
+    """Repeat one of `SKEW_PARTS` for all subjects of a range, on the same tile."""
+    z = np.zeros((TIMEPOINTS + 2 * HALF_WINDOW, COMPONENTS), np.float32)
+    z[HALF_WINDOW : HALF_WINDOW + TIMEPOINTS] = samples[:TIMEPOINTS]
+    inner, flat, threes = z[HALF_WINDOW : HALF_WINDOW + TIMEPOINTS], z.ravel(), np.zeros(z.size, np.float32)
+    floor, weights, psi = np.float32(VARIANCE_FLOOR), np.ones_like(inner), np.ones_like(inner)
+    product, out = (
+        np.zeros((COMPONENTS, COMPONENTS), np.float32),
+        np.zeros(COMPONENTS * (COMPONENTS - 1) // 2),
+    )
+    for m in range(first, last):
+        if part == 0:
+            np.dot(samples[offsets[m] : offsets[m + 1]], transposed, inner)
+        elif part == 1:
+            kernels._local_variance_score(COMPONENTS, floor, weights.ravel(), flat, threes, psi.ravel())
+        elif part == 2:
+            np.dot(psi.T, inner, product)
+        else:
+            kernels._add_skew_part(product, out)
+
+
+@compiled
+def _part_of_infomax(part: int, first: int, last: int, samples: Array, offsets: Array, W: Array) -> None:
+    """Repeat one of `INFOMAX_PARTS` for all subjects of a range, on the same tile."""
+    x = np.zeros((COMPONENTS, kernels._width(TIMEPOINTS)), np.float32)
+    kernels._load(samples, 0, TIMEPOINTS, x)
+    z, v, y, product = x.copy(), x.copy(), x.copy(), np.zeros((COMPONENTS, COMPONENTS), np.float32)
+    c, d, bias = np.zeros_like(x[0]), np.zeros_like(x[0]), np.zeros(COMPONENTS, np.float32)
+    scales = np.array([COMPONENTS, CLIP_G, CLIP_H], np.float32)
+    moments, gradient = np.zeros((COMPONENTS, COMPONENTS)), np.zeros(COMPONENTS)
+    for m in range(first, last):
+        if part == 0:
+            kernels._load(samples, offsets[m], offsets[m + 1], x)
+        elif part == 1:
+            np.dot(W, x, z)
+            kernels._add_bias(z, bias)
+        elif part == 2:
+            np.dot(W, z, v)
+        elif part == 3:
+            kernels._clip_factors(z, v, y, c, d, scales)
+        else:
+            kernels._add_clipped(y, z, c, d, product, moments, gradient)
 
 
 def _against_fastica(what: str, ours: Measure, samples: Array) -> list[Row]:

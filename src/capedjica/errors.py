@@ -21,6 +21,10 @@ class BudgetExceededError(CapedjicaError):
     exit_code = 3
 
 
+class SensitivityError(CapedjicaError, AssertionError):
+    """An analysis claims a sensitivity that a hostile subject exceeds."""
+
+
 class ProtocolError(CapedjicaError):
     """A message or state violates the protocol; the error message names the party, never its data."""
 

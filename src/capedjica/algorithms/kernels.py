@@ -1,8 +1,10 @@
 r"""Fused kernels: one pass over a site's subjects gives one row of statistics per subject.
 
-Data are float32. A kernel processes a subject in tiles of up to 256 time points, stored transposed
-(components, time) so that every inner loop runs along contiguous time; nothing larger than a tile is stored.
-Sums within a tile are float32; sums over tiles and all later results are float64.
+Data are float32. Matrix products are left to BLAS, limited to one thread per range of subjects so that they
+do not depend on the number of threads; every other loop runs along contiguous memory. `infomax_statistics`
+stores tiles of up to 256 time points transposed (components, time); `skew_statistics` treats a whole scan
+(time, components) as a flat array. Sums within a tile are float32; sums over tiles and all later results are
+float64.
 
 **Total functions.** A statistic is defined for any input: a subject with a NaN, an infinity, no time point,
 or values whose arithmetic overflows float32 (the Infomax norms do from about 1e19) yields zeros. No product
@@ -25,7 +27,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from capedjica.algorithms.parallel import InParallel, compiled, over_subjects
+from capedjica.algorithms.parallel import InParallel, compiled, one_thread, over_subjects
 from capedjica.errors import InputError
 from capedjica.privacy import validate
 
@@ -45,7 +47,9 @@ VARIANCE_FLOOR: Final = 0.3
 _TILE: Final = 256
 _SINGLE_EXPONENT: Final = 64  # numbers near 2^64 and 2^-64 are far from the limits of float32
 _VECTORS: Final = 32  # floats in four AVX registers, one step of an unrolled loop: tiles end on a multiple
-_ROWS: Final = 4  # matrices are padded with zeros to a multiple of this, so blocked loops have no remainder
+_ROWS: Final = (
+    2  # matrices are padded with zeros to a multiple of this, so loops over pairs have no remainder
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,64 +186,25 @@ def _tanh(x: np.float32) -> np.float32:
 
 
 @compiled
-def _load(samples: Float32Array, first: int, last: int, tile: Float32Array) -> int:
-    """Transpose time points first..last into the tile, zero-padded; return its width."""
-    width = (last - first + _VECTORS - 1) // _VECTORS * _VECTORS
+def _width(length: int) -> int:
+    """Return the width of a tile of so many time points."""
+    return (length + _VECTORS - 1) // _VECTORS * _VECTORS
+
+
+@compiled
+def _load(samples: Float32Array, first: int, last: int, tile: Float32Array) -> None:
+    """Transpose time points first..last into the tile, padded with zeros on both axes."""
+    tile[:] = 0
     for t in range(last - first):
         for r in range(samples.shape[1]):
             tile[r, t] = samples[first + t, r]
-    for t in range(last - first, width):
-        for r in range(samples.shape[1]):
-            tile[r, t] = 0
-    return width
 
 
 @compiled
-def _multiply(matrix: FloatArray, tile: FloatArray, offset: FloatArray, out: FloatArray, width: int) -> None:
-    """Set ``out`` to ``matrix @ tile + offset``; blocks of 2 x 4 coefficients hide the latency of loads."""
-    for i in range(0, matrix.shape[0], 2):
-        for t in range(width):
-            out[i, t] = offset[i]
-            out[i + 1, t] = offset[i + 1]
-        for j in range(0, matrix.shape[1], 4):
-            a0, a1, a2, a3 = matrix[i, j], matrix[i, j + 1], matrix[i, j + 2], matrix[i, j + 3]
-            b0, b1, b2, b3 = (
-                matrix[i + 1, j],
-                matrix[i + 1, j + 1],
-                matrix[i + 1, j + 2],
-                matrix[i + 1, j + 3],
-            )
-            for t in range(width):
-                x0, x1, x2, x3 = tile[j, t], tile[j + 1, t], tile[j + 2, t], tile[j + 3, t]
-                out[i, t] += a0 * x0 + a1 * x1 + a2 * x2 + a3 * x3
-                out[i + 1, t] += b0 * x0 + b1 * x1 + b2 * x2 + b3 * x3
-
-
-@compiled
-def _add_outer(left: Float32Array, right: Float32Array, total: Float64Array, width: int) -> None:
-    """Add left @ right' over the tile to total, by blocks of 4 x 2 dot products along time."""
-    zero = np.float32(0)
-    for i in range(0, total.shape[0], 4):
-        for j in range(0, total.shape[1], 2):
-            s00, s01, s10, s11, s20, s21, s30, s31 = zero, zero, zero, zero, zero, zero, zero, zero
-            for t in range(width):
-                r0, r1 = right[j, t], right[j + 1, t]
-                s00 += left[i, t] * r0
-                s01 += left[i, t] * r1
-                s10 += left[i + 1, t] * r0
-                s11 += left[i + 1, t] * r1
-                s20 += left[i + 2, t] * r0
-                s21 += left[i + 2, t] * r1
-                s30 += left[i + 3, t] * r0
-                s31 += left[i + 3, t] * r1
-            total[i, j] += s00
-            total[i, j + 1] += s01
-            total[i + 1, j] += s10
-            total[i + 1, j + 1] += s11
-            total[i + 2, j] += s20
-            total[i + 2, j + 1] += s21
-            total[i + 3, j] += s30
-            total[i + 3, j + 1] += s31
+def _add_bias(z: Float32Array, bias: Float32Array) -> None:
+    for i in range(len(z)):
+        for t in range(z.shape[1]):
+            z[i, t] += bias[i]
 
 
 @compiled
@@ -273,6 +238,7 @@ def _add_clipped(
     z: Float32Array,
     c: Float32Array,
     d: Float32Array,
+    product: Float32Array,
     moments: Float64Array,
     bias_gradient: Float64Array,
 ) -> None:
@@ -287,7 +253,8 @@ def _add_clipped(
             y[i, t] *= c[t]
         bias_gradient[i] += gradient
         moments[i, i] += total
-    _add_outer(y, z, moments, len(c))
+    np.dot(y, z.T, product)
+    moments += product
 
 
 @compiled
@@ -313,29 +280,34 @@ def _infomax_range(
 ) -> None:
     """Fill the rows of subjects first..last of `infomax_statistics`; ``matrices`` are W and WW', padded."""
     size, padded = samples.shape[1], len(bias)
-    # Four separate arrays: the compiler must know that they do not overlap.
-    x = np.zeros((padded, _TILE), np.float32)
-    z, v, y, factors = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x), np.zeros_like(x[:2])
-    moments, gradient = np.zeros_like(unmixing), np.zeros_like(unmixing)
-    bias_gradient, none, none64 = np.zeros(padded), np.zeros(padded, np.float32), np.zeros(padded)
+    # Separate arrays: the compiler must know that they do not overlap.
+    memory = np.zeros(padded * _TILE, np.float32)
+    memory_z, memory_v, memory_y = np.zeros_like(memory), np.zeros_like(memory), np.zeros_like(memory)
+    factors, product = np.zeros((2, _TILE), np.float32), np.zeros((padded, padded), np.float32)
+    moments, gradient, bias_gradient = np.zeros_like(unmixing), np.zeros_like(unmixing), np.zeros(padded)
     for m in range(first, last):
         moments[:] = 0
         bias_gradient[:] = 0
         check = 0.0
         for start in range(offsets[m], offsets[m + 1], _TILE):
             stop = min(start + _TILE, offsets[m + 1])
-            width = _load(samples, start, stop, x)
-            _multiply(matrices[0], x, bias, z, width)
-            _multiply(matrices[1], z, none, v, width)
+            width = _width(stop - start)
+            tile = padded, width
+            x, z = memory[: padded * width].reshape(tile), memory_z[: padded * width].reshape(tile)
+            v, y = memory_v[: padded * width].reshape(tile), memory_y[: padded * width].reshape(tile)
+            _load(samples, start, stop, x)
+            np.dot(matrices[0], x, z)
+            _add_bias(z, bias)
+            np.dot(matrices[1], z, v)
             c, d = factors[0, :width], factors[1, :width]
             check += float(_clip_factors(z, v, y, c, d, scales))
             c[stop - start :] = 0
             d[stop - start :] = 0
-            _add_clipped(y, z, c, d, moments, bias_gradient)
+            _add_clipped(y, z, c, d, product, moments, bias_gradient)
         out[m] = 0
         length = offsets[m + 1] - offsets[m]
         if length > 0 and np.isfinite(check):
-            _multiply(moments, unmixing, none64, gradient, padded)
+            np.dot(moments, unmixing, gradient)
             for i in range(size):
                 for j in range(size):
                     out[m, i * size + j] = gradient[i, j] / length
@@ -345,35 +317,45 @@ def _infomax_range(
 
 
 @compiled
-def _local_variance_score(
-    z: Float32Array, length: int, half: int, floor: np.float32, work: Float32Array, psi: Float32Array
-) -> None:
-    """Fill psi of `skew_statistics`; ``work`` has three rows, each longer than the scan by one window.
-
-    A window is the union of blocks whose sizes are powers of two. Only squares are added, so a spike has no
-    influence outside its window, unlike in the difference of two running sums.
-    """
-    reach = min(half, length)
-    blocks, total, scale = work[0, : length + 2 * reach], work[1, :length], work[2, :length]
+def _set_weights(length: int, floor: np.float32, weights: Float32Array) -> None:
+    """Set the weight of a sum over every window: (1 - f) over the number of its time points in the scan."""
     for t in range(length):
-        scale[t] = (1 - floor) / np.float32(min(t + half, length - 1) - max(t - half, 0) + 1)
-    for i in range(len(z)):
-        blocks[:] = 0
-        for t in range(length):
-            blocks[reach + t] = z[i, t] * z[i, t]
-            total[t] = floor
-        size, first, left = 1, 0, 2 * reach + 1
-        while left:
-            if left % 2:
-                for t in range(length):
-                    total[t] += scale[t] * blocks[first + t]
-                first += size
-            left //= 2
-            for t in range(len(blocks) - size):
-                blocks[t] += blocks[t + size]
-            size *= 2
-        for t in range(length):
-            psi[i, t] = z[i, t] / total[t]
+        count = min(t + HALF_WINDOW, length - 1) - max(t - HALF_WINDOW, 0) + 1
+        weights[t] = (1 - floor) / np.float32(count)
+
+
+@compiled
+def _local_variance_score(
+    size: int,
+    floor: np.float32,
+    weights: Float32Array,
+    z: Float32Array,
+    threes: Float32Array,
+    psi: Float32Array,
+) -> None:
+    """Fill psi of `skew_statistics` from z, both flat; z begins and ends with `HALF_WINDOW` rows of zeros.
+
+    A window is five runs of three time points. A shift by one time point is a shift of the flat array by
+    ``size``, so every loop runs along contiguous memory whatever the number of components. Only squares are
+    added, so a spike has no influence outside its window, unlike in the difference of two running sums.
+    """
+    z1, z2, centre = z[size:], z[2 * size :], z[HALF_WINDOW * size :]
+    for k in range(len(psi) + 12 * size):
+        threes[k] = z[k] * z[k] + z1[k] * z1[k] + z2[k] * z2[k]
+    t1, t2, t3, t4 = threes[3 * size :], threes[6 * size :], threes[9 * size :], threes[12 * size :]
+    for k in range(len(psi)):
+        variance = weights[k] * ((threes[k] + t1[k]) + (t2[k] + t3[k]) + t4[k])
+        psi[k] = centre[k] / (floor + variance)
+
+
+@compiled
+def _add_skew_part(product: Float32Array, out: Float64Array) -> None:
+    """Add the entries above the diagonal of the product minus its transpose."""
+    entry = 0
+    for i in range(len(product)):
+        for j in range(i + 1, len(product)):
+            out[entry] += np.float64(product[i, j]) - np.float64(product[j, i])
+            entry += 1
 
 
 @compiled
@@ -383,34 +365,34 @@ def _skew_range(
     samples: Float32Array,
     offsets: NDArray[np.int64],
     longest: int,
-    unmixing: Float32Array,
-    half: int,
+    transposed: Float32Array,
     floor: np.float32,
     out: Float64Array,
 ) -> None:
-    """Fill the rows of subjects first..last of `skew_statistics`; the unmixing matrix is padded."""
-    size, padded = samples.shape[1], len(unmixing)
-    # A window may span any tile boundary, so here a tile is a whole scan.
-    x = np.zeros((padded, longest + _VECTORS), np.float32)
-    z, psi, none = np.zeros_like(x), np.zeros_like(x), np.zeros(padded, np.float32)
-    work, moments = np.zeros((3, longest + 2 * min(half, longest)), np.float32), np.zeros((padded, padded))
+    """Fill the rows of subjects first..last of `skew_statistics`; ``transposed`` is W'."""
+    size, window = samples.shape[1], 2 * HALF_WINDOW
+    padded = np.zeros((longest + window, size), np.float32)
+    threes, product = np.empty(padded.size, np.float32), np.empty((size, size), np.float32)
+    psi, weights, weighted = np.empty((longest, size), np.float32), np.empty((longest, size), np.float32), 0
     for m in range(first, last):
-        moments[:] = 0
+        out[m] = 0
         length = offsets[m + 1] - offsets[m]
-        width = _load(samples, offsets[m], offsets[m + 1], x)
-        _multiply(unmixing, x, none, z, width)
-        _local_variance_score(z, length, half, floor, work, psi)
-        for i in range(padded):
-            for t in range(length, width):
-                psi[i, t] = 0
-        _add_outer(psi, z, moments, width)
-        entry, check = 0, 0.0
-        for i in range(size):
-            for j in range(i + 1, size):
-                out[m, entry] = (moments[i, j] - moments[j, i]) / max(length, 1)
-                check += out[m, entry]
-                entry += 1
-        if not np.isfinite(check):
+        if length == 0:
+            continue
+        z = padded[HALF_WINDOW : HALF_WINDOW + length]
+        np.dot(samples[offsets[m] : offsets[m + 1]], transposed, z)
+        padded[HALF_WINDOW + length : length + window] = 0
+        if length != weighted:
+            _set_weights(length, floor, weights)
+            weighted = length
+        score = psi[:length].ravel()
+        _local_variance_score(size, floor, weights.ravel(), padded.ravel(), threes, score)
+        for start in range(0, length, _TILE):
+            stop = min(start + _TILE, length)
+            np.dot(psi[start:stop].T, z[start:stop], product)
+            _add_skew_part(product, out[m])
+        out[m] /= length
+        if not np.isfinite(np.sum(out[m])):
             out[m] = 0
 
 
@@ -498,20 +480,20 @@ def infomax_statistics(
             out,
         )
 
-    over_subjects(fill, packed.n_subjects)
+    with one_thread():
+        over_subjects(fill, packed.n_subjects)
     return out
 
 
-def skew_statistics(
-    packed: PackedSubjects, W: ArrayLike, half: int = HALF_WINDOW, floor: float = VARIANCE_FLOOR
-) -> Float64Array:
+def skew_statistics(packed: PackedSubjects, W: ArrayLike, floor: float = VARIANCE_FLOOR) -> Float64Array:
     r"""Compute the skew-symmetric part of :math:`E = \frac1T \sum_n \psi_n z_n'`, z = W x, per subject.
 
     The score is
 
     .. math:: \psi_{in} = \frac{z_{in}}{f + (1 - f) v_{in}}, \qquad
-              v_{in} = \text{mean of } z_{ik}^2 \text{ over } |k - n| \le h .
+              v_{in} = \text{mean of } z_{ik}^2 \text{ over } |k - n| \le h ,
 
+    with h = `HALF_WINDOW`; the window is truncated at the ends of the scan.
     :math:`\psi` is the score of a source whose variance changes slowly with time, estimated from the
     subject's own scan. It depends on one source alone, so :math:`E` is diagonal on average if the sources are
     independent, and its skew part vanishes at the solution.
@@ -522,8 +504,6 @@ def skew_statistics(
         Whitened data with R features.
     W : array_like of shape (R, R)
         Unmixing matrix, usually orthogonal.
-    half : int
-        h, number of time points on each side of the window; the window is truncated at the ends of the scan.
     floor : float
         f, between 0 and 1.
 
@@ -534,24 +514,15 @@ def skew_statistics(
         clipped. Within 1e-5 of exact arithmetic, relative to the norm of :math:`E`.
     """
     size = packed.n_features
-    unmixing = _single(_pad(_square("W", W, size)))
-    half, floor = validate.count("half", half), validate.probability("floor", floor)
+    transposed = np.ascontiguousarray(_single(_square("W", W, size)).T)
+    share = np.float32(validate.probability("floor", floor))
     out = np.empty((packed.n_subjects, size * (size - 1) // 2))
 
     def fill(first: int, last: int) -> None:
-        _skew_range(
-            first,
-            last,
-            packed.samples,
-            packed.offsets,
-            packed.longest,
-            unmixing,
-            half,
-            np.float32(floor),
-            out,
-        )
+        _skew_range(first, last, packed.samples, packed.offsets, packed.longest, transposed, share, out)
 
-    over_subjects(fill, packed.n_subjects)
+    with one_thread():
+        over_subjects(fill, packed.n_subjects)
     return out
 
 

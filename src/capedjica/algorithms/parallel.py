@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -31,6 +32,9 @@ def compiled(function: _Kernel) -> _Kernel:
 
 @cache
 def _controller() -> ThreadpoolController:
+    # Compiled kernels call the BLAS of SciPy: a controller knows only the libraries loaded before it.
+    import scipy.linalg.cython_blas  # noqa: F401
+
     return ThreadpoolController()
 
 
@@ -106,7 +110,8 @@ def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:
 
     This uses plain threads around code that releases the GIL, rather than numba's own parallel loops: those
     terminate the process when two threads enter them at once (workqueue) or after a fork (OpenMP), and a site
-    must survive both. ``NUMBA_NUM_THREADS`` limits the number of threads, as in numba.
+    must survive both. ``NUMBA_NUM_THREADS`` limits the number of threads, as in numba. A kernel must not call
+    this function itself: the threads are shared by all callers.
     """
     threads = min(numba.config.NUMBA_NUM_THREADS, n_subjects)  # type: ignore[attr-defined]
     if threads <= 1:
@@ -114,6 +119,11 @@ def over_subjects(kernel: Callable[[int, int], None], n_subjects: int) -> None:
         return
     parts = min(threads * _PARTS_PER_THREAD, n_subjects)
     edges = [n_subjects * part // parts for part in range(parts + 1)]
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(kernel, edges[:-1], edges[1:]):
-            pass
+    for _ in _pool(threads, os.getpid()).map(kernel, edges[:-1], edges[1:]):
+        pass
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Return threads that are kept, as starting them takes 0.3 ms; a forked process needs its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"subjects-{process}")

@@ -186,8 +186,8 @@ def calibrate(
     Let :math:`x_i = w_i^2 t_i^2` and :math:`K_s = (w_s \Delta_s / \mu_s)^2`.
 
     *Uniform masks.* Minimise :math:`\sum x_i` subject to :math:`\sum_{i \in H} x_i \ge \max_{s \in H} K_s`
-    for every H of S_H sites. :func:`_least_noise` solves this linear program in closed form; for equal K
-    it is :math:`x_i = K / S_H`, total :math:`K S / S_H`.
+    for every H of S_H sites. :func:`capedjica.privacy.cape._least_noise` solves this linear program in
+    closed form; for equal K it is :math:`x_i = K / S_H`, total :math:`K S / S_H`.
 
     *Paper masks.* With :math:`\sigma_s^2 = S t_s^2` equation (3) reads
     :math:`\mu_s^2 = (w_s \Delta_s)^2 [1/x_s + S / \sum_H x_i] / (S + 1)`. For equal K the optimum is

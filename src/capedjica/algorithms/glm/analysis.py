@@ -58,8 +58,8 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from capedjica.algorithms.analysis import Means, Progress
 from capedjica.algorithms.glm.design import Design
@@ -106,7 +106,7 @@ def default_clip(size: int) -> float:
 def attenuation(size: int, clip: float) -> float:
     """Return the mean of min(1, C / norm) for independent normal outcomes with public centre and scale."""
     places = (np.arange(2000) + 0.5) / 2000
-    norms = np.sqrt(stats.chi2.ppf(places, size))
+    norms = np.sqrt(scipy.stats.chi2.ppf(places, size))
     return float(np.minimum(1.0, clip / norms).mean())
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from capedjica.algorithms.analysis import Result, ResultTable
 from capedjica.algorithms.glm import inference
@@ -115,7 +115,7 @@ class Findings(Result):
         """Return p-values of equivalence: effects are within ``margin`` of zero (two one-sided tests)."""
         with np.errstate(invalid="ignore"):
             ratio = (margin - np.abs(self.effects)) / self.standard_errors
-        p: FloatArray = np.nan_to_num(stats.t.sf(ratio, self.degrees), nan=1.0)
+        p: FloatArray = np.nan_to_num(scipy.stats.t.sf(ratio, self.degrees), nan=1.0)
         return p
 
     def arrays(self) -> Mapping[str, FloatArray]:

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from capedjica.tools.arrays import FloatArray
 
@@ -16,7 +16,7 @@ _DRAWS: Final = 20_000
 
 def two_sided_p(statistic: FloatArray, df: FloatArray) -> FloatArray:
     """Return two-sided p-values of Student's t; 1 where the statistic is NaN."""
-    p: FloatArray = np.nan_to_num(2 * stats.t.sf(np.abs(statistic), df), nan=1.0)
+    p: FloatArray = np.nan_to_num(2 * scipy.stats.t.sf(np.abs(statistic), df), nan=1.0)
     return p
 
 
@@ -52,7 +52,7 @@ def intervals(effects: FloatArray, errors: FloatArray, quantile: FloatArray | fl
 
 def two_sided_quantile(level: float, df: FloatArray) -> FloatArray:
     """Return the quantile of Student's t for a two-sided interval."""
-    quantile: FloatArray = np.asarray(stats.t.ppf(0.5 + level / 2, df))
+    quantile: FloatArray = np.asarray(scipy.stats.t.ppf(0.5 + level / 2, df))
     return quantile
 
 
@@ -64,7 +64,7 @@ def simultaneous_quantile(level: float, df: FloatArray, correlation: FloatArray 
     draws = np.random.default_rng(0).multivariate_normal(np.zeros(len(df)), correlation, _DRAWS)
     largest = np.quantile(np.abs(draws).max(axis=1), level)
     # From the normal quantile to Student's t.
-    exact: FloatArray = np.asarray(stats.t.isf(stats.norm.sf(largest), df))
+    exact: FloatArray = np.asarray(scipy.stats.t.isf(scipy.stats.norm.sf(largest), df))
     return np.minimum(careful, exact)
 
 
@@ -73,7 +73,7 @@ def global_p(statistic: FloatArray, p: FloatArray, correlation: FloatArray | Non
     if correlation is None or not np.isfinite(statistic).all():
         return float(bonferroni(p).min())
     square = float(statistic @ np.linalg.solve(correlation, statistic))
-    return float(stats.chi2.sf(square, len(p)))
+    return float(scipy.stats.chi2.sf(square, len(p)))
 
 
 def shrunken(effects: FloatArray, errors: FloatArray) -> FloatArray:

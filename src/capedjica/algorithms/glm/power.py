@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from capedjica.algorithms.glm.analysis import Adjustment, GroupComparisonAnalysis
 
@@ -41,7 +41,7 @@ def unit_noise(terms: Noise, sizes: Mapping[str, int], share: float = 1.0) -> fl
 def clipped_variance(size: int, clip: float) -> float:
     """Return the expected variance of an outcome after clipping, if public centre and scale are correct."""
     places = (np.arange(2000) + 0.5) / 2000
-    return float(np.minimum(stats.chi2.ppf(places, size), clip**2).mean()) / size
+    return float(np.minimum(scipy.stats.chi2.ppf(places, size), clip**2).mean()) / size
 
 
 def standard_error(
@@ -105,7 +105,7 @@ def minimum_detectable_effect(
     correlation: float = 0.0,
 ) -> float:
     """Return the smallest effect that a single test at level alpha detects with probability ``power``."""
-    quantiles = stats.norm.isf(alpha / 2) + stats.norm.ppf(power)
+    quantiles = scipy.stats.norm.isf(alpha / 2) + scipy.stats.norm.ppf(power)
     return float(quantiles) * standard_error(analysis, terms, group_variance, correlation)
 
 

@@ -7,8 +7,8 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from capedjica.errors import InputError
 from capedjica.tools.arrays import FloatArray
@@ -93,13 +93,15 @@ def _orthonormal(rows: FloatArray) -> FloatArray:
     factor = np.zeros_like(gram)
     for new in range(len(rows)):
         n = len(kept)
-        factor[n, :n] = solve_triangular(factor[:n, :n], gram[kept, new], lower=True) if n else ()
+        factor[n, :n] = (
+            scipy.linalg.solve_triangular(factor[:n, :n], gram[kept, new], lower=True) if n else ()
+        )
         rest = gram[new, new] - factor[n, :n] @ factor[n, :n]
         if rest > NEW * gram[new, new]:
             factor[n, n] = math.sqrt(rest)
             kept.append(new)
     n = len(kept)
-    orthonormal: FloatArray = solve_triangular(factor[:n, :n], rows[kept], lower=True)
+    orthonormal: FloatArray = scipy.linalg.solve_triangular(factor[:n, :n], rows[kept], lower=True)
     return orthonormal
 
 

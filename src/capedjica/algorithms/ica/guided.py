@@ -49,8 +49,8 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.maps.calibration import between_runs, of_guided
@@ -426,7 +426,7 @@ class GuidedMethod:
         squares = np.mean([across(draw, maps) ** 2 for draw in draws], axis=0)
         excess = np.sqrt(np.maximum(squares - distances**2, 0.0))
         energy, n_numbers = self._evidence(turned, outside)
-        moved = chi2.sf(energy, n_numbers) < LEVEL / self.n_components
+        moved = scipy.stats.chi2.sf(energy, n_numbers) < LEVEL / self.n_components
         return tuple(
             Movement(
                 name,
@@ -520,7 +520,7 @@ def signal_part(energy: float, n_numbers: int, noise: float) -> float:
     """
     if noise == 0:
         return 1.0
-    if energy <= float(chi2.isf(EVIDENCE, n_numbers)) * noise**2:
+    if energy <= float(scipy.stats.chi2.isf(EVIDENCE, n_numbers)) * noise**2:
         return 0.0
     return 1 - max(n_numbers - 2, 0) * noise**2 / energy
 

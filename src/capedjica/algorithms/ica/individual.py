@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.signal import welch
+import scipy
 
 from capedjica.tools.arrays import FloatArray, Scan
 
@@ -96,5 +96,5 @@ def power_spectra(courses: FloatArray, repetition_time: float | None) -> tuple[F
     Segments of ``SEGMENT`` time points overlap by half, each with a Hann window.
     """
     rate = 1.0 if repetition_time is None else 1 / repetition_time
-    frequencies, power = welch(courses, fs=rate, nperseg=min(SEGMENT, len(courses)), axis=0)
+    frequencies, power = scipy.signal.welch(courses, fs=rate, nperseg=min(SEGMENT, len(courses)), axis=0)
     return frequencies, power

@@ -23,8 +23,7 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from scipy.ndimage import uniform_filter1d
-from scipy.optimize import linear_sum_assignment
+import scipy
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean
 from capedjica.algorithms.ica.maps.calibration import SPATIAL, calibrated
@@ -170,7 +169,7 @@ def smooth_subspace(mean: FloatArray, n_components: int, noise: float) -> FloatA
         return leading_subspace(mean, n_components)
     moments = unsvec(mean)
     width = 2 * int(len(moments) * NEIGHBOURS) + 1
-    averaged = uniform_filter1d(np.diag(moments), width, mode="nearest")
+    averaged = scipy.ndimage.uniform_filter1d(np.diag(moments), width, mode="nearest")
     power = np.maximum(averaged, noise / math.sqrt(width))
     return leading_subspace(svec(moments - n_components * noise**2 / 2 * np.diag(1 / power)), n_components)
 
@@ -211,5 +210,5 @@ def _climb(maps: FloatArray, W: FloatArray) -> tuple[float, FloatArray]:
 def in_order(maps: FloatArray, found: FloatArray) -> FloatArray:
     """Return maps (D, R) in the order of the most similar ones among ``found``."""
     likeness = np.abs(found.T @ maps)
-    ordered: FloatArray = maps[:, linear_sum_assignment(likeness, maximize=True)[1]]
+    ordered: FloatArray = maps[:, scipy.optimize.linear_sum_assignment(likeness, maximize=True)[1]]
     return ordered

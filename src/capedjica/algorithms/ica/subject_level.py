@@ -32,9 +32,8 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import expm
-from scipy.optimize import linear_sum_assignment
 
 from capedjica.algorithms.analysis import Means, Progress, ReleasedMean, Replay
 from capedjica.algorithms.ica.maps.calibration import calibrated
@@ -308,7 +307,8 @@ class SubjectMethod:
             mixing = V @ np.linalg.inv(further) @ rotate(W, angles).T
             return self._in_features(other @ (other.T @ mixing))
 
-        return InParallel(draw, range(DRAWS))
+        # Without noise all draws are the same.
+        return InParallel(draw, range(DRAWS if self.noise else 1))
 
     def _unclipped(self, released: Sequence[ReleasedMean], W: FloatArray) -> FloatArray | None:
         """Return the similarity of each map to that without clipping; None if nothing was clipped."""
@@ -404,7 +404,7 @@ def alike(matrix: FloatArray, W: FloatArray) -> FloatArray:
     """Return the rotation nearest to a matrix, with rows in the order and with the signs of those of W."""
     rows = nearest_rotation(matrix)
     likeness = W @ rows.T
-    order = linear_sum_assignment(np.abs(likeness), maximize=True)[1]
+    order = scipy.optimize.linear_sum_assignment(np.abs(likeness), maximize=True)[1]
     signs = np.where(likeness[np.arange(len(W)), order] < 0, -1.0, 1.0)
     ordered: FloatArray = rows[order] * signs[:, np.newaxis]
     return ordered
@@ -427,7 +427,7 @@ def rotate(W: FloatArray, angles: FloatArray) -> FloatArray:
     size = len(W)
     turn = np.zeros((size, size))
     turn[np.triu_indices(size, 1)] = -angles
-    rotated: FloatArray = expm(turn - turn.T) @ W
+    rotated: FloatArray = scipy.linalg.expm(turn - turn.T) @ W
     return rotated
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-from scipy.ndimage import uniform_filter1d
+import scipy
 
 from capedjica.tools.arrays import FloatArray
 
@@ -100,5 +100,5 @@ def _averaged(values: FloatArray, basis: FloatArray | None) -> FloatArray:
     if basis is None:
         return np.broadcast_to(values.mean(axis=0), values.shape)
     width = 2 * int(len(values) * NEIGHBOURS) + 1
-    averaged: FloatArray = uniform_filter1d(values, width, axis=0, mode="nearest")
+    averaged: FloatArray = scipy.ndimage.uniform_filter1d(values, width, axis=0, mode="nearest")
     return averaged

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scipy.stats import chi2
+import scipy
 
 from capedjica.algorithms.analysis import ResultTable
 
@@ -93,7 +93,7 @@ def movement(name: str, distance: float, noise: float, n_numbers: int, n_network
         return Movement(name, distance, 0.0, 1.0, distance > ROUNDING)
     square = (distance / noise) ** 2
     kept = max(0.0, 1 - (n_numbers - 2) / square) if n_numbers > 2 and square > 0 else 1.0
-    moved = square > float(chi2.isf(LEVEL / n_networks, n_numbers))
+    moved = square > float(scipy.stats.chi2.isf(LEVEL / n_networks, n_numbers))
     return Movement(name, distance, noise * math.sqrt(n_numbers), kept, moved)
 
 
