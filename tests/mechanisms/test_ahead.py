@@ -35,6 +35,12 @@ def working_ahead(study, **options):
     return study
 
 
+@pytest.fixture(autouse=True)
+def one_release_first(monkeypatch):
+    """The first block is for one release only, as if releases were large, so that others are made ahead."""
+    monkeypatch.setattr(Aggregator, "_first_slots", lambda self, slots: slots[:1])
+
+
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of two releases."""

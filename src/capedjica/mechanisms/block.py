@@ -13,6 +13,9 @@ from capedjica.mechanisms.release import ReleasePlan, plan_release
 
 # A block covers as many releases as fit into this many words (16 MiB), or one larger release.
 BLOCK_WORDS: Final = 1 << 21
+# A block that the first release waits for may have this many words (32 KiB, two round trips of a connection
+# that was idle), however small that release is.
+FIRST_WORDS: Final = 1 << 12
 # Number of cached plans; the slots serve few stages and, after a secure sum, only one set of participants.
 _KEPT_PLANS: Final = 64
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from capedjica.errors import InputError
 from capedjica.mechanisms.contract import Contract, Query
@@ -301,7 +301,7 @@ class _Planner:
         low, high = -40.0, 40.0
         if excess(low) <= 0:
             return noise * math.exp(low)
-        return noise * math.exp(float(brentq(excess, low, high, xtol=1e-12)) + HEADROOM)
+        return noise * math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-12)) + HEADROOM)
 
     def _mu(self, noise: FloatArray, mask: FloatArray, curator: float, step: float) -> FloatArray:
         """Return the exact mu of each participant, from the integers that will be sent."""

@@ -60,7 +60,7 @@ def sum_subjects(
     scale, longest = plan.scale[site] / plan.step, plan.query.clip
     bound = _integer_bound(longest * scale, plan.query.size)
     row, seen, sound = np.empty(plan.query.size), 0, 0
-    for batch in _batches(vectors, plan.query.size):
+    for batch in subject_batches(vectors, plan.query.size):
         usable = batch[: enrolled - seen]
         seen += len(usable)
         sound += _add_rows(usable, longest, scale, bound, row, total)
@@ -79,7 +79,7 @@ def _integer_bound(longest: float, size: int) -> float:
     return (longest + math.sqrt(size) / 2) * (1 - (size + 8) * 2.0**-52)
 
 
-def _batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[FloatArray]:
+def subject_batches(vectors: Callable[[], Iterable[Vectors]], size: int) -> Iterator[FloatArray]:
     """Yield arrays of rows until the vectors end; unusable ones, for any reason, as rows of NaN.
 
     Which subject failed, and how, may depend on data and must not be visible outside the site.
@@ -156,7 +156,7 @@ def _cross_moment(
     size, seen, sound = plan.query.size, 0, 0
     products, sum_y, sum_t = [0] * size, [0] * size, 0
     grid = _CrossGrid(plan.query.clip, cross, site)
-    for batch in _batches(vectors, plan.query.row_size):
+    for batch in subject_batches(vectors, plan.query.row_size):
         usable = batch[: enrolled - seen]
         seen += len(usable)
         for start in range(0, len(usable), _ROWS_AT_A_TIME):
